@@ -1,0 +1,184 @@
+"""Mistakes in the data keys and in the folders they name, before torch is imported. Cheap on a thousand classes."""
+
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.data.folders import class_folders, has_image, is_image
+from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, number, several, whole
+
+NAMES = ("shapes", "imagefolder", "imagenet", "stl10")
+OF_FOLDERS = ("imagefolder", "imagenet")
+
+_CROP_SCALE = Kind(
+    "two shares of the image's area, 0 < least ≤ most ≤ 1",
+    lambda value: several(number(above=0, most=1), "", 2).accepts(value) and value[0] <= value[1],
+)
+# Key of data.* -> what it may be, and an example for the hint.
+_KINDS: dict[str, tuple[Kind, str]] = {
+    "fold": (whole(0, 9) | NULL, "null"),
+    "val_fraction": (number(above=0, below=1) | NULL, "0.1"),
+    "image_size": (whole(8), "224 (a ResNet wants 32 or more)"),
+    "augment": (choice("crop", "none"), "crop"),
+    "crop_scale": (_CROP_SCALE, "[0.08,1.0]"),
+    "flip": (number(0, 1), "0.5"),
+    "mean": (several(number(), "three numbers, one per channel", 3), "[0.485,0.456,0.406]"),
+    "std": (several(number(above=0), "three numbers > 0, one per channel", 3), "[0.229,0.224,0.225]"),
+    "batch_size": (whole(1), "32"),
+    "val_batch_size": (whole(1) | NULL, "null (as data.batch_size)"),
+    "num_workers": (AUTO | whole(0), "auto"),
+    "pin_memory": (AUTO | FLAG, "auto"),
+    "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
+}
+
+
+def mistakes(
+    config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", partial: bool = False
+) -> list[str]:
+    """Sentences, none where all is well.
+
+    verb: evaluate needs only the validation images, predict no folder at all.
+    partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
+    """
+    data = config["data"]
+    found = [
+        text
+        for key, (kind, example) in _KINDS.items()
+        for text in expect(f"data.{key}", data[key], kind, f"data.{key}={example}")
+    ]
+    if not data["_target_"] and data["name"] not in NAMES:
+        close = get_close_matches(str(data["name"]), NAMES, 1)
+        found += expect("data.name", data["name"], choice(*NAMES), f"data={close[0] if close else 'imagefolder'}")
+        return found
+    if partial:
+        return found
+    if data["val_resize"] is not None and not whole(least=_at_least(data["image_size"])).accepts(data["val_resize"]):
+        found.append(
+            f"data.val_resize is expected to be null or at least data.image_size ({data['image_size']}), because "
+            f"the crop is cut out of it, but is {data['val_resize']}. HINT: set data.val_resize=null."
+        )
+    if data["_target_"] or verb == "predict":
+        return found
+    if data["fold"] is not None and data["name"] != "stl10":
+        found.append(
+            f"data.fold is for stl10's official folds, but data.name is {data['name']}. "
+            "HINT: set data.fold=null, or data=stl10."
+        )
+    if data["name"] in OF_FOLDERS:
+        found += _folders(data, environ, verb)
+    elif data["name"] == "stl10":
+        from imagenet_ddp.data import stl10  # here, because it imports numpy: 0.1 s that only this source costs
+
+        fold = data["fold"] if _KINDS["fold"][0].accepts(data["fold"]) else None
+        found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+    if data["name"] not in OF_FOLDERS and data["val_fraction"] is not None:
+        found.append(
+            f"data.val_fraction is for folders of images without val/, but {data['name']} has validation "
+            "images of its own. HINT: set data.val_fraction=null."
+        )
+    return found
+
+
+def _at_least(size: Any) -> int:
+    return size if whole(1).accepts(size) else 1
+
+
+def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+    if not data["root"]:
+        return [
+            "data.root is expected to be the folder of the images, but is not set. "
+            f"HINT: data.root=FOLDER, with {layout}."
+        ]
+    root = Path(data["root"])
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        hint = f"data.root=FOLDER, with {layout}"
+        if data["root"].startswith("~"):  # no shell expands it behind "data.root="
+            hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
+        return [f"data.root is expected to be a folder, but {_said(root)} {what}. HINT: {hint}."]
+    train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
+    split_off = data["val_fraction"] is not None
+    found: list[str] = []
+    if split_off and val_dir.is_dir():
+        found.append(
+            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {_said(val_dir)}. "
+            "HINT: set data.val_fraction=null, or name the other folder to use by data.val_dir."
+        )
+    train = val = None
+    if verb == "train" or split_off:
+        train, more = _classes(train_dir, "data.train_dir", data["name"])
+        found += more
+    if not split_off:
+        val, more = _classes(val_dir, "data.val_dir", data["name"])
+        found += more
+    if train and val:
+        found += _differences(train, val)
+    return found
+
+
+def _classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
+    """(class names, sentences)."""
+    split = "train" if key == "data.train_dir" else "val"
+    if not folder.is_dir():
+        hints = ["data.val_fraction=0.1 keeps a tenth of the training images for validation"] if split == "val" else []
+        parent = folder.parent
+        siblings = (
+            [entry for entry in class_folders(parent) if entry not in ("train", "val")] if parent.is_dir() else []
+        )
+        if split == "train" and siblings and not (parent / "val").is_dir():
+            hints.append("data.train_dir=. data.val_fraction=0.1 if these are the classes")
+        there = f", which holds {_some(siblings)}" if siblings else ""
+        hints.append(f"{key}=NAME names another folder")
+        return [], [
+            f"{key} is expected to be a folder, but {_said(folder)} does not exist{there}. HINT: {'; '.join(hints)}."
+        ]
+    classes = class_folders(folder)
+    if not classes:
+        with os.scandir(folder) as entries:
+            is_flat = any(is_image(entry.name) for entry in entries)
+        what = "has images but no class folders" if is_flat else "has no class folders"
+        more = ""
+        if is_flat and split == "val":
+            more = " (ImageNet's val archive comes flat)" if name == "imagenet" else ""
+            more += ", or data.val_fraction=0.1 with data.val_dir=none"
+        return [], [
+            f"{_said(folder)} is expected to have a folder per class, but {what}. "
+            f"HINT: sort the images into {folder}/<class>/{more}."
+        ]
+    found = []
+    if name == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
+        found.append(
+            f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
+            f"{len(classes)} in {_said(folder)} are not: {_some(foreign)}. HINT: data=imagefolder takes any names."
+        )
+    if empty := [entry for entry in classes if not has_image(folder / entry)]:
+        found.append(
+            f"every class folder in {_said(folder)} is expected to hold images, but {len(empty)} of {len(classes)} "
+            f"{'holds' if len(empty) == 1 else 'hold'} none: {_some(empty)}. HINT: add images, or remove the folder."
+        )
+    return classes, found
+
+
+def _differences(train: list[str], val: list[str]) -> list[str]:
+    only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
+    if not only_train and not only_val:
+        return []
+    parts = [f"{len(only_train)} only in train: {_some(only_train)}"] if only_train else []
+    parts += [f"{len(only_val)} only in val: {_some(only_val)}"] if only_val else []
+    return [
+        f"train and val are expected to have the same classes, but train has {len(train)} and val {len(val)}, "
+        f"{'; '.join(parts)}. HINT: rename or remove those folders."
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _said(path: Path) -> str:
+    """A relative path with where it leads, because that hangs on the folder the command was typed in."""
+    return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"

@@ -1,0 +1,81 @@
+"""Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on each.
+
+Full steps take `batch_size` images per rank; what is left over is spread evenly over the ranks, so that the last batch may be
+smaller, and smaller by one on some ranks. A batch says how many images its step has over all ranks (`Key.step_images`), from
+which the classifier weights the loss: the gradient is then the mean over the step's images, however they are split.
+
+A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is filled up with
+images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch.utils.data import DistributedSampler
+
+
+class Key(NamedTuple):
+    """What a data set is asked for: all that the sample depends on, so that any worker on any rank makes the same one."""
+
+    epoch: int
+    index: int
+    counts: bool
+    step_images: int  # images that count in this step, over all ranks
+
+
+class BatchSampler(DistributedSampler):
+    """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls `set_epoch`.
+
+    A resumed epoch begins at an image, not at a step (`start_at`), so that it can go on with another number of ranks.
+    """
+
+    def __init__(
+        self, num_images: int, batch_size: int, num_replicas: int, rank: int, *, shuffle: bool, seed: int, fill_to: int
+    ):
+        super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
+        self.num_images = num_images
+        self.batch_size = batch_size
+        self.global_batch_size = batch_size * num_replicas
+        self.fill_to = min(fill_to, batch_size)
+        self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
+        self._start = (-1, 0)
+
+    def start_at(self, epoch: int, image: int) -> None:
+        """In this one epoch, leave out the first `image` images of its order: they were trained on before."""
+        self._start = (epoch, image)
+
+    def __len__(self) -> int:
+        return -(-self.num_images // self.global_batch_size)
+
+    def order(self) -> list[int]:
+        """All images in this epoch's order: a function of seed and epoch alone."""
+        if not self.shuffle:
+            return list(range(self.num_images))
+        generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
+        return torch.randperm(self.num_images, generator=generator).tolist()
+
+    def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
+        order = self.order()
+        first = self._start[1] if self._start[0] == self.epoch else 0
+        for begin in range(first, self.num_images, self.global_batch_size):
+            step = order[begin : begin + self.global_batch_size]
+            share, rest = divmod(len(step), self.num_replicas)
+            # every rank's images stand together: the first `rest` ranks take one more
+            low = self.rank * share + min(self.rank, rest)
+            mine = step[low : low + share + (self.rank < rest)]
+            batch = [Key(self.epoch, index, True, len(step)) for index in mine]
+            while len(batch) < self.fill_to:
+                batch.append(Key(self.epoch, order[len(batch) % self.num_images], False, len(step)))
+            yield batch
+
+
+def hash_seed(*numbers: int) -> int:
+    """A 63-bit seed from any integers; splitmix64, whose output differs in half of its bits for neighbouring inputs."""
+    state = 0
+    for number in numbers:
+        state = (state ^ number) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1

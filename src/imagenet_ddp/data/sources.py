@@ -1,0 +1,161 @@
+"""Where images come from: each source gives classes and one Images per split. `open_source` picks it from data.name."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data import shapes, stl10
+from imagenet_ddp.data.decode import decode
+from imagenet_ddp.data.folders import class_folders, image_names
+from imagenet_ddp.schema import ConfigError
+
+
+class Images(Protocol):
+    """One split. Pickled into every loader worker: keep arrays, not lists of strings."""
+
+    targets: np.ndarray  # int64 (N,), positions in Source.classes
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Tensor:
+        """uint8 (3, H, W); raises decode.UnreadableImage."""
+        ...
+
+    def path(self, index: int) -> str:
+        """What to call this image when speaking to people."""
+        ...
+
+
+@dataclass
+class Source:
+    """classes are what a checkpoint matches by (folder names); labels are what people read (the same unless known better)."""
+
+    classes: list[str]
+    train: Images | None
+    val: Images | None
+    labels: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # sentences for the start of the log
+
+    def __post_init__(self) -> None:
+        self.labels = self.labels or list(self.classes)
+
+
+class FileImages:
+    """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings would be
+    copied into every forked worker, page by page, as its reference counts change."""
+
+    def __init__(self, folder: Path, relative_paths: list[str], targets: np.ndarray):
+        encoded = [os.fsencode(path) for path in relative_paths]
+        self.folder = folder
+        self._bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def path(self, index: int) -> str:
+        begin = self._ends[index - 1] if index else 0
+        return str(self.folder / os.fsdecode(self._bytes[begin : self._ends[index]].tobytes()))
+
+    def read(self, index: int) -> Tensor:
+        path = self.path(index)
+        return decode(Path(path).read_bytes(), path)
+
+    def subset(self, indices: np.ndarray) -> "FileImages":
+        names = [os.path.relpath(self.path(i), self.folder) for i in indices]
+        return FileImages(self.folder, names, self.targets[indices])
+
+
+class ArrayImages:
+    """Images that lie decoded in one array (STL-10)."""
+
+    def __init__(self, images: "stl10.Stl10Images"):
+        self._images = images
+        self.targets = images.targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def path(self, index: int) -> str:
+        return self._images.name(index)
+
+    def read(self, index: int) -> Tensor:
+        return torch.from_numpy(self._images.read(index))
+
+
+def walk(folder: Path, classes: list[str]) -> FileImages:
+    """All images below folder/<class>, to any depth, in a stable order; classes without a folder have none."""
+    paths: list[str] = []
+    targets: list[int] = []
+    for target, name in enumerate(classes):
+        found = image_names(folder / name) if (folder / name).is_dir() else []
+        paths.extend(f"{name}/{relative}" for relative in found)
+        targets.extend([target] * len(found))
+    return FileImages(folder, paths, np.array(targets, dtype=np.int64))
+
+
+def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
+    """(train, val): of each class the same share, at least one image in each where the class has two."""
+    generator = np.random.default_rng(seed)
+    val = np.zeros(len(images), dtype=bool)
+    for target in np.unique(images.targets):
+        members = np.flatnonzero(images.targets == target)
+        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        val[generator.permutation(members)[:count]] = True
+    return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))
+
+
+def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
+    """data: the resolved data.* keys. Raises ConfigError for what only shows when the files are opened."""
+    name = data["name"]
+    if name == "stl10":
+        return _stl10(data, need_train)
+    if name == "shapes":
+        return _folders(shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train)
+    source = _folders(Path(data["root"]), data, seed, need_train)
+    if name == "imagenet":
+        known = imagenet_labels()
+        source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
+    return source
+
+
+def imagenet_labels() -> dict[str, str]:
+    """WordNet id -> name of the 1,000 classes of ILSVRC-2012; names as in torchvision's weights."""
+    table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
+    return dict(line.split("\t") for line in table.splitlines())
+
+
+def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
+    train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
+    classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
+    if data["val_fraction"] is not None:
+        train, val = split_off(walk(train_dir, classes), data["val_fraction"], seed)
+        return Source(classes, train, val)
+    return Source(classes, walk(train_dir, classes) if need_train else None, walk(val_dir, classes))
+
+
+def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
+    folder = stl10.prepare(Path(data["root"]), data["download"])
+    train = ArrayImages(stl10.load(folder, "train", data["fold"])) if need_train else None
+    val = ArrayImages(stl10.load(folder, "test", None))
+    return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
+
+
+def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
+    """Positions of the source's classes in `classes` (a checkpoint's); ConfigError names those that are not there."""
+    known = {name: position for position, name in enumerate(classes)}
+    unknown = [name for name in source.classes if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"the data's classes are expected to be among the {len(classes)} of {origin}, but {len(unknown)} are not: "
+            f"{', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}. HINT: data.root=FOLDER with those classes."
+        )
+    return np.array([known[name] for name in source.classes], dtype=np.int64)

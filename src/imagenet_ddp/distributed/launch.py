@@ -1,0 +1,127 @@
+"""Start this node's worker processes with torchrun's engine, stand by them, and end as they end."""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagenet_ddp.distributed.rendezvous import Meeting
+
+FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+
+
+class WorkersFailedError(Exception):
+    """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker has
+    already said why, on its own standard error."""
+
+    def __init__(self, exit_code: int):
+        super().__init__(f"a worker ended with exit code {exit_code}")
+        self.exit_code = exit_code
+
+
+@dataclass
+class Workers:
+    """What the workers of this node run: worker(*arguments), in num_local processes, each with the variables torchrun sets."""
+
+    worker: Callable[..., Any]
+    arguments: tuple
+    num_local: int
+    num_nodes: int = 1
+    meeting: Meeting | None = None  # of several nodes
+    timeout_s: float = 120.0
+
+    def run(self, environ: Mapping[str, str]) -> Any:
+        """Rank 0's return value (this node's first rank's on other nodes). Raises WorkersFailedError.
+
+        The engine runs in a thread of its own. In the main thread it would take over the signal handlers, not give them back,
+        send Ctrl-C to workers that the terminal has already told, and kill what has not ended after 30 seconds, also in the
+        middle of a save. Here a signal is passed on once to each worker (they are in sessions of their own, out of the
+        terminal's reach), and the workers end by themselves when they have saved.
+        """
+        result: dict[str, Any] = {}
+        quiet = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
+        levels = [logger.level for logger in quiet]
+        for logger in quiet:
+            logger.setLevel(logging.CRITICAL)  # its own tracebacks say less than the worker's
+        engine = threading.Thread(target=self._engine, args=(environ, result), name="workers", daemon=True)
+        before = {number: signal.signal(number, _forward) for number in FORWARDED}
+        try:
+            engine.start()
+            while engine.is_alive():
+                engine.join(0.2)  # short: handlers run between two waits
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for logger, level in zip(quiet, levels, strict=True):
+                logger.setLevel(level)
+        if "error" in result:
+            raise result["error"]
+        return result["value"]
+
+    def _engine(self, environ: Mapping[str, str], result: dict[str, Any]) -> None:
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import elastic_launch
+
+        # workers start with these signals held back, and take them once they have their own handlers (see _worker)
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        try:
+            values = elastic_launch(self._config(environ), _worker)(self.worker, self.arguments, os.getpid())
+            result["value"] = values[min(values)]
+        except ChildFailedError as error:
+            # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code says more
+            codes = [failure.exitcode for failure in error.failures.values()]
+            code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
+            if code < 0:
+                # nobody else can say it: the process is gone
+                rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
+                print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
+            result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1)
+        except BaseException as error:
+            result["error"] = error
+
+    def _config(self, environ: Mapping[str, str]) -> Any:
+        from torch.distributed.launcher.api import LaunchConfig
+
+        if self.meeting is None:
+            backend, endpoint, configs = "c10d", "127.0.0.1:0", {}
+        else:
+            backend, endpoint = "static", f"{self.meeting.address}:{self.meeting.port}"
+            configs = {"rank": self.meeting.node_rank}
+        return LaunchConfig(
+            min_nodes=self.num_nodes,
+            max_nodes=self.num_nodes,
+            nproc_per_node=self.num_local,
+            run_id="imagenet_ddp",
+            rdzv_backend=backend,
+            rdzv_endpoint=endpoint,
+            rdzv_configs={"timeout": int(self.timeout_s), **configs},
+            local_addr="127.0.0.1" if self.meeting is None else None,
+            max_restarts=0,
+            start_method="spawn",
+        )
+
+
+def _forward(number: int, frame: object) -> None:
+    for process in multiprocessing.active_children():
+        if process.pid is not None:
+            os.kill(process.pid, number)
+
+
+def _worker(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
+    """First lines of each worker process. Signals that came while it was starting are delivered by `worker`, which unblocks
+    them when its handlers are set."""
+    os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
+        if os.getppid() != parent:
+            sys.exit(1)
+    if os.environ.get("MASTER_ADDR") == "127.0.0.1":
+        # Gloo offers the address of the host's name, which need not be one of this machine's
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    return worker(*arguments)

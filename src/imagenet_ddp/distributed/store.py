@@ -1,0 +1,53 @@
+"""The key-value store all ranks share before, beside and below the process group."""
+
+import functools
+from datetime import timedelta
+
+from torch.distributed import TCPStore
+
+from imagenet_ddp.distributed.rendezvous import Place
+from imagenet_ddp.schema import ConfigError
+
+
+def connect(place: Place, timeout_s: float) -> TCPStore:
+    """A connection of its own at each call: a client that waits blocks every other user of it. Where no launcher serves the
+    store, rank 0's process does, from the first call to its end."""
+    assert place.address and place.port
+    try:
+        if not place.store_is_served and place.rank == 0:
+            _serve(place.address, place.port, place.world_size)
+        return TCPStore(
+            place.address,
+            place.port,
+            place.world_size,
+            is_master=False,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
+    except Exception as error:  # torch raises DistNetworkError, DistStoreError or plain RuntimeError, by the cause
+        raise ConfigError(
+            f"rank {place.rank} of {place.world_size} expects to meet the others at {place.address}:{place.port} "
+            f"({place.source}), but within {timeout_s:g} s: {str(error).splitlines()[0]} "
+            "HINT: is MASTER_ADDR the address of rank 0's machine, its port free there and open from here?"
+        ) from error
+
+
+@functools.cache
+def _serve(address: str, port: int, world_size: int) -> TCPStore:
+    return TCPStore(address, port, world_size, is_master=True, wait_for_workers=False)
+
+
+def exchange(store: TCPStore, place: Place, key: str, value: str | None, timeout_s: float) -> str:
+    """What rank 0 gave as value, on every rank."""
+    if place.rank == 0:
+        assert value is not None
+        store.set(key, value)
+        return value
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+    except Exception as error:
+        raise ConfigError(
+            f"rank {place.rank} of {place.world_size} waited {timeout_s:g} s for rank 0's word on {key}, in vain. "
+            "HINT: look at rank 0's own message; cluster.timeout_s sets how long is waited."
+        ) from error
+    return store.get(key).decode()

@@ -1,0 +1,91 @@
+"""Mistakes in what a run is called, goes on from, reads and writes. Before torch is imported."""
+
+import glob
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
+
+_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
+
+
+def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train") -> list[str]:
+    """Sentences, none where all is well. Paths are relative to the current folder."""
+    found = expect("name", config["name"], _NAME, "name=my_run")
+    found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
+    every = config["saving"]["every_n_epochs"]
+    found += expect("saving.every_n_epochs", every, whole(1), "saving.every_n_epochs=1")
+    steps = config["val_log_every_n_steps"]
+    found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
+    for group in ("callbacks", "logger"):
+        found += _entries(group, config[group])
+    if verb == "train":
+        if config["resume"] not in (None, "auto"):
+            found += _checkpoint("resume", config["resume"], environ)
+    elif config["checkpoint"] is not None:
+        found += _checkpoint("checkpoint", config["checkpoint"], environ)
+    if verb == "predict":
+        found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")
+        found += expect("top_k", config["top_k"], whole(1), "top_k=5")
+        if config["images"] is not None:
+            found += _images(config["images"], environ)
+        if config["out"] is not None:
+            found += _out(Path(config["out"]))
+    return found
+
+
+def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
+    """A callback or logger is {_target_: ..., arguments}; null switches one off."""
+    return [
+        f"{group}.{key} is expected to name its class by _target_, but is {shown(entry)}. "
+        f"HINT: set {group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.NAME."
+        for key, entry in entries.items()
+        if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
+    ]
+
+
+def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
+    path = Path(value)
+    if path.is_file():
+        return []
+    hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
+    what = "does not exist"
+    if path.is_dir():
+        what = "is a folder"
+        inside = [path / "checkpoints" / "last.ckpt", path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
+        hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
+    elif value.startswith("~"):  # no shell expands it behind "resume="
+        hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
+    return [f"{key} is expected to be a checkpoint file, but {_said(path)} {what}. HINT: {hint}."]
+
+
+def _images(value: str, environ: Mapping[str, str]) -> list[str]:
+    if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:  # noqa: PTH207 (absolute ones too)
+        return []
+    hint = "images=FILE, images=FOLDER (searched to the bottom), or 'images=FOLDER/*.jpg'"
+    if value.startswith("~"):
+        hint = f"images={environ.get('HOME', '/home/me')}{value[1:]}"
+    return [
+        f"images is expected to be a file, a folder or a pattern, but nothing matches {_said(Path(value))}. "
+        f"HINT: {hint}."
+    ]
+
+
+def _out(path: Path) -> list[str]:
+    folder = path.parent
+    if path.is_dir():
+        what = f"{_said(path)} is a folder"
+    elif not folder.is_dir():
+        what = f"the folder {_said(folder)} does not exist"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        what = f"{_said(path)} is not writable"
+    else:
+        return []
+    return [f"out is expected to be a file that can be written, but {what}. HINT: out=predictions.csv."]
+
+
+def _said(path: Path) -> str:
+    """A relative path with where it leads, because that hangs on the folder the command was typed in."""
+    return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"

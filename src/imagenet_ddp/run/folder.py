@@ -1,0 +1,93 @@
+"""The run folder: chosen once, for one run only, and found again by resume=. No torch here."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_ddp.schema import ConfigError
+
+
+def make_new(wanted: Path) -> Path:
+    """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share one."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def make_given(folder: Path) -> Path:
+    """A folder the person named (hydra.run.dir): theirs, unless a run already lies in it."""
+    if (folder / "config.yaml").exists() or (folder / "checkpoints").exists():
+        raise ConfigError(
+            f"hydra.run.dir={folder} is expected to be a new folder, but holds a run. "
+            "HINT: resume=auto goes on with that run; else name another folder."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def remove_if_empty(folder: Path) -> None:
+    """After a refusal: the folder and the parents it was the only one in, as far as they are empty."""
+    for path in (folder, *list(folder.parents)[:2]):
+        if path == Path.cwd() or not path.is_dir() or any(path.iterdir()):
+            return
+        path.rmdir()
+
+
+@dataclass(frozen=True)
+class Resume:
+    """checkpoint None: a fresh start. finished: that run has nothing left to do, with these many epochs."""
+
+    folder: Path | None
+    checkpoint: Path | None
+    finished_epochs: int | None
+    sentence: str
+
+
+def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
+    """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this name.
+
+    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else a fresh start.
+    """
+    if asked != "auto":
+        checkpoint = Path(asked)
+        if checkpoint.is_dir():
+            checkpoint = checkpoint / "checkpoints" / "last.ckpt"
+        if not checkpoint.is_file():
+            raise ConfigError(f"resume={asked} is expected to be a checkpoint or a run folder with one, but {checkpoint} is no file.")
+        folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
+        finished = _finished_epochs(folder) if folder else None
+        return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
+    if run_dir is not None:
+        checkpoint = run_dir / "checkpoints" / "last.ckpt"
+        if not checkpoint.is_file():
+            return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
+        return Resume(run_dir, checkpoint, _finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir).")
+    candidates = [path for path in _run_folders(runs) if (path / "checkpoints" / "last.ckpt").is_file()]
+    candidates.sort(key=lambda path: (path / "checkpoints" / "last.ckpt").stat().st_mtime_ns)
+    unfinished = [path for path in candidates if _finished_epochs(path) is None]
+    if not unfinished:
+        why = f"all {len(candidates)} runs in {runs} are finished" if candidates else f"no run in {runs} has a checkpoint"
+        return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
+    newest = unfinished[-1]
+    checkpoint = newest / "checkpoints" / "last.ckpt"
+    return Resume(newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}.")
+
+
+def _run_folders(runs: Path) -> Iterable[Path]:
+    return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
+
+
+def _finished_epochs(folder: Path) -> int | None:
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary.get("epochs") if summary.get("finished") else None

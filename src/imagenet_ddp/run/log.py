@@ -1,0 +1,82 @@
+"""What a run says: rank 0 to the screen, every rank to a file of its own in the run folder."""
+
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import IO
+
+# Said on the screen they would hide what matters; they go to the log files. Each with the reason it does not apply here.
+HARMLESS = (
+    "does not have many workers",  # choose_num_workers has looked at the cores
+    "smaller than the logging interval",  # lines per step are ours
+    "Checkpoint directory",  # a resumed run goes on in its folder
+    "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
+    "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
+)
+
+
+class Log:
+    """say() for people: one line on rank 0's screen and in every rank's file. note(): the file alone."""
+
+    def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
+        self._stream = (stream or sys.stdout) if rank == 0 else None
+        self._file = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8")
+        self.is_terminal = self._stream is not None and self._stream.isatty()
+        self._bar = ""
+
+    def say(self, line: str) -> None:
+        if self._stream is not None:
+            self.bar("")
+            print(line, file=self._stream, flush=True)
+        self.note(line)
+
+    def note(self, line: str) -> None:
+        if self._file is not None:
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
+
+    def bar(self, text: str) -> None:
+        """On a terminal, the line below all others, replaced at each call; "" wipes it. Elsewhere nothing."""
+        if not self.is_terminal or (not text and not self._bar):
+            return
+        assert self._stream is not None
+        self._stream.write("\r" + text + " " * max(0, len(self._bar) - len(text)) + ("\r" if not text else ""))
+        self._stream.flush()
+        self._bar = text
+
+    def take_over(self) -> None:
+        """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen once."""
+        for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
+            logger = logging.getLogger(name)
+            logger.handlers = [_ToLog(self)]
+            logger.propagate = False
+        said: set[str] = set()
+
+        def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+            text = " ".join(str(message).split())
+            if any(part in text for part in HARMLESS) or text in said:
+                self.note(f"{category.__name__}: {text}")
+                return
+            said.add(text)
+            (self.note if issubclass(category, DeprecationWarning | FutureWarning) else self.say)(f"Warning: {text}")
+
+        warnings.showwarning = show  # type: ignore[assignment]
+
+    def close(self) -> None:
+        self.bar("")
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _ToLog(logging.Handler):
+    def __init__(self, log: Log):
+        super().__init__(logging.INFO)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.note(" ".join(record.getMessage().split()))

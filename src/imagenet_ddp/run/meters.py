@@ -1,0 +1,166 @@
+"""Running figures of an epoch: loss, top-1, top-5, images/s, time spent waiting for data. One small tensor on the device; the
+host reads it only where a line is written."""
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Means over images; top1 and top5 are fractions."""
+
+    loss: float
+    top1: float
+    top5: float
+
+    @classmethod
+    def of(cls, sums: list[float]) -> "Figures":
+        loss, hits1, hits5, count = sums
+        count = max(count, 1.0)
+        return cls(loss / count, hits1 / count, hits5 / count)
+
+
+class Meters(L.Callback):
+    """Comes first among the callbacks: the others read it. Times are this rank's, in seconds; images are those of all ranks."""
+
+    def __init__(self) -> None:
+        self.batch_s = self.data_s = 0.0  # of the last step
+        self.batch_sum_s = self.data_sum_s = 0.0  # of this epoch's steps
+        self.num_steps = 0  # of this epoch, since the run (re)started
+        self.num_images = 0  # of this epoch, over all ranks, since the run (re)started
+        self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
+        self.all_images = 0  # of the whole run, over all ranks
+        self.all_batch_s = self.all_data_s = 0.0
+        self.epoch_figures: Figures | None = None  # of the last finished epoch, over all ranks
+        self._last: Tensor | None = None
+        self._sums: Tensor | None = None
+        self._restored: list[float] | None = None
+        self._mark = self._cpu_mark = self._fit_mark = 0.0
+        self._trainer: L.Trainer | None = None
+
+    # -- timing and sums --------------------------------------------------------------------------------------------------
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._trainer = trainer
+        self._fit_mark, self._cpu_mark = time.perf_counter(), cpu_s(trainer)
+        dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
+        self._sums = torch.zeros(4, dtype=dtype, device=pl_module.device)
+        if self._restored is not None and trainer.global_rank == 0:
+            self._sums += torch.tensor(self._restored, dtype=dtype, device=pl_module.device)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._mark = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert self._sums is not None
+        self._sums.zero_()
+        self.batch_sum_s = self.data_sum_s = 0.0
+        self.num_steps = self.num_images = 0
+        self._mark = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.data_s = time.perf_counter() - self._mark
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert self._sums is not None
+        counted = batch["num_counted"]
+        target = batch["target"][:counted]
+        hits = outputs["logits"][:counted].topk(pl_module.top_k).indices == target[:, None]
+        self._last = torch.stack([outputs["loss_sum"].double() if self._sums.dtype == torch.float64 else outputs["loss_sum"],
+                                  hits[:, 0].sum(), hits.sum(), torch.tensor(counted, device=hits.device)])
+        self._sums += self._last
+        now = time.perf_counter()
+        self.batch_s, self._mark = now - self._mark, now
+        self.batch_sum_s += self.batch_s
+        self.data_sum_s += self.data_s
+        self.num_steps += 1
+        self.num_images += batch["step_images"]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._mark = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.epoch_figures = Figures.of(self._total(trainer))
+        self.all_images += self.num_images
+        self.all_batch_s += self.batch_sum_s
+        self.all_data_s += self.data_sum_s
+        assert self._sums is not None
+        self._sums.zero_()  # a checkpoint of this moment is one of the next epoch's start
+
+    # -- what others read -------------------------------------------------------------------------------------------------
+
+    def current(self) -> tuple[Figures, Figures]:
+        """(last step, this epoch so far), of this rank's images. Waits for the device."""
+        assert self._last is not None and self._sums is not None
+        both = torch.stack([self._last, self._sums]).tolist()
+        return Figures.of(both[0]), Figures.of(both[1])
+
+    @property
+    def images_per_s(self) -> float:
+        """Of all ranks, in this epoch's training."""
+        return self.num_images / self.batch_sum_s if self.batch_sum_s else 0.0
+
+    @property
+    def data_wait_frac(self) -> float:
+        """Share of this epoch's training time that this rank waited for its loader."""
+        return self.data_sum_s / self.batch_sum_s if self.batch_sum_s else 0.0
+
+    def times(self, trainer: L.Trainer) -> tuple[float, float]:
+        """(train_s, train_cpu_s): seconds since training began, resumed parts added up; CPU seconds of all ranks and their
+        loader workers. Called on all ranks."""
+        cpu = torch.tensor(cpu_s(trainer) - self._cpu_mark, device=trainer.strategy.root_device)
+        total = trainer.strategy.reduce(cpu, reduce_op="sum")
+        return self.train_s + time.perf_counter() - self._fit_mark, self.train_cpu_s + float(total)
+
+    def _total(self, trainer: L.Trainer) -> list[float]:
+        assert self._sums is not None
+        return trainer.strategy.reduce(self._sums.clone(), reduce_op="sum").tolist()
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Called on all ranks (Lightning's dump_checkpoint): the sums over all of them, so that any number can go on."""
+        assert self._trainer is not None
+        train_s, train_cpu_s = self.times(self._trainer)
+        return {
+            "sums": self._total(self._trainer),
+            "train_s": train_s,
+            "train_cpu_s": train_cpu_s,
+            "all_images": self.all_images,
+            "all_batch_s": self.all_batch_s,
+            "all_data_s": self.all_data_s,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored = state["sums"]
+        for name in ("train_s", "train_cpu_s", "all_images", "all_batch_s", "all_data_s"):
+            setattr(self, name, state[name])
+
+
+def cpu_s(trainer: L.Trainer) -> float:
+    """CPU seconds of this process and of its loader workers so far."""
+    loaders = [trainer.train_dataloader, trainer.val_dataloaders]
+    workers = [worker for loader in loaders for worker in getattr(getattr(loader, "_iterator", None), "_workers", [])]
+    return time.process_time() + process_cpu_s(worker.pid for worker in workers)
+
+
+def process_cpu_s(pids: Iterable[int]) -> float:
+    """Of other, living processes; 0 where the system does not tell (no /proc)."""
+    total = 0.0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime: man 5 proc
+    return total

@@ -1,0 +1,150 @@
+"""What stays of a run: config.yaml, metrics.csv, summary.json, curves.png. Written by rank 0."""
+
+import csv
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import yaml
+
+from imagenet_ddp import __version__
+from imagenet_ddp.run.checkpoint import Saver
+from imagenet_ddp.run.log import Log
+from imagenet_ddp.run.meters import Meters
+from imagenet_ddp.run.plots import draw_curves
+
+COLUMNS = (
+    "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1", "lr",
+    "images_per_s", "data_wait_frac", "train_s", "num_val_images_counted",
+)  # fmt: skip
+
+
+class Record(L.Callback):
+    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters and before Saver, so that a
+    checkpoint never knows an epoch the file does not: rows of later epochs than a resumed checkpoint's are taken out again."""
+
+    def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, num_val_images: int, title: str):
+        self.rows: list[dict[str, Any]] = []
+        self.counted = (0, 0)  # (images, most times) of the last validation
+        self._folder, self._log, self._meters, self._saver = folder, log, meters, saver
+        self._num_val_images, self._title = num_val_images, title
+        self._validated: dict[str, float] = {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = state["rows"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": list(self.rows)}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._write(trainer)  # takes out the rows a resumed run will write again
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self._validated = {}
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.counted = pl_module.counted.compute()  # type: ignore[operator]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._validated = {name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")}
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        figures, meters = self._meters.epoch_figures, self._meters
+        assert figures is not None
+        val, best = self._validated, self._saver.best_top1
+        if val and (best is None or val["val/top1"] > best):
+            best = val["val/top1"]
+        train_s, _ = meters.times(trainer)
+        epoch = trainer.current_epoch + 1
+        row = {
+            "epoch": epoch,
+            "step": trainer.global_step,
+            "train/loss": figures.loss,
+            "train/top1": figures.top1,
+            "train/top5": figures.top5,
+            **val,
+            "best/val/top1": best,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "images_per_s": round(meters.images_per_s, 2),
+            "data_wait_frac": round(meters.data_wait_frac, 4),
+            "train_s": round(train_s, 2),
+            "num_val_images_counted": self.counted[0] if val else None,
+        }
+        self.rows.append(row)
+        self._write(trainer)
+        summary = f"epoch {epoch}/{trainer.max_epochs}: train loss {figures.loss:.4f} top-1 {100 * figures.top1:.2f} %"
+        if val:
+            summary += (
+                f" | val loss {val['val/loss']:.4f} top-1 {100 * val['val/top1']:.2f} %"
+                f" top-{pl_module.top_k} {100 * val['val/top5']:.2f} % | best top-1 {100 * (best or 0):.2f} %"
+            )
+        self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {100 * meters.data_wait_frac:.1f} %")
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        temporary = self._folder / ".metrics.csv.tmp"
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        temporary.replace(self._folder / "metrics.csv")
+
+    def draw(self, top_k: int) -> None:
+        if self.rows:
+            draw_curves(self._folder / "metrics.csv", self._folder / "curves.png", self._title, top_k=top_k)
+
+
+def counted_sentence(counted: tuple[int, int], num_images: int) -> str:
+    """The last line of every evaluation."""
+    images, most = counted
+    times = "each once" if most <= 1 else f"some {most} times"
+    return f"{images} of {num_images} validation images, {times}."
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def circumstances(command: str) -> dict[str, Any]:
+    """Under which versions and by which command: the part of a summary that no measurement changes."""
+    packages = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core")
+    return {
+        "versions": {
+            "imagenet_ddp": __version__,
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
+        "git_commit": _git_commit(),
+        "command": command,
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _git_commit() -> str | None:
+    """Of the checkout this package runs from; None where it is installed. -dirty: with changes that are in no commit."""
+    checkout = Path(__file__).resolve().parents[3]
+    if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():
+        return None
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,166 @@
+"""The typed keys of the command line, where conf/ lies, and how a mistake is said.
+
+The ground floor: every room may import this file; it imports neither torch nor lightning nor any other room.
+Lightning's own Trainer keys are in `trainer_keys.py`; a field here says its unit and what None or "auto" means.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+class ConfigError(Exception):
+    """Mistakes of the person who typed the command: shown without a traceback, exit code 2.
+
+    mistakes: one sentence each, of the form "expected, found (and where it came from). HINT: what to set."
+    """
+
+    def __init__(self, mistakes: str | list[str]):
+        self.mistakes = [mistakes] if isinstance(mistakes, str) else list(mistakes)
+        super().__init__("\n".join(self.mistakes))
+
+
+def conf_dir() -> Path:
+    """The folder of YAML files: beside the modules in an installed wheel, at the top of a checkout otherwise."""
+    here = Path(__file__).resolve().parent
+    for candidate in (here / "conf", here.parent.parent / "conf"):
+        if (candidate / "train.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"conf/train.yaml is neither in {here} nor in {here.parent.parent}: reinstall imagenet_ddp")
+
+
+@dataclass
+class DataConfig:
+    name: str = MISSING  # shapes, imagefolder, imagenet, stl10; free where _target_ is given
+    _target_: str | None = None  # your own source: called with root= and the keys of args; see data/sources.py
+    args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
+    root: str | None = None  # folder of the data set; None: the source's own default place
+    train_dir: str = "train"  # folder of training images, below root or absolute
+    val_dir: str = "val"  # folder of validation images, below root or absolute
+    val_fraction: float | None = None  # share of each class's training images kept for validation, where there is no val_dir
+    fold: int | None = None  # stl10: official fold 0 to 9 of 1,000 training images; None: all 5,000
+    download: bool = True  # stl10: fetch the archive where it is missing
+    image_size: int = 224  # pixels, height and width of what the net sees
+    val_resize: int | None = None  # pixels of the short side before the centre crop; None: image_size × 256/224
+    augment: str = "crop"  # crop: random resized crop and flip; none: as in validation
+    crop_scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # share of the image's area, least and most
+    flip: float = 0.5  # probability of a horizontal flip
+    mean: list[float] = field(default_factory=lambda: [0.485, 0.456, 0.406])  # per channel, of pixels in 0..1
+    std: list[float] = field(default_factory=lambda: [0.229, 0.224, 0.225])
+    batch_size: int = 32  # images per device and step
+    val_batch_size: int | None = None  # images per device; None: batch_size
+    num_workers: Any = "auto"  # loader processes per rank: a number or auto
+    pin_memory: Any = "auto"  # true, false or auto (where there is a CUDA device)
+    mp_context: str = "auto"  # how loader processes start: fork, forkserver, spawn; auto: see data/loader.py
+
+
+@dataclass
+class ModelConfig:
+    name: str = "resnet18"  # any classifier of torchvision.models; free where _target_ is given
+    _target_: str | None = None  # your own net: called with num_classes= and the keys of args
+    args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the net
+    channels_last: bool = True  # memory format; convolutions are faster in it on CPUs and on tensor cores
+
+
+@dataclass
+class OptimConfig:
+    name: str = "sgd"  # sgd; free where _target_ is given
+    _target_: str | None = None  # your own optimiser: called with params=, lr= and the keys of args
+    args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
+    lr: float = 0.1
+    reference_batch: int | None = None  # images: lr is for this global batch and scaled linearly to the real one; None: as it is
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    nesterov: bool = False
+
+
+@dataclass
+class ScheduleConfig:
+    name: str = "step"  # step, cosine, linear, constant
+    step_epochs: int = 30  # step: epochs between two drops
+    gamma: float = 0.1  # step: factor of each drop
+    warmup_epochs: float = 0.0  # linear from 0 to lr over so many epochs
+    final_fraction: float = 0.0  # cosine, linear: last learning rate as a share of lr
+
+
+@dataclass
+class LossConfig:
+    name: str = "cross_entropy"
+    label_smoothing: float = 0.0
+
+
+@dataclass
+class StrategyConfig:
+    name: str = "auto"  # auto: one device plain, several ddp; ddp
+    process_group_backend: str | None = None  # nccl, gloo; None: nccl on GPUs, gloo on CPUs
+    timeout_s: float = 1800.0  # longest wait in one collective
+    find_unused_parameters: bool = False  # DistributedDataParallel: look for parameters without gradient, each step
+    bucket_cap_mb: float = 25.0  # DistributedDataParallel: MiB of gradients per all-reduce
+    static_graph: bool = False  # DistributedDataParallel: the graph is the same in every step
+    gradient_as_bucket_view: bool = True  # DistributedDataParallel: gradients live in the buckets, one copy less
+
+
+@dataclass
+class ClusterConfig:
+    address: str | None = None  # host or host:port of node 0; None: MASTER_ADDR and MASTER_PORT
+    node_rank: int | None = None  # number of this node; None: NODE_RANK or GROUP_RANK
+    timeout_s: float = 120.0  # longest wait for all ranks to arrive
+    num_threads: Any = "auto"  # CPU threads per process: a number or auto (this machine's cores / its processes)
+
+
+@dataclass
+class SavingConfig:
+    every_n_epochs: int = 1  # last.ckpt is written after every so many epochs, and at the end
+
+
+@dataclass
+class _Common:
+    """Keys that train and evaluate share."""
+
+    name: str = "${data.name}_${model.name}"  # run folders are runs/<name>/<time>
+    seed: int = 0  # of initial weights, order of images, augmentation, generated data
+    allow_targets: list[str] = field(default_factory=list)  # packages whose names may stand in a _target_
+    val_log_every_n_steps: int = 100  # validation batches between two lines of the log
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    trainer: dict[str, Any] = field(default_factory=dict)  # Lightning's Trainer, key by key: see trainer_keys.py
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    saving: SavingConfig = field(default_factory=SavingConfig)
+    callbacks: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
+    logger: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
+
+
+@dataclass
+class TrainConfig(_Common):
+    resume: str | None = None  # path of a checkpoint, or auto: the last one of this run, else a fresh start
+
+
+@dataclass
+class EvaluateConfig(_Common):
+    checkpoint: str = MISSING  # path
+
+
+@dataclass
+class PredictConfig(_Common):
+    checkpoint: str = MISSING  # path
+    images: str = MISSING  # a file, a folder (searched to the bottom), or a pattern
+    out: str | None = None  # file to write; None: the screen
+    format: str = "csv"  # csv or jsonl
+    top_k: int = 5  # classes per image, most likely first
+
+
+VERBS: dict[str, type] = {"train": TrainConfig, "evaluate": EvaluateConfig, "predict": PredictConfig}
+
+
+def register() -> None:
+    """Put the typed nodes where conf/<verb>.yaml finds them: schema/<verb>."""
+    store = ConfigStore.instance()
+    for verb, node in VERBS.items():
+        store.store(group="schema", name=verb, package="_global_", node=node)

@@ -1,0 +1,166 @@
+"""From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command and node."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_ddp import check
+from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
+from imagenet_ddp.distributed.rendezvous import Place, launched_place, meeting
+from imagenet_ddp.run import folder
+from imagenet_ddp.schema import ConfigError
+
+# What a resumed run may not change: another net, other images or another order would be another run.
+FIXED_PREFIXES = ("model.name", "model._target_", "model.args", "data.name", "data._target_", "data.args", "data.train_dir",
+                  "data.val_dir", "data.val_fraction", "data.fold", "optim.name", "optim._target_", "seed")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, decided: what its workers get."""
+
+    config: dict[str, Any]
+    run_dir: Path
+    checkpoint: Path | None = None
+    said: tuple[str, ...] = ()
+    finished: bool = False
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given."""
+    content = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(content, dict)
+    return content  # type: ignore[return-value]
+
+
+def typed_value(request: check.Request, key: str) -> str | None:
+    """The value typed for a key, the last one where it was typed twice."""
+    values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
+    return values[-1].strip("'\"") if values else None
+
+
+def command(verb: str, argv: list[str]) -> str:
+    """As typed, ready to paste."""
+    return f"python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+
+
+def decide(request: check.Request, environ: Mapping[str, str]) -> Job:
+    """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to nothing."""
+    config = request.configs[0]
+    assert request.hydra is not None
+    typed_dir = typed_value(request, "hydra.run.dir")
+    wanted = Path(request.hydra.run.dir)
+    if request.verb == "train" and config.resume:
+        return _resume(request, environ, Path(typed_dir) if typed_dir else None, wanted)
+    run_dir = folder.make_given(wanted) if typed_dir else folder.make_new(wanted)
+    return Job(plain(config), run_dir)
+
+
+def _resume(request: check.Request, environ: Mapping[str, str], typed_dir: Path | None, wanted: Path) -> Job:
+    config = request.configs[0]
+    found = folder.find_resume(config.resume, typed_dir, wanted.parent)
+    if found.checkpoint is None:
+        run_dir = folder.make_given(wanted) if typed_dir else folder.make_new(wanted)
+        return Job(plain(config), run_dir, said=(found.sentence,))
+    from imagenet_ddp.run.checkpoint import KEY, read
+
+    stored = read(found.checkpoint)[KEY]["config"]
+    merged = check.merge(stored, config, request.typed)
+    if mistakes := check.semantic(merged, environ, "train"):
+        raise ConfigError(mistakes)
+    resolved = plain(merged)
+    changed = changes(stored, resolved)
+    fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES)]
+    if fixed:
+        raise ConfigError(
+            [
+                f"{line}, but a resumed run keeps its model and data. HINT: leave it out, or start a new run without resume="
+                for line in fixed
+            ]
+        )
+    epochs = resolved["trainer"]["max_epochs"]
+    run_dir = found.folder or folder.make_new(wanted)
+    if found.finished_epochs is not None and epochs is not None and found.finished_epochs >= epochs:
+        sentence = (
+            f"{run_dir} is finished: {found.finished_epochs} of {epochs} epochs. "
+            f"HINT: trainer.max_epochs={2 * epochs} goes on with it."
+        )
+        return Job(resolved, run_dir, said=(sentence,), finished=True)
+    lines = tuple(f"Changed: {line}." for _, line in changed)
+    return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, "key was A, is now B") for every leaf that differs."""
+    before, after = _leaves(stored), _leaves(now)
+    keys = [key for key in sorted(before.keys() | after.keys()) if key != "resume"]
+    return [
+        (key, f"{key} was {before.get(key, 'not set')}, is now {after.get(key, 'not set')}")
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            leaves.update(_leaves(value, f"{path}."))
+        else:
+            leaves[path] = value
+    return leaves
+
+
+def agree(make: Callable[[], Job], place: Place | None, timeout_s: float) -> Job:
+    """Rank 0's decision on every rank that a launcher started: one folder for all, whatever the clocks say."""
+    if place is None or place.world_size == 1:
+        return make()
+    from torch.distributed import PrefixStore
+
+    from imagenet_ddp.distributed.store import connect, exchange
+
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"imagenet_ddp/{attempt}", connect(place, timeout_s))
+    mine = None
+    if place.rank == 0:
+        try:
+            job = make()
+            mine = json.dumps([job.config, str(job.run_dir.resolve()), str(job.checkpoint or ""), job.said, job.finished])
+        except ConfigError as error:
+            exchange(store, place, "job", json.dumps(error.mistakes), timeout_s)  # type: ignore[arg-type]
+            raise
+    told = json.loads(exchange(store, place, "job", mine, timeout_s))  # type: ignore[arg-type]
+    if told and isinstance(told[0], str):
+        raise ConfigError([f"rank 0 refused: {mistake}" for mistake in told])
+    config, run_dir, checkpoint, said, finished = told
+    return Job(config, Path(run_dir), Path(checkpoint) if checkpoint else None, tuple(said), finished)
+
+
+def run(worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any], num_local: int, *, own_processes: bool) -> Any:
+    """worker(*arguments) in every process of this node. own_processes: also where it is only one (a job of a sweep)."""
+    trainer = config["trainer"]
+    num_nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
+    if launched_place(os.environ) is not None or (num_local == 1 and num_nodes == 1 and not own_processes):
+        return worker(*arguments)
+    workers = Workers(
+        worker,
+        arguments,
+        num_local,
+        num_nodes,
+        meeting(config["cluster"], os.environ) if num_nodes > 1 else None,
+        config["cluster"]["timeout_s"],
+    )
+    return workers.run(os.environ)
+
+
+def leave(error: WorkersFailedError) -> None:
+    """End this command as its workers ended; they have said why."""
+    sys.exit(error.exit_code)

@@ -1,0 +1,118 @@
+"""python -m imagenet_ddp.train: check the options, decide the folder, start the processes. See the README."""
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from imagenet_ddp import check, session, worker
+from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.distributed.rendezvous import launched_place
+from imagenet_ddp.run import folder
+from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.schema import ConfigError, conf_dir
+
+
+def main() -> float | None:
+    """The best val/top1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
+    signals = Signals().hold()
+    try:
+        request = check.command_line("train", sys.argv[1:], os.environ)
+        if request.passthrough:
+            return _hydra(request.argv, lambda config: None)
+        return _sweep(request, signals) if request.multirun else _single(request)
+    except ConfigError as error:
+        check.refuse(error)
+    except WorkersFailedError as error:
+        sys.exit(error.exit_code)
+
+
+def _single(request: check.Request) -> float | None:
+    from imagenet_ddp.distributed import devices  # torch from here on
+
+    place = launched_place(os.environ)
+    num_local = place.local_world_size if place else devices.count(devices.local_devices(request.configs[0].trainer))
+    job = session.agree(lambda: session.decide(request, os.environ), place, request.configs[0].cluster.timeout_s)
+    if job.finished:
+        print(*job.said, sep="\n")
+        return None
+    arguments = (job.config, str(job.run_dir), str(job.checkpoint) if job.checkpoint else None, list(job.said),
+                 session.command("train", sys.argv[1:]))  # fmt: skip
+
+    def task(_: DictConfig) -> float | None:
+        # the config is that of the command line, or of the resumed run with the command line on top
+        return session.run(worker.train, arguments, job.config, num_local, own_processes=False)
+
+    try:
+        return _hydra([*_without(request.argv, "hydra.run.dir"), f"hydra.run.dir={_quoted(job.run_dir)}"], task)
+    except ConfigError:
+        folder.remove_if_empty(job.run_dir)
+        raise
+
+
+def _sweep(request: check.Request, signals: Signals) -> float | None:
+    from imagenet_ddp.distributed import devices
+
+    if any(config.resume for config in request.configs):
+        raise ConfigError("resume= goes on with one run, but -m starts several. HINT: resume each run by itself, without -m.")
+    for config in request.configs:
+        devices.local_devices(config.trainer)
+    failed: list[str] = []
+    command = session.command("train", sys.argv[1:])
+
+    def task(config: DictConfig) -> float | None:
+        job = HydraConfig.get()
+        run_dir = Path(job.runtime.output_dir).resolve()
+        if signals.received:
+            sys.exit(128 + signals.received)
+        print(f"Job {job.job.num}: {job.job.override_dirname or 'no options'}", flush=True)
+        keys = session.plain(config)
+        num_local = devices.count(devices.local_devices(keys["trainer"]))
+        try:
+            return session.run(worker.train, (keys, str(run_dir), None, [], command), keys, num_local, own_processes=True)
+        except WorkersFailedError as error:
+            if error.exit_code > 128:
+                raise SystemExit(error.exit_code) from None  # stopped: no further job
+            failed.append(f"job {job.job.num} ({job.job.override_dirname}) in {run_dir}: exit code {error.exit_code}")
+            return math.nan
+
+    assert request.hydra is not None
+    wanted = Path(request.hydra.sweep.dir)
+    sweep_dir = folder.make_given(wanted) if session.typed_value(request, "hydra.sweep.dir") else folder.make_new(wanted)
+    result = _hydra([*_without(request.argv, "hydra.sweep.dir"), f"hydra.sweep.dir={_quoted(sweep_dir)}"], task)
+    if failed:
+        print(f"{len(failed)} of {len(request.configs)} jobs failed:", *failed, sep="\n  ", file=sys.stderr)
+        sys.exit(1)
+    print(f"Sweep folder: {sweep_dir}")
+    return result
+
+
+def _hydra(argv: list[str], task) -> float | None:  # type: ignore[no-untyped-def]
+    """Let Hydra compose and run. Its main() reads sys.argv and gives nothing back, so the result is taken on the way."""
+    results: list[float | None] = []
+
+    def main(config: DictConfig) -> float | None:
+        results.append(task(config))
+        return results[-1]
+
+    main.__module__ = __name__
+    sys.argv = [sys.argv[0], *argv]
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(main)()
+    return results[-1] if results else None
+
+
+def _without(argv: list[str], key: str) -> list[str]:
+    return [option for option in argv if option.partition("=")[0].lstrip("+") != key]
+
+
+def _quoted(path: Path) -> str:
+    """For Hydra's grammar, whose unquoted values know few characters."""
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+if __name__ == "__main__":
+    main()
