@@ -53,7 +53,9 @@ ALIASES = {
     "gpus": "trainer.devices",
     "nodes": "trainer.num_nodes",
     "wd": "optim.weight_decay",
-    "dataset": "data",
+    "dataset": "data.name",
+    "checkpoint": "resume",
+    "resume": "checkpoint",
 }
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
@@ -77,6 +79,7 @@ class Request:
 
 def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """argv: without the program's name. Raises ConfigError with every mistake."""
+    schema.register()  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], None, False, True)
@@ -101,6 +104,8 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> 
             partial = verb != "train" or bare.get("resume") not in (None, "auto")
             mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=multirun, partial=partial)
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
+            hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
+            mistakes += _targets(hooks, list(bare.allow_targets or []), "hydra.callbacks.")
         for text in dict.fromkeys(mistakes):
             said.setdefault(text, []).append(number)
     for text, numbers in said.items():
@@ -151,6 +156,9 @@ def semantic(
     plain = _fitted(plain, schema.VERBS[verb], "", found, broken, keys)
     trainer = plain["trainer"]
     found += [unknown(f"trainer.{key}", keys) for key in trainer if f"trainer.{key}" not in keys]
+    for key, (allowed, _) in trainer_keys.ACCEPTED.items():
+        if f"trainer.{key}" in broken:  # said already: go on with any value that fits
+            trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
     found += trainer_keys.mistakes(trainer)
     found += data_check.mistakes(plain, environ, verb=verb, partial=partial)
     found += learning_check.mistakes(plain, environ, partial=partial)
@@ -280,7 +288,7 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
     keys = list(keys)
     if same := [known for known in keys if known.rpartition(".")[2] == last]:
         return sorted(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])[:2]
-    if last in ALIASES:
+    if ALIASES.get(last) in keys:
         return [ALIASES[last]]
     if near := get_close_matches(key, [known for known in keys if "." in known], 1, 0.75):
         return near
@@ -320,7 +328,6 @@ class Composer:
     """Hydra's own reader and loader for one verb, asked option by option where they refuse the whole."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        schema.register()
         version.setbase("1.3")
         setup_globals()
         JobRuntime().set("name", verb)
@@ -329,6 +336,7 @@ class Composer:
             path, behind_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=behind_schema)
         self.config_name = config_name
+        self.schema = schema.VERBS[verb]
         self.keys = known_keys(verb)
         self.loader = ConfigLoaderImpl(search_path)
         self.parser = OverridesParser.create(config_loader=self.loader)
@@ -357,7 +365,7 @@ class Composer:
 
     def _parsed(self, line: str) -> Override | None:
         try:
-            return self.parser.parse_override(line)
+            return self.parser.parse_overrides([line])[0]
         except HydraException:
             return None
 
@@ -371,11 +379,13 @@ class Composer:
                 f"did you mean {close[0]}={bare if close[0].rpartition('.')[2] != bare else 'VALUE'}?" if close else ""
             )
             return f"{shlex.quote(line)} is expected to be key=value. HINT: {hint or '`--help` shows examples.'}", None
+        if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
+            return unknown(bare, self.keys), None
         kind = _kind(self.keys.get(bare, str))[0]
         if kind is not str and kind is not Any:
             words = _words(self.keys[bare]) if self.keys[bare] is not None else "a value of Lightning's Trainer"
             return (
-                f"{bare} is expected to be {words}, but cannot be read: {value}. HINT: set {self._example(bare)}.",
+                f"{bare} is expected to be {words}, but cannot be read: {value}. HINT: set {self._hint(bare)}.",
                 None,
             )
         if value.startswith("~"):  # no shell expands it there
@@ -383,7 +393,7 @@ class Composer:
             if self._parsed(f"{key}={value}") is not None:
                 return f"{line}: ~ is not expanded there. HINT: {shlex.quote(f'{key}={value}')}", f"{key}={value}"
         proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-        if self._parsed(proposal) is None:
+        if "${" in value or self._parsed(proposal) is None:
             return (
                 f"{shlex.quote(line)} cannot be read by Hydra's grammar. HINT: put the value in quotes of its own.",
                 None,
@@ -411,11 +421,6 @@ class Composer:
             proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
             return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
         return f"{text}{one_by_one}.", None
-
-    def _example(self, key: str) -> str:
-        if key.startswith("trainer.") and key[8:] in trainer_keys.ACCEPTED:
-            return f"{key}={trainer_keys.ACCEPTED[key[8:]][1]}"
-        return f"{key}=VALUE"
 
     # -- jobs
 
@@ -449,14 +454,17 @@ class Composer:
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
         """(the config of all options that Hydra takes, mistakes for the others)."""
         try:
-            return self._load(overrides, mode), []
+            return self._load(overrides, mode), self._dropped(overrides)
         except Exception:  # whatever it is, it is looked for option by option
             pass
-        found: list[str] = []
+        found = self._dropped(overrides)
         search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
         kept = list(search)
         try:
             config = self._load(kept, mode)
+        except MissingConfigException as error:
+            hint = "HINT: --config-dir FOLDER, where it lies, or leave --config-name out."
+            raise ConfigError(f"the configuration cannot be composed: {_first_line(error)} {hint}") from error
         except Exception as error:
             raise ConfigError(f"the configuration cannot be composed: {self._inside(error, 'config')}") from error
         repository = self.loader._parse_overrides_and_create_caching_repo(self.config_name, _lines(kept))[1]
@@ -492,6 +500,16 @@ class Composer:
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
         return self.loader.load_configuration(self.config_name, _lines(overrides), mode)
 
+    def _dropped(self, overrides: list[Override]) -> list[str]:
+        """The recipe is optional, so that own data need none; Hydra would drop a mistyped one in silence."""
+        options = self.loader.repository.get_group_options("recipe")
+        typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
+        return [
+            self._refused_choice(override, options, MissingConfigException("no such recipe"))
+            for override in typed
+            if isinstance(override._value, str) and override._value not in options
+        ]
+
     def _refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
         """A choice in a group (data=...) that did not compose."""
         group, value = override.key_or_group, override.value() if not override.is_delete() else None
@@ -501,16 +519,20 @@ class Composer:
         if isinstance(value, str) and value in options:
             if override.is_add():
                 return f"{_line(override)}: {group} is chosen already. HINT: {group}={value}, without +."
+            if "Could not override" in str(error):
+                return f"{_line(override)} cannot be composed: {_first_line(error)} HINT: leave it out."
             return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
             close = get_close_matches(str(value), options, 1)
             hint = f"set {group}={close[0] if close else 'none' if 'none' in options else (options or ['NAME'])[0]}"
+            if not close and group in ("experiment", "recipe"):
+                hint = "leave it out"
             if group == "model" and value in CLASSIFIERS:
                 hint = f"set model.name={value}"
             elif not close and f"{group}._target_" in self.keys:
                 hint += f", or {group}._target_=PACKAGE.CLASS for your own"
             return f"{group} is expected to be one of {', '.join(options)}, but is {shown(value)}. HINT: {hint}."
-        return f"{_line(override)} cannot be composed: {self._inside(error, group)}"
+        return f"{_line(override)} cannot be composed: {_first_line(error)} HINT: leave it out."
 
     def _refused_value(self, override: Override, error: Exception) -> str:
         """A key=value that could not be laid over the composed config."""
@@ -518,10 +540,14 @@ class Composer:
         parent, _, last = key.rpartition(".")
         cause = error.__cause__ or error
         if override.is_delete():
-            return f"{line}: {_first_line(error)} HINT: leave it out."
+            if key in self.keys:
+                return f"{key} is needed and cannot be deleted. HINT: leave {line} out."
+            return unknown(key, self.keys)
         value = override.value()
         if parent == "trainer" and last in trainer_keys.REFUSED:
             return trainer_keys.refusal(last, value)
+        if isinstance(value, dict) and key in {known.partition(".")[0] for known in self.keys}:
+            return f"{line} does not fit: {_first_line(cause)} HINT: one by one, {key}.KEY=VALUE."
         annotation = self.keys.get(key)
         if annotation is not None and dataclasses.is_dataclass(_kind(annotation)[0]):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else f"{key}.KEY=VALUE"
@@ -538,13 +564,16 @@ class Composer:
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
-        """key=its default."""
-        node: Any = OmegaConf.create({})
-        for name, kind in self.keys.items():
-            parent = key.rpartition(".")[0]
-            if name == parent:
-                node = typing.cast(type, kind)()
-        default = getattr(node, key.rpartition(".")[2], None) if "." in key else None
+        """key=its default, or an example."""
+        if key == "allow_targets":
+            return "'allow_targets=[mypkg]'"
+        parent, _, last = key.rpartition(".")
+        if parent == "trainer" and last in trainer_keys.ACCEPTED:
+            return f"{key}={trainer_keys.ACCEPTED[last][1]}"
+        cls = self.keys.get(parent) if parent else self.schema
+        default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
+        if default is None and dataclasses.is_dataclass(cls):
+            default = getattr(typing.cast(Any, cls)(), last, None)
         return f"{key}={'VALUE' if default is None or default == '???' else shown(default)}"
 
     def _inside(self, error: Exception, name: str) -> str:
@@ -555,7 +584,10 @@ class Composer:
         if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
             return unknown(unknown_key.group(1), self.keys, file)
         full_key = re.search(r"full_key: (\S+)", text)
-        reason = next((line for line in text.splitlines()[1:] if line.strip()), text) if where else _first_line(error)
+        first, *others = text.splitlines() or [type(error).__name__]
+        reason = re.sub(r"^In '[^']+': ", "", first)
+        if reason.endswith("raised while composing config:"):
+            reason = next((line for line in others if line.strip()), reason)
         return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. HINT: correct that file."
 
 
@@ -620,7 +652,9 @@ def _fitted(
         path = prefix + field.name
         kind = keys[path]
         if field.name not in node and path not in broken:
-            found.append(f"{path} is needed, but was deleted. HINT: leave ~{path} out.")
+            found.append(
+                f"{path} is needed, but missing. HINT: --config-name wants a file with defaults: [train, _self_]."
+            )
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())

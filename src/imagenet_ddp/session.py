@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp import check
 from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
 from imagenet_ddp.distributed.rendezvous import Place, launched_place, meeting
 from imagenet_ddp.run import folder
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.schema import ConfigError, conf_dir
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = ("model.name", "model._target_", "model.args", "data.name", "data._target_", "data.args", "data.train_dir",
@@ -53,22 +54,18 @@ def command(verb: str, argv: list[str]) -> str:
 
 def decide(request: check.Request, environ: Mapping[str, str]) -> Job:
     """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to nothing."""
+    if request.verb == "train" and request.configs[0].resume:
+        return _resume(request, environ)
+    return Job(plain(request.configs[0]), new_folder(request))
+
+
+def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     config = request.configs[0]
     assert request.hydra is not None
-    typed_dir = typed_value(request, "hydra.run.dir")
     wanted = Path(request.hydra.run.dir)
-    if request.verb == "train" and config.resume:
-        return _resume(request, environ, Path(typed_dir) if typed_dir else None, wanted)
-    run_dir = folder.make_given(wanted) if typed_dir else folder.make_new(wanted)
-    return Job(plain(config), run_dir)
-
-
-def _resume(request: check.Request, environ: Mapping[str, str], typed_dir: Path | None, wanted: Path) -> Job:
-    config = request.configs[0]
-    found = folder.find_resume(config.resume, typed_dir, wanted.parent)
+    found = folder.find_resume(config.resume, wanted if typed_value(request, "hydra.run.dir") else None, wanted.parent)
     if found.checkpoint is None:
-        run_dir = folder.make_given(wanted) if typed_dir else folder.make_new(wanted)
-        return Job(plain(config), run_dir, said=(found.sentence,))
+        return Job(plain(config), new_folder(request), said=(found.sentence,))
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
@@ -86,7 +83,7 @@ def _resume(request: check.Request, environ: Mapping[str, str], typed_dir: Path 
             ]
         )
     epochs = resolved["trainer"]["max_epochs"]
-    run_dir = found.folder or folder.make_new(wanted)
+    run_dir = found.folder or new_folder(request)
     if found.finished_epochs is not None and epochs is not None and found.finished_epochs >= epochs:
         sentence = (
             f"{run_dir} is finished: {found.finished_epochs} of {epochs} epochs. "
@@ -161,6 +158,54 @@ def run(worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any],
     return workers.run(os.environ)
 
 
-def leave(error: WorkersFailedError) -> None:
-    """End this command as its workers ended; they have said why."""
-    sys.exit(error.exit_code)
+def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
+    """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what a task
+    raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
+    results: list[Any] = [None]
+    raised: list[ConfigError | WorkersFailedError] = []
+
+    def main(config: DictConfig) -> Any:
+        try:
+            results.append(task(config))
+        except (ConfigError, WorkersFailedError) as error:
+            raised.append(error)
+        return results[-1]
+
+    main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
+    sys.argv = [sys.argv[0], *argv]
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)()
+    if raised:
+        raise raised[0]
+    return results[-1]
+
+
+def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
+    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few characters."""
+    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
+
+
+def new_folder(request: check.Request) -> Path:
+    """The folder of a run that begins: the one typed, or a new one by name and time."""
+    assert request.hydra is not None
+    wanted = Path(request.hydra.run.dir)
+    return folder.make_given(wanted) if typed_value(request, "hydra.run.dir") else folder.make_new(wanted)
+
+
+# What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
+OF_THIS_MACHINE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.precision", "strategy", "cluster")
+
+
+def from_checkpoint(request: check.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's transform, not with
+    that data set's own recipe, but for transform keys that are typed themselves."""
+    from imagenet_ddp.run.checkpoint import KEY, read
+
+    stored = read(checkpoint)[KEY]
+    merged = check.merge(stored["config"], request.configs[0], request.typed, OF_THIS_MACHINE)
+    for key, value in stored["eval_transform"].items():
+        if typed_value(request, f"data.{key}") is None:
+            merged.data[key] = value
+    if mistakes := check.semantic(merged, environ, request.verb):
+        raise ConfigError(mistakes)
+    return plain(merged)

@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -14,7 +13,7 @@ from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.rendezvous import launched_place
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Signals
-from imagenet_ddp.schema import ConfigError, conf_dir
+from imagenet_ddp.schema import ConfigError
 
 
 def main() -> float | None:
@@ -23,7 +22,7 @@ def main() -> float | None:
     try:
         request = check.command_line("train", sys.argv[1:], os.environ)
         if request.passthrough:
-            return _hydra(request.argv, lambda config: None)
+            return session.with_hydra("train", request.argv, lambda config: None)
         return _sweep(request, signals) if request.multirun else _single(request)
     except ConfigError as error:
         check.refuse(error)
@@ -48,7 +47,7 @@ def _single(request: check.Request) -> float | None:
         return session.run(worker.train, arguments, job.config, num_local, own_processes=False)
 
     try:
-        return _hydra([*_without(request.argv, "hydra.run.dir"), f"hydra.run.dir={_quoted(job.run_dir)}"], task)
+        return session.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
     except ConfigError:
         folder.remove_if_empty(job.run_dir)
         raise
@@ -83,35 +82,12 @@ def _sweep(request: check.Request, signals: Signals) -> float | None:
     assert request.hydra is not None
     wanted = Path(request.hydra.sweep.dir)
     sweep_dir = folder.make_given(wanted) if session.typed_value(request, "hydra.sweep.dir") else folder.make_new(wanted)
-    result = _hydra([*_without(request.argv, "hydra.sweep.dir"), f"hydra.sweep.dir={_quoted(sweep_dir)}"], task)
+    result = session.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     if failed:
         print(f"{len(failed)} of {len(request.configs)} jobs failed:", *failed, sep="\n  ", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
-
-
-def _hydra(argv: list[str], task) -> float | None:  # type: ignore[no-untyped-def]
-    """Let Hydra compose and run. Its main() reads sys.argv and gives nothing back, so the result is taken on the way."""
-    results: list[float | None] = []
-
-    def main(config: DictConfig) -> float | None:
-        results.append(task(config))
-        return results[-1]
-
-    main.__module__ = __name__
-    sys.argv = [sys.argv[0], *argv]
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(main)()
-    return results[-1] if results else None
-
-
-def _without(argv: list[str], key: str) -> list[str]:
-    return [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-
-
-def _quoted(path: Path) -> str:
-    """For Hydra's grammar, whose unquoted values know few characters."""
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 if __name__ == "__main__":

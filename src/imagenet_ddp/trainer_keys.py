@@ -13,13 +13,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be: `words` completes "is expected to be ..."."""
+    """What a value may be. forms: in words; each completes "is expected to be ...", and one of them is enough."""
 
-    words: str
+    forms: tuple[str, ...]
     accepts: Callable[[Any], bool]
 
     def __or__(self, other: "Kind") -> "Kind":
-        return Kind(f"{self.words} or {other.words}", lambda value: self.accepts(value) or other.accepts(value))
+        forms = tuple(dict.fromkeys(self.forms + other.forms))
+        return Kind(forms, lambda value: self.accepts(value) or other.accepts(value))
+
+    @property
+    def words(self) -> str:
+        *first, last = self.forms
+        return f"{', '.join(first)} or {last}" if first else last
+
+
+def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
+    return Kind((words,), accepts)
 
 
 def shown(value: Any) -> str:
@@ -41,7 +51,7 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
         return fits and (least is None or value >= least) and (most is None or value <= most)
 
     span = f" from {least} to {most}" if most is not None else f" of {least} or more" if least is not None else ""
-    return Kind(f"a whole number{span}", accepts)
+    return kind(f"a whole number{span}", accepts)
 
 
 def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:
@@ -53,7 +63,7 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
 
     ends = [f"{sign} {end:g}" for sign, end in zip(("≥", ">", "≤", "<"), (least, above, most, below), strict=True)]
     bounds = " and ".join(text for text in ends if "inf" not in text)
-    return Kind(f"a number {bounds}" if bounds else "a number", accepts)
+    return kind(f"a number {bounds}" if bounds else "a number", accepts)
 
 
 def choice(*options: Any) -> Kind:
@@ -62,43 +72,43 @@ def choice(*options: Any) -> Kind:
     def accepts(value: Any) -> bool:
         return any(value == option and type(value) is type(option) for option in options)
 
-    return Kind(" or ".join(filter(None, [", ".join(map(shown, options[:-1])), shown(options[-1])])), accepts)
+    return Kind(tuple(map(shown, options)), accepts)
 
 
 def matching(pattern: str, words: str) -> Kind:
     """Text that the regular expression matches as a whole."""
-    return Kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+    return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
-def several(kind: Kind, words: str, length: int | None = None) -> Kind:
+def several(member: Kind, words: str, length: int | None = None) -> Kind:
     """A list whose members are of this kind, of this length where one is given, else not empty."""
 
     def accepts(value: Any) -> bool:
         fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")
-        return fits and (len(value) == length if length else len(value) > 0) and all(map(kind.accepts, value))
+        return fits and (len(value) == length if length else len(value) > 0) and all(map(member.accepts, value))
 
-    return Kind(words, accepts)
+    return kind(words, accepts)
 
 
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-NULL = Kind("null", lambda value: value is None)
+FLAG = choice(True, False)
+NULL = kind("null", lambda value: value is None)
 AUTO = choice("auto")
 
 
-def expect(key: str, value: Any, kind: Kind, hint: str) -> list[str]:
+def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
     """No sentence where the value is of the kind, else one. hint: what to set, such as "data.batch_size=32"."""
-    if kind.accepts(value):
+    if allowed.accepts(value):
         return []
-    return [f"{key} is expected to be {kind.words}, but is {shown(value)}. HINT: set {hint}."]
+    return [f"{key} is expected to be {allowed.words}, but is {shown(value)}. HINT: set {hint}."]
 
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
-_TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | Kind(
+_TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
     "{hours:12}", lambda value: isinstance(value, Mapping) and bool(value) and set(value) <= _UNITS
 )
-_SHARE = Kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
-_BATCHES = Kind("a number of batches (0 or more)", whole(0).accepts) | _SHARE
-_GPUS = Kind(
+_SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
+_BATCHES = kind("a number of batches (0 or more)", whole(0).accepts) | _SHARE
+_GPUS = kind(
     "a list of GPU numbers such as [0,3]",
     lambda value: several(whole(0), "").accepts(value) and len(set(value)) == len(value),
 )
@@ -108,7 +118,11 @@ _GPUS = Kind(
 ACCEPTED: dict[str, tuple[Kind, str]] = {
     "accelerator": (choice("auto", "cpu", "gpu", "cuda", "mps"), "auto"),
     "devices": (
-        AUTO | whole(1) | choice(-1) | _GPUS | matching(r"-1|[1-9]\d*|\d+(,\d+)*,?", 'text such as "0,3"'),
+        AUTO
+        | whole(1)
+        | kind("-1 (all GPUs)", choice(-1).accepts)
+        | _GPUS
+        | matching(r"-1|[1-9]\d*|\d+(,\d+)*,?", 'text such as "0,3"'),
         "auto, trainer.devices=2 for two processes, or 'trainer.devices=[0,3]' for GPUs 0 and 3",
     ),
     "num_nodes": (AUTO | whole(1), "auto"),
@@ -129,7 +143,7 @@ ACCEPTED: dict[str, tuple[Kind, str]] = {
     "limit_test_batches": (_BATCHES | NULL, "null"),
     "limit_predict_batches": (_BATCHES | NULL, "null"),
     "overfit_batches": (_BATCHES, "0.0"),
-    "val_check_interval": (Kind("a number of batches (1 or more)", whole(1).accepts) | _SHARE | _TIME | NULL, "null"),
+    "val_check_interval": (kind("a number of batches (1 or more)", whole(1).accepts) | _SHARE | _TIME | NULL, "null"),
     "check_val_every_n_epoch": (whole(1) | NULL, "1"),
     "num_sanity_val_steps": (whole(-1) | NULL, "0"),
     "log_every_n_steps": (whole(1), "10"),
@@ -175,9 +189,10 @@ def refusal(key: str, value: Any) -> str:
 def mistakes(trainer: Mapping[str, Any]) -> list[str]:
     """One sentence for each key that is refused, missing or of another kind. Unknown keys are check.py's."""
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
-    for key, (kind, example) in ACCEPTED.items():
-        if key not in trainer:
-            found.append(f"trainer.{key} is missing. HINT: set trainer.{key}={example}.")
-        else:
-            found += expect(f"trainer.{key}", trainer[key], kind, f"trainer.{key}={example}")
+    if missing := [key for key in ACCEPTED if key not in trainer]:
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        found.append(f"trainer lacks {len(missing)} of its keys ({some}). HINT: trainer=default, and no ~trainer.")
+    for key, (allowed, example) in ACCEPTED.items():
+        if key in trainer:
+            found += expect(f"trainer.{key}", trainer[key], allowed, f"trainer.{key}={example}")
     return found

@@ -43,10 +43,12 @@ def _as_process(job: Callable[[], Any]) -> Any:
     except Stopped as stop:
         sys.exit(128 + stop.signal_number)
     except Exception:
+        # shown here and whole: Hydra would cut the traceback down to its last line
         if place.world_size == 1:
-            raise
+            traceback.print_exc()
+            sys.exit(1)
         _explain_failure(place)
-        # not by an exception: other ranks' threads and Gloo's may hold up an orderly end
+        # at once: threads of Gloo and of other ranks' stores may hold up an orderly end
         sys.stderr.flush()
         os._exit(1)
 

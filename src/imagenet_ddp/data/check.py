@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data.folders import class_folders, has_image, is_image
-from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, number, several, whole
+from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, kind, number, several, whole
 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10")
 OF_FOLDERS = ("imagefolder", "imagenet")
 
-_CROP_SCALE = Kind(
+_CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
     lambda value: several(number(above=0, most=1), "", 2).accepts(value) and value[0] <= value[1],
 )
@@ -46,8 +46,8 @@ def mistakes(
     data = config["data"]
     found = [
         text
-        for key, (kind, example) in _KINDS.items()
-        for text in expect(f"data.{key}", data[key], kind, f"data.{key}={example}")
+        for key, (allowed, example) in _KINDS.items()
+        for text in expect(f"data.{key}", data[key], allowed, f"data.{key}={example}")
     ]
     if not data["_target_"] and data["name"] not in NAMES:
         close = get_close_matches(str(data["name"]), NAMES, 1)

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 try:
@@ -52,8 +52,15 @@ def decode(data: bytes, path: str) -> Tensor:
     except UnreadableImage:
         raise
     except Exception as error:  # Pillow's plugins raise nearly anything: OSError, SyntaxError, struct.error, ZeroDivisionError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnreadableImage(path, reason.replace("<_io.BytesIO object>", "it")) from error
+        raise UnreadableImage(path, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """The decoders' own words, without the memory addresses and source paths in them."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image of a known format"
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.rpartition(".cpp:")[2].partition(", ")[2] or text if ".cpp:" in text else text
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:

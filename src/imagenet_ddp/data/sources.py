@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from hydra.utils import instantiate
 from torch import Tensor
 
 from imagenet_ddp.data import shapes, stl10
@@ -116,6 +117,12 @@ def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImage
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
     """data: the resolved data.* keys. Raises ConfigError for what only shows when the files are opened."""
     name = data["name"]
+    if data["_target_"]:
+        root = {"root": data["root"]} if data["root"] else {}
+        source = instantiate({"_target_": data["_target_"], **data["args"], **root})
+        if not isinstance(source, Source):
+            raise ConfigError(f"data._target_={data['_target_']} is expected to give a Source, but gave a {type(source).__name__}.")
+        return source
     if name == "stl10":
         return _stl10(data, need_train)
     if name == "shapes":

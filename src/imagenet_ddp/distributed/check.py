@@ -1,4 +1,4 @@
-"""Mistakes in who takes part: devices, nodes, launcher, meeting place. Before torch is imported, so without the GPUs."""
+"""Mistakes in who takes part: devices, nodes, launcher, meeting place. Before torch is imported: GPUs are not asked."""
 
 import os
 import shlex
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.trainer_keys import ACCEPTED, AUTO, NULL, Kind, choice, expect, number, shown, whole
+from imagenet_ddp.trainer_keys import ACCEPTED, AUTO, NULL, Kind, choice, expect, kind, number, shown, whole
 
 PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
 # Where a GPU may show without asking torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
-_ENV_PORT = Kind("a port from 1 to 65535", lambda value: str(value).isdecimal() and 1 <= int(value) <= 65535)
+_ENV_PORT = kind("a port from 1 to 65535", lambda value: str(value).isdecimal() and 1 <= int(value) <= 65535)
 _KINDS: dict[str, tuple[Kind, str]] = {
     "strategy.name": (choice("auto", "ddp"), "auto"),
     "strategy.process_group_backend": (choice("gloo", "nccl") | NULL, "null"),
@@ -35,9 +35,9 @@ def mistakes(
 ) -> list[str]:
     """Sentences, none where all is well. typed: the options as typed, for the line to type instead."""
     found: list[str] = []
-    for key, (kind, example) in _KINDS.items():
+    for key, (allowed, example) in _KINDS.items():
         node, name = key.split(".")
-        found += expect(key, config[node][name], kind, f"{key}={example}")
+        found += expect(key, config[node][name], allowed, f"{key}={example}")
     command = f"python -m imagenet_ddp.{verb}"
     found += _cpu(config, environ)
     if {"RANK", "WORLD_SIZE"} & environ.keys():
@@ -45,7 +45,8 @@ def mistakes(
         if multirun and environ.get("WORLD_SIZE", "1") not in ("0", "1"):
             found.append(
                 f"-m starts the workers of each job itself, but this process is one of "
-                f"WORLD_SIZE={environ['WORLD_SIZE']} that a launcher started. HINT: without the launcher: `{command} -m {shlex.join(typed)}`."
+                f"WORLD_SIZE={environ['WORLD_SIZE']} that a launcher started. "
+                f"HINT: without the launcher: `{command} -m {shlex.join(typed)}`."
             )
         return found
     num_nodes = config["trainer"].get("num_nodes")
@@ -55,7 +56,8 @@ def mistakes(
     if tasks.isdecimal() and int(tasks) > 1 and num_nodes != int(tasks):
         found.append(
             f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but none has a RANK: each would train a copy of "
-            f"its own. HINT: one task per node, and torchrun in it: `srun --ntasks-per-node=1 torchrun ... -m imagenet_ddp.{verb}`."
+            "its own. HINT: one task per node, and torchrun in it: "
+            f"`srun --ntasks-per-node=1 torchrun ... -m imagenet_ddp.{verb}`."
         )
     return found
 

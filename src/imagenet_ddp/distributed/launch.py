@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_ddp.distributed.rendezvous import Meeting
+from imagenet_ddp.distributed.rendezvous import OWN_RUN_ID, Meeting
 
 FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 
@@ -97,7 +97,7 @@ class Workers:
             min_nodes=self.num_nodes,
             max_nodes=self.num_nodes,
             nproc_per_node=self.num_local,
-            run_id="imagenet_ddp",
+            run_id=OWN_RUN_ID,
             rdzv_backend=backend,
             rdzv_endpoint=endpoint,
             rdzv_configs={"timeout": int(self.timeout_s), **configs},

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_PORT = 29500  # torchrun's
+OWN_RUN_ID = "imagenet_ddp"  # tells workers that launch.py started from torchrun's
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,14 @@ def launched_place(environ: Mapping[str, str]) -> Place | None:
         address=environ.get("MASTER_ADDR", "127.0.0.1"),
         port=int(environ.get("MASTER_PORT", DEFAULT_PORT)),
         store_is_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        source="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment variables",
+        source=_source(environ),
     )
+
+
+def _source(environ: Mapping[str, str]) -> str:
+    if environ.get("TORCHELASTIC_RUN_ID") == OWN_RUN_ID:
+        return "own workers"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment variables"
 
 
 @dataclass(frozen=True)

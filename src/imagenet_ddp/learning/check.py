@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from imagenet_ddp.learning.names import CLASSIFIERS
-from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, whole
+from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, shown, whole
 
 # Key -> what it may be, and an example for the hint.
 _KINDS: dict[str, tuple[Kind, str]] = {
@@ -55,6 +55,6 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
     elif schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):
         found.append(
             f"schedule.name={schedule['name']} needs to know the last epoch, but trainer.max_epochs "
-            f"is {'null' if max_epochs is None else max_epochs}. HINT: set trainer.max_epochs=90, or schedule.name=constant."
+            f"is {shown(max_epochs)}. HINT: set trainer.max_epochs=90, or schedule.name=constant."
         )
     return found

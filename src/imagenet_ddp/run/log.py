@@ -11,6 +11,7 @@ from typing import IO
 HARMLESS = (
     "does not have many workers",  # choose_num_workers has looked at the cores
     "smaller than the logging interval",  # lines per step are ours
+    "sync_dist=True",  # what is logged is already the sum over all ranks
     "Checkpoint directory",  # a resumed run goes on in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image

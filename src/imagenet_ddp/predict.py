@@ -1,0 +1,113 @@
+"""python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: the most likely classes of each image."""
+
+import csv
+import glob
+import json
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from imagenet_ddp import check, session
+from imagenet_ddp.data.folders import image_names
+from imagenet_ddp.run.signals import exit_on_signal
+from imagenet_ddp.schema import ConfigError
+
+
+class Writer(Protocol):
+    """classes: (name, label, probability), most likely first; empty where error says why the file cannot be read."""
+
+    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None: ...
+
+
+def main() -> None:
+    """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
+    exit_on_signal()
+    try:
+        request = check.command_line("predict", sys.argv[1:], os.environ)
+        if request.passthrough:
+            session.with_hydra("predict", request.argv, lambda config: None)
+            return
+        config = session.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        num_images, num_unreadable = _predict(config)
+    except ConfigError as error:
+        check.refuse(error)
+    except BrokenPipeError:
+        # the reader has seen enough (| head); closing standard output would raise again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    where = f" to {config['out']}" if config["out"] else ""
+    print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
+
+
+def find_images(pattern: str) -> list[str]:
+    """A folder is searched to the bottom for files with an image's extension; a file is taken whatever it is called."""
+    if Path(pattern).is_dir():
+        return [str(Path(pattern) / name) for name in image_names(Path(pattern))]
+    if Path(pattern).is_file():
+        return [pattern]
+    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+
+
+def _predict(config: dict[str, Any]) -> tuple[int, int]:
+    from imagenet_ddp import build
+    from imagenet_ddp.run.checkpoint import KEY, read
+
+    paths = find_images(config["images"])
+    if not paths:
+        raise ConfigError(f"images={config['images']} is expected to match images, but matches none. HINT: 'images=FOLDER/*.jpg'.")
+    stored = read(Path(config["checkpoint"]))
+    contents = stored[KEY]
+    top_k = min(config["top_k"], len(contents["classes"]))
+    predictor = build.make_predictor(config, contents, stored["state_dict"])
+    num_unreadable = 0
+    with ExitStack() as stack:
+        stream = stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8")) if config["out"] else sys.stdout
+        writer = {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, top_k)
+        pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
+        for chunk in _chunks(paths, config["data"]["batch_size"]):
+            results = predictor.predict(list(pool.map(predictor.read, chunk)), top_k)
+            for path, (found, error) in zip(chunk, results, strict=True):
+                num_unreadable += bool(error)
+                named = [(contents["classes"][i], contents["labels"][i], probability) for i, probability in found]
+                writer.write(path, named, error)
+    return len(paths), num_unreadable
+
+
+def _chunks(paths: list[str], size: int) -> Iterator[list[str]]:
+    for begin in range(0, len(paths), size):
+        yield paths[begin : begin + size]
+
+
+class CsvWriter:
+    """path, class_1, probability_1, ..., error. A class is written as its label."""
+
+    def __init__(self, stream: IO[str], top_k: int):
+        self._writer = csv.writer(stream, lineterminator="\n")
+        self._top_k = top_k
+        columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
+        self._writer.writerow(["path", *columns, "error"])
+
+    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None:
+        cells = [cell for _, label, probability in classes for cell in (label, f"{probability:.6f}")]
+        cells += [""] * (2 * self._top_k - len(cells))
+        self._writer.writerow([path, *cells, error])
+
+
+class JsonLinesWriter:
+    """One object per line: path, classes (name, label, probability), error (null where there is none)."""
+
+    def __init__(self, stream: IO[str], top_k: int):
+        self._stream = stream
+
+    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None:
+        rows = [{"class": name, "label": label, "probability": round(probability, 6)} for name, label, probability in classes]
+        line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
+        self._stream.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Shared by all tests: real commands as subprocesses from another folder, and small image trees."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A training that takes a second: what is tested is how it runs, not what it learns.
+SMALL = (
+    "data=imagefolder", "data.image_size=32", "data.val_resize=32", "data.batch_size=4", "data.num_workers=0",
+    "model.name=mobilenet_v3_small", "trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.precision=32-true",
+    "optim.lr=0.01", "optim.reference_batch=null", "schedule.warmup_epochs=0", "cluster.num_threads=1",
+)  # fmt: skip
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real images that are not part of the project."""
+    folder = Path(os.environ.get("IMAGENET_DDP_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real images: {folder} does not exist; IMAGENET_DDP_TEST_DATA may name another folder")
+    return folder
+
+
+def write_images(folder: Path, classes: dict[str, int], seed: int = 0, size: int = 40) -> None:
+    """folder/<class>/<number>.jpg; each class has a brightness of its own, so that there is something to learn."""
+    generator = np.random.default_rng(seed)
+    for position, (name, count) in enumerate(classes.items()):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = generator.normal(60 + 50 * position, 30, (size, size + number % 7, 3)).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:03}.jpg")
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """29 training and 11 validation images of 3 classes: numbers that neither 2 nor 3 ranks divide, nor batches of 4."""
+    root = tmp_path_factory.mktemp("tree")
+    write_images(root / "train", {"cat": 10, "dog": 10, "owl": 9})
+    write_images(root / "val", {"cat": 4, "dog": 4, "owl": 3}, seed=1)
+    return root
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """Without what a launcher around the tests may have set."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK")
+    environ = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("SLURM")}
+    return {**environ, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """run("train", *options): python -m imagenet_ddp.train in a folder of its own."""
+
+    def start(verb: str, *options: str, timeout_s: float = 240, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", f"imagenet_ddp.{verb}", *options],
+            cwd=tmp_path,
+            env=clean_environ(**environ),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    return start

@@ -1,0 +1,59 @@
+"""A callback from outside the package, let in by allow_targets=[probe]: sees what each rank trains on, and makes trouble on purpose."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+
+
+class Probe(L.Callback):
+    """what: nothing, signal, crash, kill or hang-up (a parent that dies), done by `rank` after training step `step` of the
+    run (counted from 1), or, with in_validation, at the first validation batch after that step."""
+
+    def __init__(
+        self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
+        in_validation: bool = False, slow_s: float = 0.0, only_job: str = "",
+    ):  # fmt: skip
+        self.folder, self.what, self.rank, self.step, self.number = Path(folder), what, rank, step, number
+        self.in_validation, self.slow_s = in_validation, slow_s
+        self.armed = only_job in os.getcwd() or not only_job
+        self.steps = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pids = {"pid": os.getpid(), "parent": os.getppid()}
+        (self.folder / f"pid{trainer.global_rank}.json").write_text(json.dumps(pids))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        counted = batch["index"][: batch["num_counted"]].tolist()
+        with (self.folder / f"seen{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps([trainer.current_epoch, batch_idx, counted]) + "\n")
+        self.steps += 1
+        time.sleep(self.slow_s)
+        if not self.in_validation:
+            self._trouble(trainer)
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        time.sleep(self.slow_s)
+        if self.in_validation and batch_idx == 0:
+            self._trouble(trainer)
+
+    def _trouble(self, trainer: L.Trainer) -> None:
+        if trainer.global_rank != self.rank or self.steps != self.step:
+            return
+        if self.what == "signal":
+            os.kill(os.getpid(), self.number)
+        elif self.what == "signal-parent":
+            os.kill(os.getppid(), self.number)
+        elif self.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.what == "crash":
+            raise RuntimeError("the probe crashes on purpose")

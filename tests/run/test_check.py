@@ -1,0 +1,88 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.run.check import mistakes
+
+COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
+NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}, "resume": None, "checkpoint": None}
+PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.ckpt").touch()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").touch()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {},
+        {"resume": "auto"},
+        {"resume": "x.ckpt"},
+        {"name": "a.b-c (1)"},
+        {"seed": 2**32 - 1},
+        {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
+    ],
+)
+def test_well(typed: dict[str, Any]):
+    assert mistakes(NODES | typed, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"name": ""}, "but is empty."),
+        ({"name": "a/b"}, "name is expected to be a folder name without / or \\, but is a/b."),
+        ({"name": ".."}, "name is expected"),
+        ({"seed": -1}, "seed is expected to be a whole number from 0 to 4294967295, but is -1."),
+        ({"seed": 2**32}, "seed is expected"),
+        ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs is expected to be a whole number of 1 or more"),
+        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
+        ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a is expected to name its class by _target_"),
+        ({"logger": {"a": 3}}, "HINT: set logger.a._target_=lightning.pytorch.loggers.NAME."),
+        ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. HINT: resume=runs/"),
+        ({"resume": "run"}, "is a folder. HINT: resume=run/checkpoints/last.ckpt."),
+        ({"resume": "~/x.ckpt"}, "HINT: resume=/home/ann/x.ckpt."),
+    ],
+)
+def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
+    (text,) = mistakes(NODES | typed, {"HOME": "/home/ann"})
+    assert said in text.replace(f" ({tmp_path}/run)", "").replace(f" ({tmp_path}/gone.ckpt)", "")
+    assert "HINT: " in text
+
+
+def test_a_relative_path_is_said_with_the_absolute_one(tmp_path: Path):
+    (text,) = mistakes(NODES | {"resume": "gone.ckpt"}, {})
+    assert f"gone.ckpt ({tmp_path}/gone.ckpt)" in text
+
+
+def test_evaluate_looks_at_the_checkpoint():
+    assert mistakes(NODES | {"checkpoint": "x.ckpt"}, {}, verb="evaluate") == []
+    (text,) = mistakes(NODES | {"checkpoint": "gone"}, {}, verb="evaluate")
+    assert text.startswith("checkpoint is expected to be a checkpoint file")
+
+
+@pytest.mark.parametrize("images", ["x.ckpt", "run", "*.ckpt", "**/last.ckpt"])
+def test_images_may_be_a_file_a_folder_or_a_pattern(images: str):
+    assert mistakes(PREDICT | {"images": images, "out": "run/new.csv"}, {}, verb="predict") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"images": "*.jpg"}, "nothing matches *.jpg"),
+        ({"format": "xml"}, "format is expected to be csv or jsonl, but is xml."),
+        ({"top_k": 0}, "top_k is expected"),
+        ({"out": "gone/x.csv"}, "the folder gone"),
+        ({"out": "run"}, "is a folder"),
+    ],
+)
+def test_one_mistake_of_predict(typed: dict[str, Any], said: str):
+    (text,) = mistakes(PREDICT | typed, {}, verb="predict")
+    assert said in text
+    assert "HINT: " in text

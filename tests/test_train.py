@@ -1,0 +1,333 @@
+"""python -m imagenet_ddp.train, evaluate: real processes, one to three ranks over Gloo."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run, clean_environ, write_images
+
+PROBES = str(Path(__file__).parent / "probes")
+
+
+def probe(folder: Path, **keys: object) -> list[str]:
+    """Options that add tests/probes/probe.py to a run; its folder holds what it saw."""
+    options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
+    return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
+
+
+def seen(folder: Path) -> dict[int, list[int]]:
+    """Epoch -> the images trained on, over all ranks, in the order of rank and step."""
+    images: dict[int, list[int]] = {}
+    for path in sorted(folder.glob("seen*.jsonl")):
+        for line in path.read_text().splitlines():
+            epoch, _, indices = json.loads(line)
+            images.setdefault(epoch, []).extend(indices)
+    return images
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+def assert_equal_weights(one: Path, other: Path) -> None:
+    first, second = weights(one / "checkpoints/last.ckpt"), weights(other / "checkpoints/last.ckpt")
+    assert first.keys() == second.keys()
+    differing = [name for name in first if not torch.equal(first[name], second[name])]
+    assert not differing, f"{len(differing)} of {len(first)} tensors differ: {differing[:3]}"
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+MEASURED = ("images_per_s", "data_wait_frac", "train_s")
+
+
+def assert_same_metrics(one: Path, other: Path) -> None:
+    first, second = rows(one), rows(other)
+    assert [row["epoch"] for row in first] == [row["epoch"] for row in second]
+    for a, b in zip(first, second, strict=True):
+        for name in a.keys() - set(MEASURED):
+            assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-9), (name, a, b)
+
+
+def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, tmp_path: Path, ranks: int) -> None:
+    """29 and 11 images: no number of ranks here divides them, nor does the batch."""
+    options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "hydra.run.dir=r", *probe(tmp_path / "seen")]
+    result = succeeded(run("train", *options, PYTHONPATH=PROBES))
+    epochs = seen(tmp_path / "seen")
+    assert {epoch: sorted(images) for epoch, images in epochs.items()} == {0: list(range(29)), 1: list(range(29))}
+    assert epochs[0] != epochs[1], "each epoch has an order of its own"
+    assert result.stdout.rstrip().endswith("11 of 11 validation images, each once.")
+    found = summary(tmp_path / "r")
+    assert (found["world_size"], found["num_train_images"], found["num_val_images"]) == (ranks, 29, 11)
+    assert found["global_batch_size"] == 4 * ranks
+    assert "val/top1" in found
+    assert found["steps"] == 2 * -(-29 // (4 * ranks))
+    assert sorted(path.name for path in (tmp_path / "r/logs").iterdir()) == [f"rank{rank}.log" for rank in range(ranks)]
+
+    evaluated = {}
+    checkpoint = f"checkpoint={tmp_path / 'r/checkpoints/last.ckpt'}"
+    for world in {1, ranks}:
+        result = succeeded(run("evaluate", checkpoint, f"trainer.devices={world}", f"hydra.run.dir=e{world}"))
+        assert result.stdout.rstrip().endswith("11 of 11 validation images, each once.")
+        evaluated[world] = json.loads((tmp_path / f"e{world}/evaluation.json").read_text())
+        assert evaluated[world]["world_size"] == world
+    for name in ("val/top1", "val/top5", "val/loss"):
+        assert evaluated[ranks][name] == pytest.approx(evaluated[1][name], abs=1e-6)
+        # and it is what training itself measured at its end
+        assert evaluated[1][name] == pytest.approx(found[name], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_fewer_images_than_ranks(run: Run, tmp_path: Path) -> None:
+    write_images(tmp_path / "few/train", {"a": 1, "b": 1})
+    write_images(tmp_path / "few/val", {"a": 1, "b": 1})
+    options = [*SMALL, "data.root=few", "trainer.devices=3", "hydra.run.dir=r", *probe(tmp_path / "seen")]
+    result = succeeded(run("train", *options, PYTHONPATH=PROBES))
+    assert {epoch: sorted(images) for epoch, images in seen(tmp_path / "seen").items()} == {0: [0, 1], 1: [0, 1]}
+    assert result.stdout.rstrip().endswith("2 of 2 validation images, each once.")
+    assert "top-5 is top-2" in result.stdout
+
+
+@pytest.mark.slow
+def test_limited_validation_says_so(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.limit_val_batches=2", "trainer.limit_train_batches=2", "hydra.run.dir=r"]
+    result = succeeded(run("train", *options))
+    assert result.stdout.rstrip().endswith("8 of 11 validation images, each once.")
+    assert summary(tmp_path / "r")["num_val_images"] == 8
+
+
+@pytest.mark.slow
+def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}"]
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        succeeded(run("train", *options, f"seed={seed}", f"hydra.run.dir={name}"))
+    assert_equal_weights(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AssertionError, match="differ"):
+        assert_equal_weights(tmp_path / "a", tmp_path / "c")
+
+    succeeded(run("train", *options, "trainer.devices=2", "hydra.run.dir=plain", OMP_NUM_THREADS="2"))
+    result = torchrun(tmp_path, 2, *options)
+    (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v3_small").iterdir()  # one, for both ranks
+    assert str(folder) in result.stdout
+    assert summary(folder)["world_size"] == 2
+    assert_equal_weights(tmp_path / "plain", folder)
+
+
+def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--master_port=0"]
+    command += ["-m", "imagenet_ddp.train", *options]
+    return succeeded(
+        subprocess.run(command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=240)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
+def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, ranks: int, workers: int) -> None:
+    """Stopped twice: in the middle of the second epoch, and in the validation after it."""
+    options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", f"data.num_workers={workers}",
+               "trainer.max_epochs=3", "model.name=resnet18"]  # fmt: skip
+    succeeded(run("train", *options, "hydra.run.dir=whole"))
+    steps = -(-29 // (4 * ranks))
+
+    trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.1)
+    result = run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
+    assert result.returncode == 143, result.stdout + result.stderr
+    assert "Go on with: python -m imagenet_ddp.train resume=parts/checkpoints/last.ckpt" in result.stdout
+    assert "Traceback" not in result.stderr
+    before = seen(tmp_path / "seen")
+    assert len(before[1]) < 29
+    by_rank = [path.read_text().count("\n") for path in (tmp_path / "seen").glob("seen*.jsonl")]
+    assert len(set(by_rank)) == 1, "all ranks stopped at the same step"
+
+    trouble = ["~callbacks.probe", *probe(tmp_path / "more", what="signal", step=steps - len(by_rank) * 0 - by_rank[0] + steps,
+                                          in_validation=True, slow_s=0.3)]  # fmt: skip
+    resume = ["resume=parts/checkpoints/last.ckpt"]
+    result = run("train", *resume, *trouble[1:], PYTHONPATH=PROBES)
+    assert result.returncode == 143, result.stdout + result.stderr
+    assert sorted(before[1] + seen(tmp_path / "more")[1]) == list(range(29)), "the rest of the epoch, nothing twice"
+
+    result = succeeded(run("train", *resume, "callbacks=none", PYTHONPATH=PROBES))
+    assert_equal_weights(tmp_path / "whole", tmp_path / "parts")
+    assert_same_metrics(tmp_path / "whole", tmp_path / "parts")
+    assert summary(tmp_path / "parts")["best/val/top1"] == summary(tmp_path / "whole")["best/val/top1"]
+
+    result = succeeded(run("train", *resume, "callbacks=none"))
+    assert "is finished: 3 of 3 epochs" in result.stdout
+
+
+@pytest.mark.slow
+def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}"]
+    trouble = probe(tmp_path / "seen", what="signal", step=3, slow_s=0.2)
+    assert run("train", *options, "hydra.run.dir=r", *trouble, PYTHONPATH=PROBES).returncode == 143
+    before = seen(tmp_path / "seen")[0]
+    more = probe(tmp_path / "more")
+    result = succeeded(
+        run("train", *options, "hydra.run.dir=r", "resume=auto", "trainer.devices=2", *more, PYTHONPATH=PROBES)
+    )
+    assert "trainer.devices was auto, is now 2" in result.stdout
+    after = seen(tmp_path / "more")
+    assert sorted(before + after[0]) == list(range(29))
+    assert sorted(after[1]) == list(range(29))
+    assert [row["epoch"] for row in rows(tmp_path / "r")] == ["1", "2"]
+
+
+@pytest.mark.slow
+def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.limit_train_batches=3"]
+    result = succeeded(run("train", *options, "resume=auto", "name=n", "trainer.max_epochs=1"))
+    assert "no run in runs/n has a checkpoint, a fresh start" in result.stdout
+    (folder,) = (tmp_path / "runs/n").iterdir()
+    result = succeeded(run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2"))
+    assert "Changed: trainer.max_epochs was 1, is now 2." in result.stdout
+    assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
+    assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
+
+    result = run("train", f"resume={folder}", "model.name=resnet18", "seed=3", "trainer.max_epochs=4")
+    assert result.returncode == 2
+    assert "model.name was mobilenet_v3_small, is now resnet18" in result.stderr
+    assert "seed was 0, is now 3" in result.stderr
+    write_images(tmp_path / "other/train", {"cat": 3, "emu": 3})
+    write_images(tmp_path / "other/val", {"cat": 1, "emu": 1})
+    result = run("train", f"resume={folder}", "data.root=other", "trainer.max_epochs=4")
+    assert result.returncode == 2
+    assert "classes" in result.stderr
+    assert "emu" in result.stderr
+    shutil.copy(tree / "val/cat/000.jpg", tmp_path / "no.ckpt")
+    for bad in ("no.ckpt", "nothing.ckpt"):
+        result = run("train", *options, f"resume={bad}")
+        assert result.returncode == 2, result.stderr
+        assert bad in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def alive(pids: list[int]) -> list[int]:
+    def lives(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    return [pid for pid in pids if lives(pid)]
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    return children + [grandchild for child in children for grandchild in descendants(child)]
+
+
+def start(cwd: Path, *options: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "imagenet_ddp.train", *options],
+        cwd=cwd, env=clean_environ(PYTHONPATH=PROBES, **environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("number", "whom", "ranks"),
+    [(signal.SIGINT, "group", 1), (signal.SIGINT, "group", 2), (signal.SIGTERM, "parent", 2), (signal.SIGTERM, "everyone", 2)],
+)
+def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
+    """Ctrl-C reaches the whole foreground group; service managers signal the parent, or every process there is."""
+    options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "data.num_workers=1", "trainer.max_epochs=50"]
+    process = start(tmp_path, *options, "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05))
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    pids = [process.pid, *descendants(process.pid)]
+    began = time.monotonic()
+    if whom == "group":
+        os.killpg(process.pid, number)
+    else:
+        for pid in pids if whom == "everyone" else pids[:1]:
+            os.kill(pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, out + err
+    assert time.monotonic() - began < 30
+    assert "Stopped and saved after step" in out
+    assert "Traceback" not in err
+    wait_for(lambda: not alive(pids), 10)
+    assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["crash", "kill"])
+def test_a_rank_that_dies_ends_all(run: Run, tree: Path, tmp_path: Path, what: str) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
+    began = time.monotonic()
+    result = run("train", *options, *probe(tmp_path / "seen", what=what, rank=1, step=3), PYTHONPATH=PROBES)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert time.monotonic() - began < 60
+    if what == "crash":
+        assert result.stderr.count("the probe crashes on purpose") <= 2  # the line that raised it, and the message
+        assert "the probe crashes on purpose" in result.stderr
+    else:
+        assert "rank 1 was ended by signal 9 (SIGKILL)" in result.stderr
+    wait_for(lambda: not alive([json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]), 15)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
+def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
+    process = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=0.05))
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    pids = descendants(process.pid)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_for(lambda: not alive(pids), 30)
+
+
+@pytest.mark.slow
+def test_two_runs_of_the_same_second_have_two_folders(tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "trainer.limit_train_batches=1", "name=same"]
+    environ = {"PYTHONHASHSEED": "0"}
+    processes = [start(tmp_path, *options, **environ) for _ in range(2)]
+    for process in processes:
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, out + err
+    folders = list((tmp_path / "runs/same").iterdir())
+    assert len(folders) == 2
+    assert all((folder / "summary.json").is_file() for folder in folders)
+
+
+@pytest.mark.slow
+def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    result = run("train", *SMALL, f"data.root={tree}", "trainer.accelerator=cuda")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "trainer.accelerator" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()
