@@ -37,13 +37,16 @@ def write_images(folder: Path, classes: dict[str, int], seed: int = 0, size: int
     for position, (name, count) in enumerate(classes.items()):
         (folder / name).mkdir(parents=True)
         for number in range(count):
-            pixels = generator.normal(60 + 50 * position, 30, (size, size + number % 7, 3)).clip(0, 255).astype(np.uint8)
+            pixels = (
+                generator.normal(60 + 50 * position, 30, (size, size + number % 7, 3)).clip(0, 255).astype(np.uint8)
+            )
             Image.fromarray(pixels).save(folder / name / f"{number:03}.jpg")
 
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """29 training and 11 validation images of 3 classes: numbers that neither 2 nor 3 ranks divide, nor batches of 4."""
+    """29 training and 11 validation images of 3 classes: numbers that neither 2 nor 3 ranks divide, nor batches of
+    4."""
     root = tmp_path_factory.mktemp("tree")
     write_images(root / "train", {"cat": 10, "dog": 10, "owl": 9})
     write_images(root / "val", {"cat": 4, "dog": 4, "owl": 3}, seed=1)
@@ -52,7 +55,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def clean_environ(**more: str) -> dict[str, str]:
     """Without what a launcher around the tests may have set."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK")
+    names = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NODE_RANK",
+        "GROUP_RANK",
+    )
     environ = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("SLURM")}
     return {**environ, "OMP_NUM_THREADS": "1", **more}
 

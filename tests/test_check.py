@@ -10,8 +10,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp import check
-from imagenet_ddp.check import Request, command_line, merge, semantic
+from imagenet_ddp.check import Request, command_line, semantic
 from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.merge import merge
 from imagenet_ddp.schema import VERBS, ConfigError, conf_dir
 
 ENVIRON = {"HOME": "/home/ann"}

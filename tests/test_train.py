@@ -112,7 +112,13 @@ def test_fewer_images_than_ranks(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_limited_validation_says_so(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "trainer.limit_val_batches=2", "trainer.limit_train_batches=2", "hydra.run.dir=r"]
+    options = [
+        *SMALL,
+        f"data.root={tree}",
+        "trainer.limit_val_batches=2",
+        "trainer.limit_train_batches=2",
+        "hydra.run.dir=r",
+    ]
     result = succeeded(run("train", *options))
     assert result.stdout.rstrip().endswith("8 of 11 validation images, each once.")
     assert summary(tmp_path / "r")["num_val_images"] == 8
@@ -138,9 +144,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
 def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--master_port=0"]
     command += ["-m", "imagenet_ddp.train", *options]
-    return succeeded(
-        subprocess.run(command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=240)
-    )
+    return succeeded(subprocess.run(command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=240))
 
 
 @pytest.mark.slow
@@ -162,10 +166,10 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
     by_rank = [path.read_text().count("\n") for path in (tmp_path / "seen").glob("seen*.jsonl")]
     assert len(set(by_rank)) == 1, "all ranks stopped at the same step"
 
-    trouble = ["~callbacks.probe", *probe(tmp_path / "more", what="signal", step=steps - len(by_rank) * 0 - by_rank[0] + steps,
-                                          in_validation=True, slow_s=0.3)]  # fmt: skip
+    left = 2 * steps - by_rank[0]
+    trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
     resume = ["resume=parts/checkpoints/last.ckpt"]
-    result = run("train", *resume, *trouble[1:], PYTHONPATH=PROBES)
+    result = run("train", *resume, *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == list(range(29)), "the rest of the epoch, nothing twice"
 
@@ -235,16 +239,22 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
+    ]
     return children + [grandchild for child in children for grandchild in descendants(child)]
 
 
 def start(cwd: Path, *options: str, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "imagenet_ddp.train", *options],
-        cwd=cwd, env=clean_environ(PYTHONPATH=PROBES, **environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=cwd,
+        env=clean_environ(PYTHONPATH=PROBES, **environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-untyped-def]
@@ -258,7 +268,12 @@ def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-unty
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "whom", "ranks"),
-    [(signal.SIGINT, "group", 1), (signal.SIGINT, "group", 2), (signal.SIGTERM, "parent", 2), (signal.SIGTERM, "everyone", 2)],
+    [
+        (signal.SIGINT, "group", 1),
+        (signal.SIGINT, "group", 2),
+        (signal.SIGTERM, "parent", 2),
+        (signal.SIGTERM, "everyone", 2),
+    ],
 )
 def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
     """Ctrl-C reaches the whole foreground group; service managers signal the parent, or every process there is."""

@@ -17,51 +17,29 @@ import traceback
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydra import version
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import create_config_search_path, get_args_parser
-from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
-from hydra.core.utils import JobRuntime, setup_globals
-from hydra.errors import HydraException, MissingConfigException
-from hydra.types import RunMode
+from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.keys import closest, known_keys, unknown
 from imagenet_ddp.learning import check as learning_check
-from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.run import check as run_check
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
 
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
-# What other programs call these keys.
-ALIASES = {
-    "arch": "model.name",
-    "epochs": "trainer.max_epochs",
-    "workers": "data.num_workers",
-    "gpus": "trainer.devices",
-    "nodes": "trainer.num_nodes",
-    "wd": "optim.weight_decay",
-    "dataset": "data.name",
-    "checkpoint": "resume",
-    "resume": "checkpoint",
-}
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
 }
-_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
 
 
 @dataclass(frozen=True)
@@ -168,37 +146,6 @@ def semantic(
     return found
 
 
-def merge(
-    stored: Mapping[str, Any], composed: DictConfig, typed: Iterable[str], afresh: Iterable[str] = ()
-) -> DictConfig:
-    """A checkpoint's config with what was typed on top. Neither argument is changed.
-
-    stored: plain and resolved; keys unknown to composed are ignored, as they are of another version of this package.
-    typed: options; each one's key is taken from composed, a group's choice (data=stl10) with its whole subtree, and
-    experiment= or recipe= take everything but the name. afresh: further key paths to take from composed.
-    """
-    merged = copy.deepcopy(composed)
-    with open_dict(merged):
-        _lay_over(merged, stored)
-        for override in OverridesParser.create().parse_overrides(list(typed)):
-            group = override.key_or_group.split("/")[0]
-            if override.is_hydra_override() or group == "hydra":
-                continue
-            if group in ("experiment", "recipe"):
-                name = merged.name if "name" in stored else None
-                merged = copy.deepcopy(composed)
-                OmegaConf.set_struct(merged, False)
-                if name is not None:
-                    merged.name = name
-                continue
-            _take(merged, composed, override.package or group)
-        # once more, because experiment= takes everything: name= may have been typed before it
-        for path in [*afresh, *(["name"] if any(re.match(r"\+*name=", line) for line in typed) else [])]:
-            _take(merged, composed, path)
-    OmegaConf.set_struct(merged, True)
-    return merged
-
-
 def without_local_rank(argv: Sequence[str]) -> list[str]:
     """argv without --local-rank=N, --local_rank=N or --local-rank N, which torch.distributed.launch puts there."""
     kept, skip = [], False
@@ -265,348 +212,6 @@ def _options(argv: list[str], keys: Mapping[str, Any]) -> tuple[argparse.Namespa
     return args, argv, found
 
 
-# ---- keys --------------------------------------------------------------------------------------------------------
-
-
-def known_keys(verb: str) -> dict[str, Any]:
-    """Every key path that may be typed -> its type (None for the Trainer's, which `trainer_keys` knows)."""
-    keys = dict(_flat(schema.VERBS[verb], ""))
-    return keys | {f"trainer.{key}": None for key in [*trainer_keys.ACCEPTED, *trainer_keys.REFUSED]}
-
-
-def _flat(node: type, prefix: str) -> Iterable[tuple[str, Any]]:
-    for name, kind in typing.get_type_hints(node).items():
-        yield prefix + name, kind
-        if dataclasses.is_dataclass(kind):
-            yield from _flat(typing.cast(type, kind), f"{prefix}{name}.")
-
-
-def closest(key: str, keys: Iterable[str]) -> list[str]:
-    """The known keys that may be meant, best first; empty where none is near."""
-    key = key.lower()
-    last = key.rpartition(".")[2]
-    keys = list(keys)
-    if same := [known for known in keys if known.rpartition(".")[2] == last]:
-        return sorted(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])[:2]
-    if ALIASES.get(last) in keys:
-        return [ALIASES[last]]
-    if near := get_close_matches(key, [known for known in keys if "." in known], 1, 0.75):
-        return near
-    ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
-    return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
-
-
-def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
-    """The sentence for a key that no schema knows. where: " (in experiment/mine.yaml)"."""
-    close = [known for known in closest(key, keys) if known != key]
-    hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
-    return f"{key} is not a known key{where}. HINT: {hint}"
-
-
-def _kind(annotation: Any) -> tuple[Any, bool]:
-    """(type without Optional, whether null is allowed); list[float] stays list[float]."""
-    options = typing.get_args(annotation)
-    if type(None) in options:
-        return next(option for option in options if option is not type(None)), True
-    return annotation, False
-
-
-def _words(annotation: Any) -> str:
-    kind, nullable = _kind(annotation)
-    if typing.get_origin(kind) is list:
-        numbers = typing.get_args(kind) == (float,)
-        words = "a list of numbers such as [0.5,0.5,0.5]" if numbers else "a list such as [a,b]"
-    else:
-        words = _TYPE_WORDS.get(typing.get_origin(kind) or kind, "another value")
-    return words + (" or null" if nullable else "")
-
-
-# ---- composing ---------------------------------------------------------------------------------------------------
-
-
-class Composer:
-    """Hydra's own reader and loader for one verb, asked option by option where they refuse the whole."""
-
-    def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        version.setbase("1.3")
-        setup_globals()
-        JobRuntime().set("name", verb)
-        search_path = create_config_search_path(str(schema.conf_dir()))
-        if config_dir is not None:
-            path, behind_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
-            search_path.prepend(provider="command-line", path=path, anchor=behind_schema)
-        self.config_name = config_name
-        self.schema = schema.VERBS[verb]
-        self.keys = known_keys(verb)
-        self.loader = ConfigLoaderImpl(search_path)
-        self.parser = OverridesParser.create(config_loader=self.loader)
-
-    # -- reading
-
-    def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
-        """(what Hydra's grammar can read, mistakes). Where a quoted form is proposed, the checks go on with that."""
-        overrides, found = [], []
-        for line in lines:
-            override = self._parsed(line)
-            if override is None or not override.key_or_group:
-                text, proposal = self._unreadable(line)
-                found.append(text)
-                override = self._parsed(proposal) if proposal else None
-            elif override.is_sweep_override() and not sweeps:
-                text, proposal = self._sweep_without_m(line, override)
-                found.append(text)
-                override = self._parsed(proposal) if proposal else None
-            elif override.is_sweep_override() and override.is_hydra_override():
-                found.append(f"{line}: Hydra's own keys cannot be swept. HINT: one value for {override.key_or_group}.")
-                override = None
-            if override is not None:
-                overrides.append(override)
-        return overrides, found
-
-    def _parsed(self, line: str) -> Override | None:
-        try:
-            return self.parser.parse_overrides([line])[0]
-        except HydraException:
-            return None
-
-    def _unreadable(self, line: str) -> tuple[str, str | None]:
-        """(sentence, the form that can be read and means the same)."""
-        key, equals, value = line.partition("=")
-        bare = key.lstrip("+~")
-        if not equals or not bare:
-            close = closest(bare or value, self.keys)
-            hint = (
-                f"did you mean {close[0]}={bare if close[0].rpartition('.')[2] != bare else 'VALUE'}?" if close else ""
-            )
-            return f"{shlex.quote(line)} is expected to be key=value. HINT: {hint or '`--help` shows examples.'}", None
-        if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
-            return unknown(bare, self.keys), None
-        kind = _kind(self.keys.get(bare, str))[0]
-        if kind is not str and kind is not Any:
-            words = _words(self.keys[bare]) if self.keys[bare] is not None else "a value of Lightning's Trainer"
-            return (
-                f"{bare} is expected to be {words}, but cannot be read: {value}. HINT: set {self._hint(bare)}.",
-                None,
-            )
-        if value.startswith("~"):  # no shell expands it there
-            value = str(Path(value).expanduser())
-            if self._parsed(f"{key}={value}") is not None:
-                return f"{line}: ~ is not expanded there. HINT: {shlex.quote(f'{key}={value}')}", f"{key}={value}"
-        proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-        if "${" in value or self._parsed(proposal) is None:
-            return (
-                f"{shlex.quote(line)} cannot be read by Hydra's grammar. HINT: put the value in quotes of its own.",
-                None,
-            )
-        return (
-            f"{line} cannot be read by Hydra's grammar, which wants special characters quoted. "
-            f"HINT: `{shlex.quote(proposal)}`",
-            proposal,
-        )
-
-    def _sweep_without_m(self, line: str, override: Override) -> tuple[str, str | None]:
-        key, _, value = line.partition("=")
-        bare = key.lstrip("+~")
-        one_by_one = "add -m to run one after the other"
-        text = f"{line} has several values, but -m is not set. HINT: "
-        if override.value_type != ValueType.SIMPLE_CHOICE_SWEEP or self.loader.repository.group_exists(bare):
-            return f"{text}{one_by_one}.", None
-        kind = _kind(self.keys.get(bare, str))[0]
-        listed = f"`{shlex.quote(f'{key}=[{value}]')}`"
-        if bare == "trainer.devices":
-            return f"{text}{listed} for GPUs {value.replace(',', ' and ', 1)} together, or {one_by_one}.", None
-        if typing.get_origin(kind) is list:
-            return f"{text}{listed}, or {one_by_one}.", f"{key}=[{value}]"
-        if kind is str:
-            proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-            return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
-        return f"{text}{one_by_one}.", None
-
-    # -- jobs
-
-    def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
-        """(overrides of each job of a sweep, what tells it from the others, mistakes).
-
-        Another sweeper than Hydra's own chooses its values later: then there is one job, without what is swept.
-        """
-        fixed = [override for override in overrides if not override.is_sweep_override()]
-        config, _ = self.compose(fixed, RunMode.MULTIRUN)
-        sweeper = config.hydra.sweeper
-        if OmegaConf.is_missing(config.hydra, "sweeper") or not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-            return [fixed], [""], []
-        for_hydra = [override for override in overrides if override.is_hydra_override()]
-        swept = [override for override in overrides if not override.is_hydra_override()]
-        try:
-            params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-            batch = BasicSweeper.split_arguments(self.parser.parse_overrides(params) + swept, None)[0]
-        except HydraException as error:
-            return (
-                [fixed],
-                [""],
-                [f"the sweep cannot be made: {_first_line(error)} HINT: a,b,c or range(1,4) as values."],
-            )
-        common = set.intersection(*map(set, batch))
-        names = [" ".join(line for line in lines if line not in common) for lines in batch]
-        return [[*for_hydra, *self.parser.parse_overrides(lines)] for lines in batch], names, []
-
-    # -- composing
-
-    def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
-        """(the config of all options that Hydra takes, mistakes for the others)."""
-        try:
-            return self._load(overrides, mode), self._dropped(overrides)
-        except Exception:  # whatever it is, it is looked for option by option
-            pass
-        found = self._dropped(overrides)
-        search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
-        kept = list(search)
-        try:
-            config = self._load(kept, mode)
-        except MissingConfigException as error:
-            hint = "HINT: --config-dir FOLDER, where it lies, or leave --config-name out."
-            raise ConfigError(f"the configuration cannot be composed: {_first_line(error)} {hint}") from error
-        except Exception as error:
-            raise ConfigError(f"the configuration cannot be composed: {self._inside(error, 'config')}") from error
-        repository = self.loader._parse_overrides_and_create_caching_repo(self.config_name, _lines(kept))[1]
-        choices = [
-            o for o in overrides if "@" in _line(o) or (repository.group_exists(o.key_or_group) and not _is_dict(o))
-        ]
-        values = [o for o in overrides if not any(o is other for other in [*choices, *search])]
-        try:
-            config, kept = self._load(kept + choices, mode), kept + choices
-        except Exception:
-            for override in choices:
-                try:
-                    config = self._load([*kept, override], mode)
-                    kept.append(override)
-                except Exception as error:
-                    options = repository.get_group_options(override.key_or_group)
-                    found.append(self._refused_choice(override, options, error))
-                    if close := get_close_matches(str(override.value()), options, 1):
-                        # go on as if that had been typed, so that what hangs on it is looked at too
-                        meant = self._parsed(f"{override.key_or_group}={close[0]}")
-                        try:
-                            config = self._load([*kept, meant], mode) if meant else config
-                            kept += [meant] if meant else []
-                        except Exception:
-                            pass
-        for override in values:
-            try:
-                ConfigLoaderImpl._apply_overrides_to_config([override], config)
-            except Exception as error:
-                found.append(self._refused_value(override, error))
-        return config, found
-
-    def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
-        return self.loader.load_configuration(self.config_name, _lines(overrides), mode)
-
-    def _dropped(self, overrides: list[Override]) -> list[str]:
-        """The recipe is optional, so that own data need none; Hydra would drop a mistyped one in silence."""
-        options = self.loader.repository.get_group_options("recipe")
-        typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
-        return [
-            self._refused_choice(override, options, MissingConfigException("no such recipe"))
-            for override in typed
-            if isinstance(override._value, str) and override._value not in options
-        ]
-
-    def _refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
-        """A choice in a group (data=...) that did not compose."""
-        group, value = override.key_or_group, override.value() if not override.is_delete() else None
-        if override.is_delete():
-            none = f" HINT: {group}=none." if "none" in options else f" HINT: leave {_line(override)} out."
-            return f"{group} is needed and cannot be deleted.{none}"
-        if isinstance(value, str) and value in options:
-            if override.is_add():
-                return f"{_line(override)}: {group} is chosen already. HINT: {group}={value}, without +."
-            if "Could not override" in str(error):
-                return f"{_line(override)} cannot be composed: {_first_line(error)} HINT: leave it out."
-            return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
-        if isinstance(error, MissingConfigException) or not isinstance(value, str):
-            close = get_close_matches(str(value), options, 1)
-            hint = f"set {group}={close[0] if close else 'none' if 'none' in options else (options or ['NAME'])[0]}"
-            if not close and group in ("experiment", "recipe"):
-                hint = "leave it out"
-            if group == "model" and value in CLASSIFIERS:
-                hint = f"set model.name={value}"
-            elif not close and f"{group}._target_" in self.keys:
-                hint += f", or {group}._target_=PACKAGE.CLASS for your own"
-            return f"{group} is expected to be one of {', '.join(options)}, but is {shown(value)}. HINT: {hint}."
-        return f"{_line(override)} cannot be composed: {_first_line(error)} HINT: leave it out."
-
-    def _refused_value(self, override: Override, error: Exception) -> str:
-        """A key=value that could not be laid over the composed config."""
-        key, line = override.key_or_group, _line(override)
-        parent, _, last = key.rpartition(".")
-        cause = error.__cause__ or error
-        if override.is_delete():
-            if key in self.keys:
-                return f"{key} is needed and cannot be deleted. HINT: leave {line} out."
-            return unknown(key, self.keys)
-        value = override.value()
-        if parent == "trainer" and last in trainer_keys.REFUSED:
-            return trainer_keys.refusal(last, value)
-        if isinstance(value, dict) and key in {known.partition(".")[0] for known in self.keys}:
-            return f"{line} does not fit: {_first_line(cause)} HINT: one by one, {key}.KEY=VALUE."
-        annotation = self.keys.get(key)
-        if annotation is not None and dataclasses.is_dataclass(_kind(annotation)[0]):
-            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else f"{key}.KEY=VALUE"
-            return f"{key} is expected to be a group of keys, but is {shown(value)}. HINT: set {hint}."
-        if annotation is not None:
-            return f"{key} is expected to be {_words(annotation)}, but is {shown(value)}. HINT: set {self._hint(key)}."
-        if "could not be converted" in str(cause) or "Invalid" in str(cause) or "not Optional" in str(cause):
-            return f"{line}: {_first_line(cause)} HINT: `--cfg all` shows the key as it is."
-        if key.startswith("hydra."):
-            return f"{key} is not a known key of Hydra. HINT: `--cfg hydra` lists them."
-        if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
-            first = f", or choose {key.partition('.')[0]}=NAME first" if "." in key and ".args" not in key else ""
-            return f"{key} is not there to be changed. HINT: +{line} adds it{first}."
-        return unknown(key, self.keys)
-
-    def _hint(self, key: str) -> str:
-        """key=its default, or an example."""
-        if key == "allow_targets":
-            return "'allow_targets=[mypkg]'"
-        parent, _, last = key.rpartition(".")
-        if parent == "trainer" and last in trainer_keys.ACCEPTED:
-            return f"{key}={trainer_keys.ACCEPTED[last][1]}"
-        cls = self.keys.get(parent) if parent else self.schema
-        default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
-        if default is None and dataclasses.is_dataclass(cls):
-            default = getattr(typing.cast(Any, cls)(), last, None)
-        return f"{key}={'VALUE' if default is None or default == '???' else shown(default)}"
-
-    def _inside(self, error: Exception, name: str) -> str:
-        """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
-        text = str(error)
-        where = re.search(r"In '([^']+)'", text)
-        file = f" (in {where.group(1) if where else name}.yaml)"
-        if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
-            return unknown(unknown_key.group(1), self.keys, file)
-        full_key = re.search(r"full_key: (\S+)", text)
-        first, *others = text.splitlines() or [type(error).__name__]
-        reason = re.sub(r"^In '[^']+': ", "", first)
-        if reason.endswith("raised while composing config:"):
-            reason = next((line for line in others if line.strip()), reason)
-        return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. HINT: correct that file."
-
-
-def _line(override: Override) -> str:
-    return override.input_line or ""
-
-
-def _lines(overrides: list[Override]) -> list[str]:
-    return [_line(override) for override in overrides]
-
-
-def _is_dict(override: Override) -> bool:
-    return isinstance(override._value, dict)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."
-
-
 # ---- a composed config, plain --------------------------------------------------------------------------------------
 
 
@@ -636,7 +241,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
             broken.add(path)
             if not isinstance(error, InterpolationToMissingValueError):  # there the missing key itself is said
                 hint = "HINT: ${data.name} stands for a key, ${oc.env:HOME} for a variable."
-                found.append(f"{path}={raw[key]} does not resolve: {_first_line(error)} {hint}")
+                found.append(f"{path}={raw[key]} does not resolve: {first_line(error)} {hint}")
             continue
         plain[key] = _plain(value, f"{path}.", found, broken)
     return plain if isinstance(node, DictConfig) else list(plain.values())
@@ -699,46 +304,12 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
     except OmegaConfBaseException as error:
         is_typed = any(str(line).startswith(key) for line in config.hydra.overrides.hydra)
-        return [f"{key} does not resolve: {_first_line(error)} HINT: {key}=FOLDER."] if is_typed else []
+        return [f"{key} does not resolve: {first_line(error)} HINT: {key}=FOLDER."] if is_typed else []
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return []
     what = "cannot be written in" if there.is_dir() else "is a file"
     return [f"{key} is expected to be a folder that can be made ({folder}), but {there} {what}. HINT: {key}=FOLDER."]
-
-
-# ---- merging -----------------------------------------------------------------------------------------------------
-
-
-def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
-    """Copy into the node what it has a key for; a value that no longer fits its type is left as composed."""
-    for key, value in stored.items():
-        if key not in node:
-            continue
-        typed_node = isinstance(value, Mapping) and dataclasses.is_dataclass(OmegaConf.get_type(node, key))
-        try:
-            if typed_node:
-                _lay_over(node[key], value)
-            elif key == "trainer" and isinstance(value, Mapping):
-                for name in trainer_keys.ACCEPTED.keys() & value.keys():
-                    node[key][name] = value[name]
-            else:
-                node[key] = value
-        except OmegaConfBaseException:
-            continue
-
-
-def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
-    """Copy one key path, or delete it where composed has none."""
-    parent, _, last = path.rpartition(".")
-    source = OmegaConf.select(composed, parent) if parent else composed
-    if not isinstance(source, DictConfig) or last not in source._content:  # type: ignore[operator]
-        target = OmegaConf.select(merged, parent) if parent else merged
-        if isinstance(target, DictConfig) and last in target:
-            target.pop(last)
-        return
-    value = copy.deepcopy(source._get_node(last))
-    OmegaConf.update(merged, path, value, merge=False, force_add=True)
 
 
 # ---- showing -----------------------------------------------------------------------------------------------------

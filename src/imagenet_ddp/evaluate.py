@@ -1,4 +1,5 @@
-"""python -m imagenet_ddp.evaluate checkpoint=PATH: top-1, top-5 and loss of a checkpoint, each validation image counted once."""
+"""python -m imagenet_ddp.evaluate checkpoint=PATH: top-1, top-5 and loss of a checkpoint, each validation image
+counted once."""
 
 import os
 import sys

@@ -53,19 +53,25 @@ def find_images(pattern: str) -> list[str]:
 
 
 def _predict(config: dict[str, Any]) -> tuple[int, int]:
-    from imagenet_ddp import build
+    from imagenet_ddp.predictor import make_predictor
     from imagenet_ddp.run.checkpoint import KEY, read
 
     paths = find_images(config["images"])
     if not paths:
-        raise ConfigError(f"images={config['images']} is expected to match images, but matches none. HINT: 'images=FOLDER/*.jpg'.")
+        raise ConfigError(
+            f"images={config['images']} is expected to match images, but matches none. HINT: 'images=FOLDER/*.jpg'."
+        )
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]
     top_k = min(config["top_k"], len(contents["classes"]))
-    predictor = build.make_predictor(config, contents, stored["state_dict"])
+    predictor = make_predictor(config, contents, stored["state_dict"])
     num_unreadable = 0
     with ExitStack() as stack:
-        stream = stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8")) if config["out"] else sys.stdout
+        stream = (
+            stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8"))
+            if config["out"]
+            else sys.stdout
+        )
         writer = {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, top_k)
         pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
         for chunk in _chunks(paths, config["data"]["batch_size"]):
@@ -104,7 +110,10 @@ class JsonLinesWriter:
         self._stream = stream
 
     def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None:
-        rows = [{"class": name, "label": label, "probability": round(probability, 6)} for name, label, probability in classes]
+        rows = [
+            {"class": name, "label": label, "probability": round(probability, 6)}
+            for name, label, probability in classes
+        ]
         line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
         self._stream.write(line + "\n")
 

@@ -40,7 +40,9 @@ class DataConfig:
     root: str | None = None  # folder of the data set; None: the source's own default place
     train_dir: str = "train"  # folder of training images, below root or absolute
     val_dir: str = "val"  # folder of validation images, below root or absolute
-    val_fraction: float | None = None  # share of each class's training images kept for validation, where there is no val_dir
+    val_fraction: float | None = (
+        None  # share of each class's training images kept for validation, where there is no val_dir
+    )
     fold: int | None = None  # stl10: official fold 0 to 9 of 1,000 training images; None: all 5,000
     download: bool = True  # stl10: fetch the archive where it is missing
     image_size: int = 224  # pixels, height and width of what the net sees
@@ -71,7 +73,9 @@ class OptimConfig:
     _target_: str | None = None  # your own optimiser: called with params=, lr= and the keys of args
     args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
     lr: float = 0.1
-    reference_batch: int | None = None  # images: lr is for this global batch and scaled linearly to the real one; None: as it is
+    reference_batch: int | None = (
+        None  # images: lr is for this global batch and scaled linearly to the real one; None: as it is
+    )
     momentum: float = 0.9
     weight_decay: float = 1e-4
     nesterov: bool = False

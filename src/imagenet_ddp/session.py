@@ -1,4 +1,5 @@
-"""From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command and node."""
+"""From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
+and node."""
 
 import json
 import os
@@ -15,12 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp import check
 from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
 from imagenet_ddp.distributed.rendezvous import Place, launched_place, meeting
+from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError, conf_dir
 
 # What a resumed run may not change: another net, other images or another order would be another run.
-FIXED_PREFIXES = ("model.name", "model._target_", "model.args", "data.name", "data._target_", "data.args", "data.train_dir",
-                  "data.val_dir", "data.val_fraction", "data.fold", "optim.name", "optim._target_", "seed")  # fmt: skip
+FIXED_PREFIXES = (
+    "model.name", "model._target_", "model.args", "optim.name", "optim._target_", "seed",
+    "data.name", "data._target_", "data.args", "data.train_dir", "data.val_dir", "data.val_fraction", "data.fold",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def command(verb: str, argv: list[str]) -> str:
 
 
 def decide(request: check.Request, environ: Mapping[str, str]) -> Job:
-    """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to nothing."""
+    """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
+    nothing."""
     if request.verb == "train" and request.configs[0].resume:
         return _resume(request, environ)
     return Job(plain(request.configs[0]), new_folder(request))
@@ -69,7 +74,7 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
-    merged = check.merge(stored, config, request.typed)
+    merged = merge(stored, config, request.typed)
     if mistakes := check.semantic(merged, environ, "train"):
         raise ConfigError(mistakes)
     resolved = plain(merged)
@@ -78,7 +83,8 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     if fixed:
         raise ConfigError(
             [
-                f"{line}, but a resumed run keeps its model and data. HINT: leave it out, or start a new run without resume="
+                f"{line}, but a resumed run keeps its model, data and seed. "
+                "HINT: leave it out, or start a new run without resume="
                 for line in fixed
             ]
         )
@@ -130,7 +136,9 @@ def agree(make: Callable[[], Job], place: Place | None, timeout_s: float) -> Job
     if place.rank == 0:
         try:
             job = make()
-            mine = json.dumps([job.config, str(job.run_dir.resolve()), str(job.checkpoint or ""), job.said, job.finished])
+            mine = json.dumps(
+                [job.config, str(job.run_dir.resolve()), str(job.checkpoint or ""), job.said, job.finished]
+            )
         except ConfigError as error:
             exchange(store, place, "job", json.dumps(error.mistakes), timeout_s)  # type: ignore[arg-type]
             raise
@@ -141,7 +149,9 @@ def agree(make: Callable[[], Job], place: Place | None, timeout_s: float) -> Job
     return Job(config, Path(run_dir), Path(checkpoint) if checkpoint else None, tuple(said), finished)
 
 
-def run(worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any], num_local: int, *, own_processes: bool) -> Any:
+def run(
+    worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any], num_local: int, *, own_processes: bool
+) -> Any:
     """worker(*arguments) in every process of this node. own_processes: also where it is only one (a job of a sweep)."""
     trainer = config["trainer"]
     num_nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
@@ -159,8 +169,8 @@ def run(worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any],
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
-    """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what a task
-    raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
+    """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what
+    a task raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
 
@@ -180,7 +190,8 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
-    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few characters."""
+    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
+    characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
 
@@ -193,16 +204,23 @@ def new_folder(request: check.Request) -> Path:
 
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
-OF_THIS_MACHINE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.precision", "strategy", "cluster")
+OF_THIS_MACHINE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.precision",
+    "strategy",
+    "cluster",
+)
 
 
 def from_checkpoint(request: check.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's transform, not with
-    that data set's own recipe, but for transform keys that are typed themselves."""
+    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
+    transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(checkpoint)[KEY]
-    merged = check.merge(stored["config"], request.configs[0], request.typed, OF_THIS_MACHINE)
+    merged = merge(stored["config"], request.configs[0], request.typed, OF_THIS_MACHINE)
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value

@@ -57,7 +57,9 @@ def _sweep(request: check.Request, signals: Signals) -> float | None:
     from imagenet_ddp.distributed import devices
 
     if any(config.resume for config in request.configs):
-        raise ConfigError("resume= goes on with one run, but -m starts several. HINT: resume each run by itself, without -m.")
+        raise ConfigError(
+            "resume= goes on with one run, but -m starts several. HINT: resume each run by itself, without -m."
+        )
     for config in request.configs:
         devices.local_devices(config.trainer)
     failed: list[str] = []
@@ -72,7 +74,9 @@ def _sweep(request: check.Request, signals: Signals) -> float | None:
         keys = session.plain(config)
         num_local = devices.count(devices.local_devices(keys["trainer"]))
         try:
-            return session.run(worker.train, (keys, str(run_dir), None, [], command), keys, num_local, own_processes=True)
+            return session.run(
+                worker.train, (keys, str(run_dir), None, [], command), keys, num_local, own_processes=True
+            )
         except WorkersFailedError as error:
             if error.exit_code > 128:
                 raise SystemExit(error.exit_code) from None  # stopped: no further job
@@ -81,7 +85,9 @@ def _sweep(request: check.Request, signals: Signals) -> float | None:
 
     assert request.hydra is not None
     wanted = Path(request.hydra.sweep.dir)
-    sweep_dir = folder.make_given(wanted) if session.typed_value(request, "hydra.sweep.dir") else folder.make_new(wanted)
+    sweep_dir = (
+        folder.make_given(wanted) if session.typed_value(request, "hydra.sweep.dir") else folder.make_new(wanted)
+    )
     result = session.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     if failed:
         print(f"{len(failed)} of {len(request.configs)} jobs failed:", *failed, sep="\n  ", file=sys.stderr)

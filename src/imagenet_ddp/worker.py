@@ -92,6 +92,7 @@ def _train(
     import torch
 
     from imagenet_ddp import build
+    from imagenet_ddp.announce import start_lines
     from imagenet_ddp.run import record
     from imagenet_ddp.run.log import Log
     from imagenet_ddp.run.stop import Stopped
@@ -103,9 +104,10 @@ def _train(
     for line in said:
         log.say(line)
     run = build.make_run(config, world, run_dir, log, signals, {"command": command})
+    num_train, num_val = len(run.data.train_images), len(run.data.val_images)
     if checkpoint is not None:
         _must_continue(run, checkpoint)
-    for line in build.start_lines(config, world, run.data, run.global_batch_size):
+    for line in start_lines(config, world, run.data, run.global_batch_size):
         log.say(line)
     if place.rank == 0:
         (run_dir / "summary.json").unlink(missing_ok=True)
@@ -117,7 +119,9 @@ def _train(
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
         log.say(f"Go on with: python -m imagenet_ddp.train resume={run.saver.last_path}")
         raise
-    run.agreement.end()
+    finally:
+        run.agreement.end()
+        run.data.close()
     train_s, train_cpu_s = run.meters.times(run.trainer)
     best = run.saver.best_top1
     if place.rank == 0:
@@ -127,7 +131,7 @@ def _train(
             "best/val/top1": best,
             "best_epoch": run.saver.best_epoch if best is not None else None,
             "num_val_images": run.record.counted[0],
-            "num_train_images": len(source.train),
+            "num_train_images": num_train,
             "num_classes": len(source.classes),
             "world_size": place.world_size,
             "num_devices": place.world_size,
@@ -154,7 +158,7 @@ def _train(
         for line in NEXT_STEPS:
             log.say(line)
     if run.record.counted[0]:
-        log.say(record.counted_sentence(run.record.counted, len(run.data.source.val)))
+        log.say(record.counted_sentence(run.record.counted, num_val))
     log.close()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -178,13 +182,16 @@ def _must_continue(run: Any, checkpoint: str) -> None:
     if stored["classes"] != found:
         differing = sorted(set(stored["classes"]) ^ set(found))[:5]
         raise ConfigError(
-            f"the data's classes are expected to be the {len(stored['classes'])} of {checkpoint}, but are {len(found)}, differing in "
-            f"{', '.join(differing)}. HINT: point data.root to the images this run began with, or start a new run."
+            f"the data's classes are expected to be the {len(stored['classes'])} of {checkpoint}, but are"
+            f" {len(found)},"
+            f" differing in {', '.join(differing)}. HINT: point data.root to the images this run began with,"
+            " or start a new run."
         )
-    if stored["num_train_images"] != len(run.data.source.train):
+    if stored["num_train_images"] != len(run.data.train_images):
         raise ConfigError(
-            f"the data is expected to have {stored['num_train_images']} training images as when {checkpoint} was written, but has "
-            f"{len(run.data.source.train)}. HINT: point data.root to the images this run began with, or start a new run."
+            f"the data is expected to have {stored['num_train_images']} training images as when {checkpoint} was"
+            f" written, but has {len(run.data.train_images)}. HINT: point data.root to the images this run began with,"
+            " or start a new run."
         )
 
 
@@ -207,18 +214,20 @@ def _evaluate(config: dict[str, Any], run_dir: Path, checkpoint: str, command: s
     classes = stored[KEY]["classes"]
     data = build.make_data(config, world, need_train=False)
     data.remap_targets(check_classes(data.source, classes, checkpoint))
-    assert data.source.val is not None
-    num_images = len(data.source.val)
+    num_images = len(data.val_images)
     classifier = build.make_classifier(config, len(classes), num_images, 1)
     classifier.load_state_dict(stored["state_dict"])
     trainer = build.make_trainer(config, world, [], run_dir)
     log.say(place.sentence())
     log.say(
-        f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']}) on {num_images}"
-        f" validation images of {len(data.source.classes)} classes at {config['data']['image_size']} pixels,"
-        f" precision {trainer.precision}."
+        f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
+        f" on {num_images} validation images of {len(data.source.classes)} classes"
+        f" at {config['data']['image_size']} pixels, precision {trainer.precision}."
     )
-    trainer.validate(classifier, datamodule=data, verbose=False)
+    try:
+        trainer.validate(classifier, datamodule=data, verbose=False)
+    finally:
+        data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = classifier.counted.compute()
     if place.rank == 0:

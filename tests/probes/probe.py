@@ -1,4 +1,5 @@
-"""A callback from outside the package, let in by allow_targets=[probe]: sees what each rank trains on, and makes trouble on purpose."""
+"""A callback from outside the package, let in by allow_targets=[probe]: sees what each rank trains on, and makes
+trouble on purpose."""
 
 import json
 import os
@@ -11,8 +12,8 @@ import lightning.pytorch as L
 
 
 class Probe(L.Callback):
-    """what: nothing, signal, crash, kill or hang-up (a parent that dies), done by `rank` after training step `step` of the
-    run (counted from 1), or, with in_validation, at the first validation batch after that step."""
+    """what: nothing, signal, crash, kill or hang-up (a parent that dies), done by `rank` after training step `step`
+    of the run (counted from 1), or, with in_validation, at the first validation batch after that step."""
 
     def __init__(
         self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
@@ -20,7 +21,7 @@ class Probe(L.Callback):
     ):  # fmt: skip
         self.folder, self.what, self.rank, self.step, self.number = Path(folder), what, rank, step, number
         self.in_validation, self.slow_s = in_validation, slow_s
-        self.armed = only_job in os.getcwd() or not only_job
+        self.armed = only_job in str(folder) or not only_job
         self.steps = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -46,7 +46,7 @@ def test_well(typed: dict[str, Any]):
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a is expected to name its class by _target_"),
         ({"logger": {"a": 3}}, "HINT: set logger.a._target_=lightning.pytorch.loggers.NAME."),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. HINT: resume=runs/"),
-        ({"resume": "run"}, "is a folder. HINT: resume=run/checkpoints/last.ckpt."),
+        ({"resume": "empty"}, "is a folder. HINT: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto."),
         ({"resume": "~/x.ckpt"}, "HINT: resume=/home/ann/x.ckpt."),
     ],
 )

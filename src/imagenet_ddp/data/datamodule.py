@@ -19,10 +19,13 @@ SMALLEST_TRAINING_BATCH = 2
 class ImageData(L.LightningDataModule):
     """data: the resolved data.* keys. Loaders are made for the trainer's own rank and world size.
 
-    Batches arrive as uint8 and are normalised on the device (`on_after_batch_transfer`): a quarter of the bytes to copy.
+    Batches arrive as uint8 and are normalised on the device (`on_after_batch_transfer`): a quarter of the bytes to
+    copy.
     """
 
-    def __init__(self, source: Source, data: Mapping[str, Any], seed: int, channels_last: bool, local_world_size: int = 1):
+    def __init__(
+        self, source: Source, data: Mapping[str, Any], seed: int, channels_last: bool, local_world_size: int = 1
+    ):
         super().__init__()
         self.source = source
         self.keys = dict(data)
@@ -32,40 +35,56 @@ class ImageData(L.LightningDataModule):
         self.eval_transform = EvalTransform.from_keys(self.keys)
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0)
+        self._loaders: list[EpochLoader] = []
+
+    def close(self) -> None:
+        """End the loader processes. They take no signal (loader.py), so a process that leaves without this would wait
+        for them."""
+        for loader in self._loaders:
+            loader.close()
+
+    @property
+    def train_images(self) -> Images:
+        assert self.source.train is not None
+        return self.source.train
+
+    @property
+    def val_images(self) -> Images:
+        assert self.source.val is not None
+        return self.source.val
 
     def start_at(self, epoch: int, image: int) -> None:
-        """Where a resumed run goes on: `image` images of this epoch are already trained on. Call before the loaders are made."""
+        """Where a resumed run goes on: `image` images of this epoch are already trained on. Call before the loaders
+        are made."""
         self._start = (epoch, image)
 
     def train_dataloader(self) -> EpochLoader:
-        assert self.source.train is not None
         if self.keys["augment"] == "crop":
             low, high = self.keys["crop_scale"]
             transform = train_transform(self.keys["image_size"], (low, high), self.keys["flip"])
         else:
             transform = self.eval_transform
-        sampler = self._sampler(self.source.train, self.keys["batch_size"], shuffle=True, fill_to=SMALLEST_TRAINING_BATCH)
+        sampler = self._sampler(
+            self.train_images, self.keys["batch_size"], shuffle=True, fill_to=SMALLEST_TRAINING_BATCH
+        )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
-        return self._loader(self.source.train, transform, sampler)
+        return self._loader(self.train_images, transform, sampler)
 
     def val_dataloader(self) -> EpochLoader:
-        assert self.source.val is not None
         batch_size = self.keys["val_batch_size"] or self.keys["batch_size"]
-        sampler = self._sampler(self.source.val, batch_size, shuffle=False, fill_to=1)
-        return self._loader(self.source.val, self.eval_transform, sampler)
+        sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
+        return self._loader(self.val_images, self.eval_transform, sampler)
 
     def _sampler(self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
-        return BatchSampler(
-            len(images), batch_size, world_size, rank, shuffle=shuffle, seed=self.seed, fill_to=fill_to
-        )
+        return BatchSampler(len(images), batch_size, world_size, rank, shuffle=shuffle, seed=self.seed, fill_to=fill_to)
 
     def _loader(self, images: Images, transform: Any, sampler: BatchSampler) -> EpochLoader:
         on_cpu = self.trainer.strategy.root_device.type == "cpu" if self.trainer else True
         pin_memory = self.keys["pin_memory"]
-        return make_loader(
+        loader = make_loader(
             images,
             transform,
             sampler,
@@ -74,6 +93,8 @@ class ImageData(L.LightningDataModule):
             pin_memory=torch.cuda.is_available() and not on_cpu if pin_memory == "auto" else pin_memory,
             mp_context=self.keys["mp_context"],
         )
+        self._loaders.append(loader)
+        return loader
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         mean, std = self.eval_transform.mean, self.eval_transform.std

@@ -1,6 +1,7 @@
 """The bytes of an image file become a uint8 tensor (3, H, W) in RGB, or an UnreadableImage that names the file."""
 
 import io
+import re
 import warnings
 from typing import cast
 
@@ -14,7 +15,11 @@ try:
 except ImportError:  # announced: torchvision deprecates its decoders since 0.29
     decode_jpeg = None
 
-MAX_PIXELS = 180_000_000  # about Pillow's own limit for "decompression bombs"; 540 MB once decoded
+MAX_PIXELS = (
+    178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
+)
+
+TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
 class UnreadableImage(Exception):
@@ -31,9 +36,9 @@ class UnreadableImage(Exception):
 def decode(data: bytes, path: str) -> Tensor:
     """uint8 tensor (3, H, W), RGB. The kind of file is known by its bytes, not by its extension.
 
-    JPEG goes through torchvision (1.5 times as fast as Pillow), all else through Pillow: torchvision's PNG decoder ends the
-    process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. EXIF orientation is not applied, as is
-    the custom with ImageNet. Raises UnreadableImage.
+    JPEG goes through torchvision (1.5 times as fast as Pillow), all else through Pillow: torchvision's PNG decoder
+    ends the process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. EXIF orientation is not
+    applied, as is the custom with ImageNet. Raises UnreadableImage.
     """
     if not data:
         raise UnreadableImage(path, "the file is empty")
@@ -43,7 +48,7 @@ def decode(data: bytes, path: str) -> Tensor:
             image = Image.open(io.BytesIO(data))  # reads the header only
             width, height = image.size
             if width * height > MAX_PIXELS:
-                raise UnreadableImage(path, f"{width} × {height} pixels are more than {MAX_PIXELS:,}")
+                raise UnreadableImage(path, TOO_BIG)
             if image.format == "JPEG" and decode_jpeg is not None:
                 # np.frombuffer would be read-only, which torch warns about
                 encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -51,7 +56,9 @@ def decode(data: bytes, path: str) -> Tensor:
             return torch.from_numpy(_pillow_rgb(image)).permute(2, 0, 1)
     except UnreadableImage:
         raise
-    except Exception as error:  # Pillow's plugins raise nearly anything: OSError, SyntaxError, struct.error, ZeroDivisionError
+    except (
+        Exception
+    ) as error:  # Pillow's plugins raise nearly anything: OSError, SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
 
 
@@ -59,8 +66,13 @@ def _reason(error: Exception) -> str:
     """The decoders' own words, without the memory addresses and source paths in them."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text.rpartition(".cpp:")[2].partition(", ")[2] or text if ".cpp:" in text else text
+    if isinstance(error, Image.DecompressionBombError):
+        return TOO_BIG
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = re.sub(
+        r"^.*\.cpp:\d+\W+", "", text
+    )  # torchvision's "decode_jpeg, /src/decode_jpeg.cpp:171, Image is incomplete"
+    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", text)
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:

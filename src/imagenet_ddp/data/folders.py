@@ -1,11 +1,14 @@
-"""Reading a tree of class folders: what counts as a class and as an image. No torch: the checks before start use it too."""
+"""Reading a tree of class folders: what counts as a class and as an image. No torch: the checks before start use it
+too."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 # torchvision's list, and three formats Pillow reads too
-EXTENSIONS = frozenset(".jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp .gif .avif .jp2".split())
+EXTENSIONS = frozenset(
+    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
+)
 
 
 def is_image(name: str) -> bool:

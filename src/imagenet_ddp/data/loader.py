@@ -1,9 +1,11 @@
-"""One split as a DataLoader: keys in, batches of uint8 out. How loader processes start, and how many, is decided here."""
+"""One split as a DataLoader: keys in, batches of uint8 out. How loader processes start, and how many, is decided
+here."""
 
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
@@ -13,6 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.data.sampler import BatchSampler, Key, hash_seed
 from imagenet_ddp.data.sources import Images
+
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+)
 
 
 class Batch(TypedDict):
@@ -26,7 +32,8 @@ class Batch(TypedDict):
 
 
 class Samples(Dataset):
-    """Images transformed. Each sample's randomness comes from (seed, epoch, index) alone: no worker, rank or history in it."""
+    """Images transformed. Each sample's randomness comes from (seed, epoch, index) alone: no worker, rank or history
+    in it."""
 
     def __init__(self, images: Images, transform: Callable[[Tensor], Tensor], seed: int):
         self.images, self.transform, self.seed = images, transform, seed
@@ -58,11 +65,17 @@ def collate(samples: list[tuple[Tensor, int, Key]]) -> Batch:
 
 
 class EpochLoader(DataLoader):
-    """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the epoch; a plain
-    loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
+    """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the
+    epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         yield from super().__iter__()
+
+    def close(self) -> None:
+        """End this loader's processes, if it has any."""
+        iterator, self._iterator = self._iterator, None
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
 
 
 def make_loader(
@@ -79,8 +92,8 @@ def make_loader(
     if num_workers:
         context = choose_mp_context(mp_context)
         if context == "forkserver":
-            multiprocessing.set_forkserver_preload(["imagenet_ddp.data.loader"])
-        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": _leave_signals}
+            _start_fork_server()
+        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": _begin_worker}
     return EpochLoader(
         Samples(images, transform, seed),
         batch_sampler=sampler,
@@ -92,11 +105,15 @@ def make_loader(
 
 
 def choose_mp_context(asked: str) -> str:
-    """auto: forkserver where there is one. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and then
-    waits for ever; spawn imports torch anew in every worker, where the fork server does so once."""
+    """auto: forkserver where there is one. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may
+    hold, and then waits for ever; spawn imports torch anew in every worker, where the fork server does so once."""
     if asked != "auto":
         return asked
-    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" else "spawn"
+    return (
+        "forkserver"
+        if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+        else "spawn"
+    )
 
 
 def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
@@ -111,8 +128,32 @@ def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) ->
     return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one left to the training process"
 
 
-def _leave_signals(worker: int) -> None:
-    """A stop is the training process's to handle: it must outlive its loader to save. It ends the workers itself."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+def _start_fork_server() -> None:
+    """A stop is the training process's to handle, and it must outlive its loader to save: the server, and so the
+    workers it forks, are deaf to stop signals from their first moment. It imports torch while the training process
+    goes on."""
+    from multiprocessing import forkserver, resource_tracker  # Unix only
+
+    forkserver.set_forkserver_preload(["imagenet_ddp.data.loader"])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the tracker's start lets two of them through again
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker(worker: int) -> None:
+    """The training process ends its workers; when it dies without doing so, they end too."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # torch's own watch asks for the parent's id, which is the fork server's: that one lives as long as its workers
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,11 +1,13 @@
-"""Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on each.
+"""Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on
+each.
 
-Full steps take `batch_size` images per rank; what is left over is spread evenly over the ranks, so that the last batch may be
-smaller, and smaller by one on some ranks. A batch says how many images its step has over all ranks (`Key.step_images`), from
-which the classifier weights the loss: the gradient is then the mean over the step's images, however they are split.
+Full steps take `batch_size` images per rank; what is left over is spread evenly over the ranks, so that the last
+batch may be smaller, and smaller by one on some ranks. A batch says how many images its step has over all ranks
+(`Key.step_images`), from which the classifier weights the loss: the gradient is then the mean over the step's images,
+however they are split.
 
-A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is filled up with
-images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
+A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is
+filled up with images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ from torch.utils.data import DistributedSampler
 
 
 class Key(NamedTuple):
-    """What a data set is asked for: all that the sample depends on, so that any worker on any rank makes the same one."""
+    """What a data set is asked for: all that the sample depends on, so that any worker on any rank makes the same
+    one."""
 
     epoch: int
     index: int
@@ -25,7 +28,8 @@ class Key(NamedTuple):
 
 
 class BatchSampler(DistributedSampler):
-    """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls `set_epoch`.
+    """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls
+    `set_epoch`.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that it can go on with another number of ranks.
     """

@@ -1,7 +1,7 @@
 """The embedded image set: ten kinds of coloured shapes and textures, generated once into a folder of JPEG files.
 
-The same seed gives the same files with the same versions of numpy and Pillow. What an image shows is drawn in drawing.py.
-No torch here: it runs before torch is imported.
+The same seed gives the same files with the same versions of numpy and Pillow. What an image shows is drawn in
+drawing.py. No torch here: it runs before torch is imported.
 """
 
 import json

@@ -36,7 +36,8 @@ class Images(Protocol):
 
 @dataclass
 class Source:
-    """classes are what a checkpoint matches by (folder names); labels are what people read (the same unless known better)."""
+    """classes are what a checkpoint matches by (folder names); labels are what people read (the same unless known
+    better)."""
 
     classes: list[str]
     train: Images | None
@@ -49,8 +50,8 @@ class Source:
 
 
 class FileImages:
-    """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings would be
-    copied into every forked worker, page by page, as its reference counts change."""
+    """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
+    would be copied into every forked worker, page by page, as its reference counts change."""
 
     def __init__(self, folder: Path, relative_paths: list[str], targets: np.ndarray):
         encoded = [os.fsencode(path) for path in relative_paths]
@@ -121,12 +122,16 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
         root = {"root": data["root"]} if data["root"] else {}
         source = instantiate({"_target_": data["_target_"], **data["args"], **root})
         if not isinstance(source, Source):
-            raise ConfigError(f"data._target_={data['_target_']} is expected to give a Source, but gave a {type(source).__name__}.")
+            raise ConfigError(
+                f"data._target_={data['_target_']} is expected to give a Source, but gave a {type(source).__name__}."
+            )
         return source
     if name == "stl10":
         return _stl10(data, need_train)
     if name == "shapes":
-        return _folders(shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train)
+        return _folders(
+            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train
+        )
     source = _folders(Path(data["root"]), data, seed, need_train)
     if name == "imagenet":
         known = imagenet_labels()

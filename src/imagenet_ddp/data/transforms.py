@@ -1,4 +1,5 @@
-"""From a decoded image to what the net sees: crop and resize on uint8 in the loader, normalise in float on the device."""
+"""From a decoded image to what the net sees: crop and resize on uint8 in the loader, normalise in float on the
+device."""
 
 from dataclasses import dataclass
 
@@ -41,7 +42,12 @@ class EvalTransform:
         return cls(size, int(resize), tuple(data["mean"]), tuple(data["std"]))
 
     def as_dict(self) -> dict:
-        return {"image_size": self.image_size, "val_resize": self.resize, "mean": list(self.mean), "std": list(self.std)}
+        return {
+            "image_size": self.image_size,
+            "val_resize": self.resize,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
 
     def __call__(self, image: Tensor) -> Tensor:
         image = functional.resize(image, [self.resize], antialias=True)

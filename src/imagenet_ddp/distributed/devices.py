@@ -23,12 +23,15 @@ def accelerator(asked: str) -> str:
         found = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
         raise ConfigError(f"trainer.accelerator={asked} expects a GPU, but {found}. HINT: trainer.accelerator=auto.")
     if asked == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("trainer.accelerator=mps expects a Mac's GPU, but there is none. HINT: trainer.accelerator=auto.")
+        raise ConfigError(
+            "trainer.accelerator=mps expects a Mac's GPU, but there is none. HINT: trainer.accelerator=auto."
+        )
     return asked
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
-    """How many devices of this node take part, or which: trainer.devices, where auto means all GPUs, or one CPU process."""
+    """How many devices of this node take part, or which: trainer.devices, where auto means all GPUs, or one CPU
+    process."""
     kind, asked = accelerator(trainer["accelerator"]), trainer["devices"]
     if isinstance(asked, str) and asked != "auto":
         numbers = [int(part) for part in asked.split(",") if part.strip()]
@@ -79,8 +82,8 @@ def cpu_has_bf16() -> bool:
 
 
 def choose_num_threads(asked: int | str, local_world_size: int) -> int:
-    """CPU threads per process: the same whatever started it, because sums in another order are other bits. torchrun alone
-    would say 1, a plain start all cores."""
+    """CPU threads per process: the same whatever started it, because sums in another order are other bits. torchrun
+    alone would say 1, a plain start all cores."""
     if asked != "auto":
         return int(asked)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

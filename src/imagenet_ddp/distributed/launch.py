@@ -13,12 +13,14 @@ from typing import Any
 
 from imagenet_ddp.distributed.rendezvous import OWN_RUN_ID, Meeting
 
-FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+FORWARDED = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+)
 
 
 class WorkersFailedError(Exception):
-    """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker has
-    already said why, on its own standard error."""
+    """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker
+    has already said why, on its own standard error."""
 
     def __init__(self, exit_code: int):
         super().__init__(f"a worker ended with exit code {exit_code}")
@@ -27,7 +29,8 @@ class WorkersFailedError(Exception):
 
 @dataclass
 class Workers:
-    """What the workers of this node run: worker(*arguments), in num_local processes, each with the variables torchrun sets."""
+    """What the workers of this node run: worker(*arguments), in num_local processes, each with the variables torchrun
+    sets."""
 
     worker: Callable[..., Any]
     arguments: tuple
@@ -39,10 +42,10 @@ class Workers:
     def run(self, environ: Mapping[str, str]) -> Any:
         """Rank 0's return value (this node's first rank's on other nodes). Raises WorkersFailedError.
 
-        The engine runs in a thread of its own. In the main thread it would take over the signal handlers, not give them back,
-        send Ctrl-C to workers that the terminal has already told, and kill what has not ended after 30 seconds, also in the
-        middle of a save. Here a signal is passed on once to each worker (they are in sessions of their own, out of the
-        terminal's reach), and the workers end by themselves when they have saved.
+        The engine runs in a thread of its own. In the main thread it would take over the signal handlers, not give
+        them back, send Ctrl-C to workers that the terminal has already told, and kill what has not ended after 30
+        seconds, also in the middle of a save. Here a signal is passed on once to each worker (they are in sessions of
+        their own, out of the terminal's reach), and the workers end by themselves when they have saved.
         """
         result: dict[str, Any] = {}
         quiet = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
@@ -74,7 +77,8 @@ class Workers:
             values = elastic_launch(self._config(environ), _worker)(self.worker, self.arguments, os.getpid())
             result["value"] = values[min(values)]
         except ChildFailedError as error:
-            # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code says more
+            # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
+            # says more
             codes = [failure.exitcode for failure in error.failures.values()]
             code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
             if code < 0:
@@ -114,8 +118,8 @@ def _forward(number: int, frame: object) -> None:
 
 
 def _worker(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
-    """First lines of each worker process. Signals that came while it was starting are delivered by `worker`, which unblocks
-    them when its handlers are set."""
+    """First lines of each worker process. Signals that came while it was starting are delivered by `worker`, which
+    unblocks them when its handlers are set."""
     os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along

@@ -10,7 +10,8 @@ OWN_RUN_ID = "imagenet_ddp"  # tells workers that launch.py started from torchru
 
 @dataclass(frozen=True)
 class Place:
-    """One process's place among all. address and port are those of the store that rank 0's node keeps; None where alone."""
+    """One process's place among all. address and port are those of the store that rank 0's node keeps; None where
+    alone."""
 
     rank: int = 0
     local_rank: int = 0
@@ -34,7 +35,8 @@ class Place:
 
 
 def launched_place(environ: Mapping[str, str]) -> Place | None:
-    """The place a launcher gave this process (torchrun, torch.distributed.launch, or variables set by hand); None without one.
+    """The place a launcher gave this process (torchrun, torch.distributed.launch, or variables set by hand); None
+    without one.
 
     Expects what check.py has looked at: RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR are there together.
     """
@@ -75,7 +77,8 @@ class Meeting:
 
 
 def meeting(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Meeting | None:
-    """cluster: the resolved cluster.* keys, which win over MASTER_ADDR, MASTER_PORT and NODE_RANK. None: not all is known."""
+    """cluster: the resolved cluster.* keys, which win over MASTER_ADDR, MASTER_PORT and NODE_RANK. None: not all is
+    known."""
     address = cluster["address"] or environ.get("MASTER_ADDR")
     node_rank = cluster["node_rank"]
     if node_rank is None:

@@ -10,8 +10,8 @@ from imagenet_ddp.schema import ConfigError
 
 
 def connect(place: Place, timeout_s: float) -> TCPStore:
-    """A connection of its own at each call: a client that waits blocks every other user of it. Where no launcher serves the
-    store, rank 0's process does, from the first call to its end."""
+    """A connection of its own at each call: a client that waits blocks every other user of it. Where no launcher
+    serves the store, rank 0's process does, from the first call to its end."""
     assert place.address and place.port
     try:
         if not place.store_is_served and place.rank == 0:

@@ -1,4 +1,5 @@
-"""strategy.* -> Lightning's strategy object. The process group is Lightning's to make; ours is only the store it meets at."""
+"""strategy.* -> Lightning's strategy object. The process group is Lightning's to make; ours is only the store it
+meets at."""
 
 from collections.abc import Mapping
 from datetime import timedelta

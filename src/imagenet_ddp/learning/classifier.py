@@ -17,8 +17,9 @@ class Classifier(L.LightningModule):
     """make_optimizer gets the parameters and gives the optimiser, its groups at their highest learning rate;
     schedule gives the factor on that rate after so many epochs.
 
-    Nothing is logged per training step: that costs 2 ms and, with a progress bar, a wait for the device. The callbacks of run/
-    read what training_step returns. Validation logs val/loss, val/top1 and val/top5 once per epoch, exact over all ranks.
+    Nothing is logged per training step: that costs 2 ms and, with a progress bar, a wait for the device. The
+    callbacks of run/ read what training_step returns. Validation logs val/loss, val/top1 and val/top5 once per epoch,
+    exact over all ranks.
     """
 
     def __init__(

@@ -10,8 +10,8 @@ from torch import nn
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
-    """optim.lr for the real global batch: scaled linearly from optim.reference_batch images, or as it is where that is None
-    (Goyal et al. 2017, arXiv:1706.02677)."""
+    """optim.lr for the real global batch: scaled linearly from optim.reference_batch images, or as it is where that
+    is None (Goyal et al. 2017, arXiv:1706.02677)."""
     reference = optim["reference_batch"]
     return optim["lr"] * global_batch_size / reference if reference else optim["lr"]
 

@@ -48,7 +48,7 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     path = Path(value)
-    if path.is_file():
+    if path.is_file() or (key == "resume" and (path / "checkpoints" / "last.ckpt").is_file()):
         return []
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
     what = "does not exist"
@@ -62,7 +62,8 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _images(value: str, environ: Mapping[str, str]) -> list[str]:
-    if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:  # noqa: PTH207 (absolute ones too)
+
+    if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:
         return []
     hint = "images=FILE, images=FOLDER (searched to the bottom), or 'images=FOLDER/*.jpg'"
     if value.startswith("~"):

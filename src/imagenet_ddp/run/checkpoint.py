@@ -1,4 +1,5 @@
-"""Checkpoints: written whole or not at all, complete enough to go on at the next image and to be used without this run's config."""
+"""Checkpoints: written whole or not at all, complete enough to go on at the next image and to be used without this
+run's config."""
 
 import contextlib
 import os
@@ -18,8 +19,8 @@ KEY = "imagenet_ddp"
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and renames: Lightning's own stages in TMPDIR and copies over the last good file, which a kill or a
-    full disk then leaves with 0 bytes."""
+    """Writes beside the target and renames: Lightning's own stages in TMPDIR and copies over the last good file,
+    which a kill or a full disk then leaves with 0 bytes."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         target = Path(path)
@@ -38,11 +39,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class Saver(L.Callback):
     """last.ckpt after every so many epochs, at the end, and where a run is stopped; best.ckpt at the highest val/top1.
 
-    contents: what a checkpoint carries beside the weights (config, classes, evaluation transform), plain containers only.
-    Called on all ranks alike: Lightning gathers the state, rank 0 writes.
+    contents: what a checkpoint carries beside the weights (config, classes, evaluation transform), plain containers
+    only. Called on all ranks alike: Lightning gathers the state, rank 0 writes.
     """
 
-    def __init__(self, folder: Path, contents: Mapping[str, Any], every_n_epochs: int, num_train_images: int, global_batch: int):
+    def __init__(
+        self, folder: Path, contents: Mapping[str, Any], every_n_epochs: int, num_train_images: int, global_batch: int
+    ):
         self.folder = folder
         self.best_top1: float | None = None
         self.best_epoch = 0
@@ -81,9 +84,13 @@ class Saver(L.Callback):
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
         """In the middle of an epoch; before_validation: after its last batch."""
-        at_end = trainer.fit_loop.epoch_progress.current.processed > trainer.fit_loop.epoch_progress.current.completed
+        at_end = _at_epoch_end(trainer)
         self._kind = "before_validation" if before_validation else "epoch_end" if at_end else "mid_epoch"
-        if self._kind == "epoch_end" and self.last_path.exists() and trainer.fit_loop.epoch_loop.batch_progress.total.ready:
+        if (
+            self._kind == "epoch_end"
+            and self.last_path.exists()
+            and trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        ):
             due = (trainer.current_epoch + 1) % self._every_n_epochs == 0
             if due:  # on_train_epoch_end has just written it
                 return
@@ -104,7 +111,8 @@ class Saver(L.Callback):
             "global_batch_size": self._global_batch,
         }
         if self._kind == "before_validation":
-            # Lightning's own shape for "interrupted in validation": it then runs the whole validation, and trains nothing before
+            # Lightning's own shape for "interrupted in validation": it then runs the whole validation, and trains
+            # nothing before
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             for part in ("total", "current"):
                 progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
@@ -127,8 +135,15 @@ class Saver(L.Callback):
         trainer.datamodule.start_at(state["epoch"], state["images"])  # type: ignore[attr-defined]
 
 
+def _at_epoch_end(trainer: L.Trainer) -> bool:
+    """Between the last step's bookkeeping and the end-of-epoch hooks."""
+    progress: Any = trainer.fit_loop.epoch_progress.current
+    return progress.processed > progress.completed
+
+
 def _same_file(source: Path, target: Path) -> None:
-    """target becomes what source is now. A hard link where the file system has them: source is only ever replaced, not changed."""
+    """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
+    not changed."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
@@ -150,7 +165,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is expected to be a checkpoint, but there is no such file. {hint}") from None
     except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} is expected to be a checkpoint, but cannot be read as one ({reason}). {hint}") from error
+        raise ConfigError(
+            f"{path} is expected to be a checkpoint, but cannot be read as one ({reason}). {hint}"
+        ) from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
         raise ConfigError(f"{path} is expected to be a checkpoint of imagenet_ddp, but is another program's. {hint}")
     found = checkpoint[KEY].get("format")

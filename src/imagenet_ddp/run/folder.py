@@ -9,7 +9,8 @@ from imagenet_ddp.schema import ConfigError
 
 
 def make_new(wanted: Path) -> Path:
-    """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share one."""
+    """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
+    one."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     number = 0
     while True:
@@ -52,16 +53,20 @@ class Resume:
 
 
 def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
-    """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this name.
+    """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this
+    name.
 
-    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else a fresh start.
+    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
+    a fresh start.
     """
     if asked != "auto":
         checkpoint = Path(asked)
         if checkpoint.is_dir():
             checkpoint = checkpoint / "checkpoints" / "last.ckpt"
         if not checkpoint.is_file():
-            raise ConfigError(f"resume={asked} is expected to be a checkpoint or a run folder with one, but {checkpoint} is no file.")
+            raise ConfigError(
+                f"resume={asked} is expected to be a checkpoint or a run folder with one, but {checkpoint} is no file."
+            )
         folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
         finished = _finished_epochs(folder) if folder else None
         return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
@@ -69,16 +74,22 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
         checkpoint = run_dir / "checkpoints" / "last.ckpt"
         if not checkpoint.is_file():
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
-        return Resume(run_dir, checkpoint, _finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir).")
+        return Resume(
+            run_dir, checkpoint, _finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
+        )
     candidates = [path for path in _run_folders(runs) if (path / "checkpoints" / "last.ckpt").is_file()]
     candidates.sort(key=lambda path: (path / "checkpoints" / "last.ckpt").stat().st_mtime_ns)
     unfinished = [path for path in candidates if _finished_epochs(path) is None]
     if not unfinished:
-        why = f"all {len(candidates)} runs in {runs} are finished" if candidates else f"no run in {runs} has a checkpoint"
+        why = (
+            f"all {len(candidates)} runs in {runs} are finished" if candidates else f"no run in {runs} has a checkpoint"
+        )
         return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
     newest = unfinished[-1]
     checkpoint = newest / "checkpoints" / "last.ckpt"
-    return Resume(newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}.")
+    return Resume(
+        newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
+    )
 
 
 def _run_folders(runs: Path) -> Iterable[Path]:

@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 from typing import IO
 
-# Said on the screen they would hide what matters; they go to the log files. Each with the reason it does not apply here.
+# Said on the screen they would hide what matters; they go to the log files. Each with the reason it does not apply
+# here.
 HARMLESS = (
     "does not have many workers",  # choose_num_workers has looked at the cores
     "smaller than the logging interval",  # lines per step are ours
@@ -50,7 +51,8 @@ class Log:
         self._bar = text
 
     def take_over(self) -> None:
-        """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen once."""
+        """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen
+        once."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]

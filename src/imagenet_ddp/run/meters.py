@@ -1,5 +1,5 @@
-"""Running figures of an epoch: loss, top-1, top-5, images/s, time spent waiting for data. One small tensor on the device; the
-host reads it only where a line is written."""
+"""Running figures of an epoch: loss, top-1, top-5, images/s, time spent waiting for data. One small tensor on the
+device; the host reads it only where a line is written."""
 
 import os
 import time
@@ -29,7 +29,8 @@ class Figures:
 
 
 class Meters(L.Callback):
-    """Comes first among the callbacks: the others read it. Times are this rank's, in seconds; images are those of all ranks."""
+    """Comes first among the callbacks: the others read it. Times are this rank's, in seconds; images are those of all
+    ranks."""
 
     def __init__(self) -> None:
         self.batch_s = self.data_s = 0.0  # of the last step
@@ -46,7 +47,8 @@ class Meters(L.Callback):
         self._mark = self._cpu_mark = self._fit_mark = 0.0
         self._trainer: L.Trainer | None = None
 
-    # -- timing and sums --------------------------------------------------------------------------------------------------
+    # -- timing and sums
+    # --------------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer = trainer
@@ -66,7 +68,9 @@ class Meters(L.Callback):
         self.num_steps = self.num_images = 0
         self._mark = time.perf_counter()
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self.data_s = time.perf_counter() - self._mark
 
     def on_train_batch_end(
@@ -76,8 +80,14 @@ class Meters(L.Callback):
         counted = batch["num_counted"]
         target = batch["target"][:counted]
         hits = outputs["logits"][:counted].topk(pl_module.top_k).indices == target[:, None]
-        self._last = torch.stack([outputs["loss_sum"].double() if self._sums.dtype == torch.float64 else outputs["loss_sum"],
-                                  hits[:, 0].sum(), hits.sum(), torch.tensor(counted, device=hits.device)])
+        self._last = torch.stack(
+            [
+                outputs["loss_sum"].double() if self._sums.dtype == torch.float64 else outputs["loss_sum"],
+                hits[:, 0].sum(),
+                hits.sum(),
+                torch.tensor(counted, device=hits.device),
+            ]
+        )
         self._sums += self._last
         now = time.perf_counter()
         self.batch_s, self._mark = now - self._mark, now
@@ -97,7 +107,8 @@ class Meters(L.Callback):
         assert self._sums is not None
         self._sums.zero_()  # a checkpoint of this moment is one of the next epoch's start
 
-    # -- what others read -------------------------------------------------------------------------------------------------
+    # -- what others read
+    # -------------------------------------------------------------------------------------------------
 
     def current(self) -> tuple[Figures, Figures]:
         """(last step, this epoch so far), of this rank's images. Waits for the device."""
@@ -116,8 +127,8 @@ class Meters(L.Callback):
         return self.data_sum_s / self.batch_sum_s if self.batch_sum_s else 0.0
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
-        """(train_s, train_cpu_s): seconds since training began, resumed parts added up; CPU seconds of all ranks and their
-        loader workers. Called on all ranks."""
+        """(train_s, train_cpu_s): seconds since training began, resumed parts added up; CPU seconds of all ranks and
+        their loader workers. Called on all ranks."""
         cpu = torch.tensor(cpu_s(trainer) - self._cpu_mark, device=trainer.strategy.root_device)
         total = trainer.strategy.reduce(cpu, reduce_op="sum")
         return self.train_s + time.perf_counter() - self._fit_mark, self.train_cpu_s + float(total)
@@ -126,10 +137,12 @@ class Meters(L.Callback):
         assert self._sums is not None
         return trainer.strategy.reduce(self._sums.clone(), reduce_op="sum").tolist()
 
-    # -- checkpoints ------------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Called on all ranks (Lightning's dump_checkpoint): the sums over all of them, so that any number can go on."""
+        """Called on all ranks (Lightning's dump_checkpoint): the sums over all of them, so that any number can go
+        on."""
         assert self._trainer is not None
         train_s, train_cpu_s = self.times(self._trainer)
         return {
@@ -141,10 +154,10 @@ class Meters(L.Callback):
             "all_data_s": self.all_data_s,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored = state["sums"]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict["sums"]
         for name in ("train_s", "train_cpu_s", "all_images", "all_batch_s", "all_data_s"):
-            setattr(self, name, state[name])
+            setattr(self, name, state_dict[name])
 
 
 def cpu_s(trainer: L.Trainer) -> float:

@@ -12,8 +12,8 @@ REDRAW_S = 0.1
 
 
 class Progress(L.Callback):
-    """On screen and in logs accuracies are percent; in files they are fractions. A terminal gets a bar, and the lines go to the
-    log file; a pipe gets the lines."""
+    """On screen and in logs accuracies are percent; in files they are fractions. A terminal gets a bar, and the lines
+    go to the log file; a pipe gets the lines."""
 
     def __init__(self, log: Log, meters: Meters, log_every: int, val_log_every: int, top_k: int):
         self._log, self._meters = log, meters
@@ -41,7 +41,12 @@ class Progress(L.Callback):
             self._log.bar(self._bar(trainer, step, steps))
 
     def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches

@@ -19,15 +19,16 @@ from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
 
-COLUMNS = (
-    "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1", "lr",
-    "images_per_s", "data_wait_frac", "train_s", "num_val_images_counted",
+COLUMNS: tuple[str, ...] = (
+    "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
+    "lr", "images_per_s", "data_wait_frac", "train_s", "num_val_images_counted",
 )  # fmt: skip
 
 
 class Record(L.Callback):
-    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters and before Saver, so that a
-    checkpoint never knows an epoch the file does not: rows of later epochs than a resumed checkpoint's are taken out again."""
+    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters and before Saver,
+    so that a checkpoint never knows an epoch the file does not: rows of later epochs than a resumed checkpoint's are
+    taken out again."""
 
     def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, num_val_images: int, title: str):
         self.rows: list[dict[str, Any]] = []
@@ -36,8 +37,8 @@ class Record(L.Callback):
         self._num_val_images, self._title = num_val_images, title
         self._validated: dict[str, float] = {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = state["rows"]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": list(self.rows)}
@@ -45,7 +46,9 @@ class Record(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)  # takes out the rows a resumed run will write again
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if batch_idx == 0:
             self._validated = {}
 
@@ -55,7 +58,9 @@ class Record(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._validated = {name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")}
+            self._validated = {
+                name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")
+            }
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         figures, meters = self._meters.epoch_figures, self._meters
@@ -138,7 +143,8 @@ def circumstances(command: str) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Of the checkout this package runs from; None where it is installed. -dirty: with changes that are in no commit."""
+    """Of the checkout this package runs from; None where it is installed. -dirty: with changes that are in no
+    commit."""
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():
         return None

@@ -1,5 +1,5 @@
-"""Signals that ask a run to stop are only remembered here; what follows is agreed in stop.py. No torch: it is the first thing
-every process does, before imports that take seconds."""
+"""Signals that ask a run to stop are only remembered here; what follows is agreed in stop.py. No torch: it is the
+first thing every process does, before imports that take seconds."""
 
 import os
 import signal

@@ -1,12 +1,12 @@
 """All ranks stop at the same step, save, and leave; without a collective or a device sync per step.
 
-A signal only sets a flag (signals.py). A thread on each rank, with a connection of its own to the rendezvous store, carries it to
-the others: rank 0 proposes a position a little ahead, every rank answers whether it can still stop there, and only when all can
-is it decided; else rank 0 proposes a later one. The training thread compares two integers per step, and waits only where it has
-come to a position that is proposed but not yet decided.
+A signal only sets a flag (signals.py). A thread on each rank, with a connection of its own to the rendezvous store,
+carries it to the others: rank 0 proposes a position a little ahead, every rank answers whether it can still stop
+there, and only when all can is it decided; else rank 0 proposes a later one. The training thread compares two
+integers per step, and waits only where it has come to a position that is proposed but not yet decided.
 
-Positions are the same on all ranks and grow: 3k after training batch k (of the whole run), 3k + 1 in the validation after it,
-3k + 2 at the end of the epoch. A run stops at the first position that is not before the decided one.
+Positions are the same on all ranks and grow: 3k after training batch k (of the whole run), 3k + 1 in the validation
+after it, 3k + 2 at the end of the epoch. A run stops at the first position that is not before the decided one.
 """
 
 import os
@@ -25,7 +25,7 @@ POLL_S = 0.1  # of the store, by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread; steps may take longer, its thread does not
 
 
-class Stopped(Exception):  # noqa: N818 (not an error)
+class Stopped(Exception):
     """The run stopped where it was asked to, and is saved."""
 
     def __init__(self, signal_number: int):
@@ -55,7 +55,8 @@ class Agreement:
             self._passed = position
 
     def arrive(self, position: int, *, leave: bool = True) -> bool:
-        """Whether to stop here. leave: this position is passed if not; False where one comes again (each validation batch)."""
+        """Whether to stop here. leave: this position is passed if not; False where one comes again (each validation
+        batch)."""
         if self._thread is None:
             self.signal_number = self._signals.received
             return self.signal_number is not None
@@ -151,8 +152,9 @@ class StopInValidation(_Asking):
     """Comes first among the callbacks: a rank that has begun another's collective cannot stop before it."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        # Lightning's SIGTERM handler calls a collective, in the middle of whatever the process was doing, and hangs; and it
-        # broadcasts a flag and reads it back in every training step. Both are private: the version is bounded, a test watches.
+        # Lightning's SIGTERM handler calls a collective, in the middle of whatever the process was doing, and hangs;
+        # and it broadcasts a flag and reads it back in every training step. Both are private: the version is bounded,
+        # a test watches.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 

@@ -1,0 +1,70 @@
+"""What is printed before training: where the ranks met, the arithmetic, the recipe, each automatic choice's reason."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from imagenet_ddp.build import Config, World
+from imagenet_ddp.data.datamodule import ImageData
+from imagenet_ddp.data.loader import choose_num_workers
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.learning.optim import scaled_lr
+
+
+def start_lines(config: Config, world: World, data: ImageData, global_batch: int) -> list[str]:
+    """What is printed before training: where the ranks met, arithmetic, data and recipe, and every automatic choice's
+    reason."""
+    place, trainer, optim, schedule = world.place, config["trainer"], config["optim"], config["schedule"]
+    source, keys = data.source, config["data"]
+    kind = devices.accelerator(trainer["accelerator"])
+    accumulate = trainer["accumulate_grad_batches"]
+    precision, why_precision = devices.choose_precision(trainer["precision"], kind)
+    workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", place.local_world_size)
+    threads = devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size)
+    lr = scaled_lr(optim, global_batch)
+    return [
+        place.sentence(),
+        _data_line(data, config),
+        f"Recipe: {trainer['max_epochs']} epochs at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
+        f" momentum {optim['momentum']:g} weight decay {optim['weight_decay']:g}, schedule {_schedule_words(schedule)},"
+        f" label smoothing {config['loss']['label_smoothing']:g}.",
+        f"Batch: {keys['batch_size']} per device × {place.local_world_size} devices × {place.num_nodes} nodes"
+        f" × {accumulate} accumulation = {global_batch} images per step.",
+        f"Learning rate: {optim['lr']:g} per {optim['reference_batch']} images"
+        f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
+        if optim["reference_batch"]
+        else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
+        f"Device: {_device_words(kind)}, {threads} threads per process. Precision: {precision}, {why_precision}.",
+        f"Loader: {workers} workers per process ({why_workers}).",
+        *source.notes,
+    ]
+
+
+def _data_line(data: ImageData, config: Config) -> str:
+    source = data.source
+    few = ""
+    if len(source.classes) < 5:
+        few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}."
+    return (
+        f"Data: {config['data']['name']}, {len(data.train_images)} training and {len(data.val_images)} validation images"
+        f" of {len(source.classes)} classes.{few}"
+    )
+
+
+def _schedule_words(schedule: Mapping[str, Any]) -> str:
+    words = {
+        "step": f"× {schedule['gamma']:g} every {schedule['step_epochs']} epochs",
+        "cosine": f"cosine to {schedule['final_fraction']:g}",
+        "linear": f"linear to {schedule['final_fraction']:g}",
+        "constant": "constant",
+    }[schedule["name"]]
+    return words + (f" after {schedule['warmup_epochs']:g} epochs of warm-up" if schedule["warmup_epochs"] else "")
+
+
+def _device_words(kind: str) -> str:
+    if kind == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return f"{torch.cuda.get_device_name()} (CUDA_VISIBLE_DEVICES={visible or 'not set'})"
+    return {"cpu": "CPU", "mps": "Apple GPU (mps)"}[kind]

@@ -1,0 +1,118 @@
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from imagenet_ddp.data.datamodule import ImageData
+from imagenet_ddp.data.loader import Batch, EpochLoader
+from imagenet_ddp.data.sources import open_source
+from imagenet_ddp.schema import DataConfig
+
+FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
+
+
+def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = False, **more: Any) -> ImageData:
+    keys = {**asdict(DataConfig()), **FEW, "root": str(tree), **more}
+    data = ImageData(open_source(keys, 0, {}), keys, 5, channels_last)
+    data.trainer = SimpleNamespace(  # type: ignore[assignment]
+        world_size=world_size, global_rank=rank, strategy=SimpleNamespace(root_device=torch.device("cpu"))
+    )
+    return data
+
+
+def counted(batches: list[Batch]) -> list[int]:
+    return [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
+
+
+def test_validation_is_in_order_and_counts_each_image_once_over_the_ranks(tree: Path):
+    ranks = [list(make(tree, world_size=3, rank=rank).val_dataloader()) for rank in range(3)]
+    assert [len(batches) for batches in ranks] == [1, 1, 1]
+    assert [counted(batches) for batches in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_validation_is_not_filled_up_beyond_one(tree: Path):
+    ranks = [list(make(tree, world_size=3, rank=rank, val_batch_size=1).val_dataloader()) for rank in range(3)]
+    assert [[(len(b["index"]), b["num_counted"]) for b in batches][-1] for batches in ranks] == [(1, 1), (1, 1), (1, 0)]
+
+
+def test_validation_may_have_a_batch_size_of_its_own(tree: Path):
+    assert [len(batch["index"]) for batch in make(tree, val_batch_size=6).val_dataloader()] == [6, 5]
+    assert [len(batch["index"]) for batch in make(tree).val_dataloader()] == [4, 4, 3]
+
+
+def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
+    ranks = [list(make(tree, world_size=2, rank=rank).train_dataloader()) for rank in range(2)]
+    assert Counter(counted(ranks[0]) + counted(ranks[1])) == Counter(range(29))
+    data = make(tree)
+    order = counted(list(data.train_dataloader()))
+    assert data.train_sampler is not None
+    assert order == data.train_sampler.order() != sorted(order)
+    assert data.train_sampler.seed == 5
+
+
+def test_a_resumed_epoch_begins_at_its_image(tree: Path):
+    whole = counted(list(make(tree).train_dataloader()))
+    data = make(tree)
+    data.start_at(0, 8)
+    assert counted(list(data.train_dataloader())) == whole[8:]
+    data.start_at(1, 8)
+    assert counted(list(data.train_dataloader())) == whole
+
+
+def crops(loader: EpochLoader) -> dict[int, torch.Tensor]:
+    return {int(i): image for batch in loader for i, image in zip(batch["index"], batch["image"], strict=True)}
+
+
+def test_training_without_augmentation_sees_what_validation_would(tree: Path):
+    plain, random = make(tree, augment="none"), make(tree)
+    found = crops(plain.train_dataloader())
+    assert plain.source.train is not None
+    for index, image in found.items():
+        assert torch.equal(image, plain.eval_transform(plain.source.train.read(index)))
+    other = crops(random.train_dataloader())
+    assert not all(torch.equal(image, other[index]) for index, image in found.items())
+
+
+def test_augmentation_follows_its_keys(tree: Path):
+    flipped = make(tree, image_size=40, crop_scale=[1.0, 1.0], flip=1.0)
+    straight = make(tree, image_size=40, crop_scale=[1.0, 1.0], flip=0.0)
+    one, other = crops(flipped.train_dataloader()), crops(straight.train_dataloader())
+    square = [index for index in one if flipped.source.train.read(index).shape == (3, 40, 40)]  # type: ignore[union-attr]
+    assert square
+    assert all(torch.equal(one[index], other[index].flip(2)) for index in square)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batches_are_normalised_after_their_transfer(tree: Path, channels_last: bool):
+    data = make(tree, channels_last=channels_last, mean=[0.0, 0.5, 1.0], std=[1.0, 0.5, 0.25])
+    batch = next(iter(data.val_dataloader()))
+    pixels = batch["image"].double() / 255
+    assert batch["image"].dtype == torch.uint8
+    found = data.on_after_batch_transfer(batch, 0)["image"]
+    expected = torch.stack([pixels[:, 0], (pixels[:, 1] - 0.5) / 0.5, (pixels[:, 2] - 1) / 0.25], dim=1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
+    assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def test_targets_follow_a_checkpoints_classes(tree: Path):
+    data = make(tree)
+    data.remap_targets(np.array([2, 0, 1]))
+    targets = [target for batch in data.val_dataloader() for target in batch["target"].tolist()]
+    assert targets == [2] * 4 + [0] * 4 + [1] * 3
+
+
+def test_memory_is_not_pinned_for_the_cpu(tree: Path):
+    assert make(tree).val_dataloader().pin_memory is False
+    assert make(tree, pin_memory=True).val_dataloader().pin_memory is True
+
+
+def test_without_a_trainer_there_is_one_rank(tree: Path):
+    data = make(tree)
+    data.trainer = None
+    assert len(counted(list(data.val_dataloader()))) == 11

@@ -1,0 +1,292 @@
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.learning.classifier import Classifier
+
+
+class Shown(nn.Module):
+    """The image's first numbers are the logits."""
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.num_classes = num_classes
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, : self.num_classes] * self.scale
+
+
+def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> Classifier:
+    keys: dict[str, Any] = {
+        "make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        "schedule": lambda epochs: 1.0,
+        "label_smoothing": 0.0,
+        "seed": 0,
+        **more,
+    }
+    return Classifier(net, num_classes, num_val_images, **keys)
+
+
+def as_one_of(classifier: Classifier, world_size: int) -> Classifier:
+    classifier._trainer = SimpleNamespace(world_size=world_size)  # type: ignore[assignment]
+    return classifier
+
+
+def batch_of(images: Tensor, target: list[int] | Tensor, index: list[int] | None = None, **more: int) -> dict[str, Any]:
+    found = {"image": images, "target": torch.as_tensor(target), "index": torch.tensor(index or range(len(images)))}
+    return {**found, "num_counted": len(images), "step_images": len(images), **more}
+
+
+# ---- training ------------------------------------------------------------------------------------------------------
+
+
+def net_of(kind: str) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5), nn.Identity())
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("num_images", "batch_size", "world_size"), [(29, 4, 2), (29, 4, 3), (11, 2, 3), (1, 2, 2), (2, 4, 3)]
+)
+def test_the_mean_over_ranks_is_the_gradient_of_one_process(
+    num_images: int, batch_size: int, world_size: int, label_smoothing: float
+):
+    """DDP averages the ranks' gradients; the last step has another number of images on each rank, or none at all."""
+    generator = torch.Generator().manual_seed(0)
+    images, targets = torch.randn(num_images, 3, 6, 6, generator=generator), torch.arange(num_images) % 5
+    classifier = as_one_of(make(net_of("plain"), 5, label_smoothing=label_smoothing), world_size)
+    parameters = list(classifier.net.parameters())
+    samplers = [
+        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2)
+        for rank in range(world_size)
+    ]
+    uneven = 0
+    for step in zip(*samplers, strict=True):
+        gradients, loss_sum, counted = [], 0.0, []
+        for keys in step:
+            index = torch.tensor([key.index for key in keys])
+            mine = [key.index for key in keys if key.counts]
+            batch = batch_of(
+                images[index], targets[index], index.tolist(), num_counted=len(mine), step_images=keys[0].step_images
+            )
+            result = classifier.training_step(batch, 0)
+            gradients.append(torch.autograd.grad(result["loss"], parameters))
+            loss_sum += result["loss_sum"].item()
+            counted += mine
+        uneven += len({sum(key.counts for key in keys) for keys in step}) > 1
+        logits = classifier.net(images[counted])
+        loss = F.cross_entropy(logits, targets[counted], label_smoothing=label_smoothing)
+        assert loss_sum / len(counted) == pytest.approx(loss.item(), abs=1e-6)
+        for found, expected in zip(zip(*gradients, strict=True), torch.autograd.grad(loss, parameters), strict=True):
+            torch.testing.assert_close(torch.stack(found).mean(0), expected, rtol=0, atol=1e-6)
+    assert uneven == 1
+
+
+def test_images_that_fill_up_have_no_part_in_the_loss():
+    classifier = as_one_of(make(Shown(3), 3), 1)
+    logits = torch.tensor([[1.0, 2.0, 3.0], [50.0, -50.0, 0.0]]).reshape(2, 3, 1, 1)
+    result = classifier.training_step(batch_of(logits, [0, 1], num_counted=1, step_images=1), 0)
+    expected = -torch.log_softmax(torch.tensor([1.0, 2.0, 3.0]), 0)[0]
+    assert result["loss"].item() == pytest.approx(expected.item())
+    assert result["loss_sum"].item() == pytest.approx(expected.item())
+    assert not result["loss_sum"].requires_grad
+
+
+def test_a_rank_without_images_has_no_loss_but_gradients():
+    """Of zero: each rank takes part in every all-reduce."""
+    classifier = as_one_of(make(Shown(3), 3), 2)
+    result = classifier.training_step(batch_of(torch.randn(2, 3, 1, 1), [0, 1], num_counted=0, step_images=1), 0)
+    assert result["loss"].item() == 0
+    [gradient] = torch.autograd.grad(result["loss"], list(classifier.net.parameters()))
+    assert gradient.item() == 0
+
+
+def test_label_smoothing_is_for_training_only():
+    logits = torch.tensor([4.0, 0.0, 0.0])
+    images = logits.reshape(1, 3, 1, 1)
+    log = torch.log_softmax(logits, 0)
+    plain, smooth = -log[0].item(), -(0.7 * log[0] + 0.1 * log.sum()).item()  # 0.3 of it spread over three classes
+    classifier = as_one_of(make(Shown(3), 3, label_smoothing=0.3), 1)
+    assert classifier.training_step(batch_of(images, [0]), 0)["loss"].item() == pytest.approx(smooth)
+    assert classifier.training_step(batch_of(images, [0], step_images=2), 0)["loss"].item() == pytest.approx(smooth / 2)
+    assert validated(classifier, [batch_of(images, [0])])["val/loss"] == pytest.approx(plain)
+
+
+# ---- validation ----------------------------------------------------------------------------------------------------
+
+
+def validated(classifier: Classifier, batches: list[dict[str, Any]]) -> dict[str, float]:
+    logged: dict[str, Tensor] = {}
+    classifier.log_dict = logged.update  # type: ignore[method-assign, assignment]
+    classifier.on_validation_epoch_start()
+    for number, batch in enumerate(batches):
+        classifier.validation_step(batch, number)
+    classifier.on_validation_epoch_end()
+    return {name: value.item() for name, value in logged.items()}
+
+
+# Logits of seven images over six classes; of the targets' places, 0, 0, 1, 4, 5, 0, 2.
+LOGITS = torch.tensor(
+    [[9, 5, 4, 3, 2, 1], [8, 5, 4, 3, 2, 1], [5, 9, 4, 3, 2, 1], [2, 9, 5, 4, 3, 1], [1, 9, 5, 4, 3, 2], [1, 2, 3, 4, 5, 9],
+     [4, 3, 2, 1, 9, 5]], dtype=torch.float32,
+)  # fmt: skip
+TARGETS = [0, 0, 0, 0, 0, 5, 0]
+
+
+def logits_as_images(logits: Tensor) -> Tensor:
+    return logits.reshape(len(logits), 3, 1, -1)
+
+
+def test_top1_and_top5_are_shares_of_images():
+    """Not the mean over classes, which would be (2/6 + 1) / 2 and so on: class 5 has a single image."""
+    images = logits_as_images(LOGITS)
+    batches = [batch_of(images[:4], TARGETS[:4], [0, 1, 2, 3]), batch_of(images[4:], TARGETS[4:], [4, 5, 6])]
+    classifier = make(Shown(6), 6, 7)
+    assert classifier.top_k == 5
+    found = validated(classifier, batches)
+    assert found["val/top1"] == pytest.approx(3 / 7)
+    assert found["val/top5"] == pytest.approx(6 / 7)
+    assert found["val/loss"] == pytest.approx(F.cross_entropy(LOGITS, torch.tensor(TARGETS)).item(), abs=1e-6)
+    assert classifier.counted.compute() == (7, 1)
+
+
+def test_the_loss_is_a_mean_over_images_not_over_batches():
+    images = logits_as_images(LOGITS)
+    batches = [batch_of(images[:6], TARGETS[:6], list(range(6))), batch_of(images[6:], TARGETS[6:], [6])]
+    expected = F.cross_entropy(LOGITS, torch.tensor(TARGETS)).item()
+    assert validated(make(Shown(6), 6, 7), batches)["val/loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_images_that_fill_up_are_not_validated():
+    images = logits_as_images(LOGITS)
+    filled = batch_of(images[[0, 3]], [0, 0], [0, 3], num_counted=1, step_images=1)
+    empty = batch_of(images[[4]], [0], [4], num_counted=0, step_images=1)
+    classifier = make(Shown(6), 6, 7)
+    found = validated(classifier, [filled, empty])
+    assert (found["val/top1"], found["val/top5"]) == (1.0, 1.0)
+    assert classifier.counted.times.tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("num_classes", "top_k"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 5), (1000, 5)])
+def test_top5_is_at_most_the_number_of_classes(num_classes: int, top_k: int):
+    assert make(Shown(num_classes), num_classes).top_k == top_k
+
+
+def test_with_three_classes_top5_is_top3():
+    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]).reshape(2, 3, 1, 1)
+    found = validated(make(Shown(3), 3, 2), [batch_of(logits, [2, 2])])
+    assert (found["val/top1"], found["val/top5"]) == (0.5, 1.0)
+
+
+def test_each_validation_begins_anew():
+    images = logits_as_images(LOGITS)
+    classifier = make(Shown(6), 6, 7)
+    assert validated(classifier, [batch_of(images[:2], [0, 0])])["val/top1"] == 1.0
+    again = validated(classifier, [batch_of(images[2:4], [0, 0], [2, 3])])
+    assert again["val/top1"] == 0.0
+    assert classifier.counted.compute() == (2, 1)
+
+
+def test_a_loss_that_is_no_number_shows():
+    found = validated(make(Shown(3), 3, 1), [batch_of(torch.full((1, 3, 1, 1), torch.nan), [0])])
+    assert found["val/loss"] != found["val/loss"]
+
+
+# ---- in Lightning's hands ------------------------------------------------------------------------------------------
+
+
+class Recorder(L.Callback):
+    def __init__(self) -> None:
+        self.lrs: list[list[float]] = []
+        self.vals: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.lrs.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            self.vals.append({name: value.item() for name, value in trainer.callback_metrics.items()})
+
+
+def fit(classifier: Classifier, num_batches: int = 4, max_epochs: int = 2) -> Recorder:
+    images = torch.randn(num_batches + 1, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    batches: Any = [batch_of(part, torch.arange(6) % 5) for part in images]  # a list is data set enough
+    recorder = Recorder()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=max_epochs,
+        logger=False,
+        callbacks=[recorder],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+    )
+    trainer.fit(classifier, DataLoader(batches[:-1], batch_size=None), DataLoader(batches[-1:], batch_size=None))
+    return recorder
+
+
+few_workers = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+@few_workers
+def test_every_steps_learning_rate_is_the_schedules():
+    def two_groups(parameters: Any) -> torch.optim.Optimizer:
+        weights, *rest = parameters
+        return torch.optim.SGD([{"params": [weights], "lr": 0.5}, {"params": rest}], lr=0.1)
+
+    schedule: Callable[[float], float] = lambda epochs: 1 / (1 + epochs)  # noqa: E731
+    recorder = fit(make(net_of("plain"), 5, 6, make_optimizer=two_groups, schedule=schedule))
+    expected = [factor for epochs in range(8) for factor in [1 / (1 + epochs / 4)]]
+    assert [lrs[0] for lrs in recorder.lrs] == pytest.approx([0.5 * factor for factor in expected])
+    assert [lrs[1] for lrs in recorder.lrs] == pytest.approx([0.1 * factor for factor in expected])
+
+
+@few_workers
+def test_validation_is_logged_once_per_epoch():
+    recorder = fit(make(net_of("plain"), 5, 6))
+    assert len(recorder.vals) == 2
+    for logged in recorder.vals:
+        assert set(logged) == {"val/loss", "val/top1", "val/top5"}
+        assert logged["val/top1"] * 6 == pytest.approx(round(logged["val/top1"] * 6))
+    assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
+
+
+class WithDropout(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(net_of("plain"), nn.Dropout(0.5))
+
+
+@few_workers
+def test_a_steps_own_randomness_hangs_on_the_seed_and_the_step_alone():
+    def trained(torch_seed: int, seed: int) -> Tensor:
+        net = WithDropout()
+        torch.manual_seed(torch_seed)
+        fit(make(net, 5, 6, seed=seed), num_batches=2, max_epochs=1)
+        return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+    first = trained(1, 0)
+    assert torch.equal(first, trained(2, 0))
+    assert not torch.equal(first, trained(1, 1))
+
+
+def test_only_the_net_is_saved():
+    classifier = make(net_of("plain"), 5)
+    validated(classifier, [batch_of(torch.randn(2, 3, 6, 6), [0, 1])])
+    assert set(classifier.state_dict()) == {f"net.{name}" for name in classifier.net.state_dict()}
+
+
+def test_the_forward_is_the_nets():
+    classifier, images = make(net_of("plain"), 5), torch.randn(2, 3, 6, 6)
+    assert torch.equal(classifier(images), classifier.net(images))

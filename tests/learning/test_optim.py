@@ -1,0 +1,75 @@
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from imagenet_ddp.learning.optim import make_optimizer, make_schedule, scaled_lr
+from imagenet_ddp.schema import OptimConfig, ScheduleConfig
+
+COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
+
+
+def optim(**more: Any) -> dict[str, Any]:
+    return {**asdict(OptimConfig()), **more}
+
+
+@pytest.mark.parametrize(
+    ("keys", "max_epochs", "expected"),
+    [
+        ({"name": "constant"}, 90, {0: 1, 45.5: 1, 90: 1, 200: 1}),
+        ({"name": "constant"}, -1, {0: 1, 1000: 1}),
+        ({"name": "constant", "warmup_epochs": 4}, 90, {0: 0, 1: 0.25, 3: 0.75, 3.9: 0.975, 4: 1, 5: 1}),
+        ({"name": "step"}, 90, {0: 1, 29.99: 1, 30: 0.1, 59.99: 0.1, 60: 0.01, 89.99: 0.01}),
+        ({"name": "step", "step_epochs": 2, "gamma": 0.5}, 6, {0: 1, 1.9: 1, 2: 0.5, 4.5: 0.25}),
+        ({"name": "step", "warmup_epochs": 5}, 90, {0: 0, 2.5: 0.5, 5: 1, 30: 0.1, 60: 0.01}),
+        ({"name": "step"}, -1, {0: 1, 30: 0.1}),
+        ({"name": "cosine"}, 90, {0: 1, 30: 0.75, 45: 0.5, 60: 0.25, 90: 0, 95: 0}),
+        ({"name": "cosine", "final_fraction": 0.1}, 90, {0: 1, 45: 0.55, 90: 0.1}),
+        ({"name": "cosine", "warmup_epochs": 6}, 90, {0: 0, 3: 0.5, 6: 1, 34: COS_60, 48: 0.5, 90: 0}),
+        ({"name": "linear"}, 10, {0: 1, 2.5: 0.75, 5: 0.5, 10: 0}),
+        ({"name": "linear", "final_fraction": 0.2, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 0.6, 10: 0.2, 12: 0.2}),
+        ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 10: 0}),
+    ],
+)
+def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
+    factor = make_schedule({**asdict(ScheduleConfig()), **keys}, max_epochs)
+    assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("reference_batch", "global_batch_size", "expected"),
+    [(None, 4096, 0.1), (256, 256, 0.1), (256, 1024, 0.4), (256, 32, 0.0125)],
+)
+def test_the_learning_rate_follows_the_global_batch(
+    reference_batch: int | None, global_batch_size: int, expected: float
+):
+    assert scaled_lr(optim(lr=0.1, reference_batch=reference_batch), global_batch_size) == pytest.approx(expected)
+
+
+def test_sgd_gets_its_arguments():
+    net = nn.Linear(2, 2)
+    keys = optim(lr=9.0, momentum=0.8, weight_decay=1e-3, nesterov=True)
+    made = make_optimizer(keys, net.parameters(), lr=0.3)
+    assert type(made) is torch.optim.SGD
+    [group] = made.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 1e-3, True)
+    assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in net.parameters()]
+
+
+def test_frozen_parameters_are_left_out():
+    net = nn.Linear(2, 2)
+    net.weight.requires_grad_(False)
+    [group] = make_optimizer(optim(), net.parameters(), lr=0.3).param_groups
+    assert group["params"] == [net.bias]
+
+
+def test_an_optimiser_of_ones_own():
+    keys = optim(_target_="torch.optim.AdamW", args={"weight_decay": 0.05, "betas": (0.8, 0.9)})
+    made = make_optimizer(keys, nn.Linear(2, 2).parameters(), lr=0.002)
+    assert type(made) is torch.optim.AdamW
+    [group] = made.param_groups
+    assert (group["lr"], group["weight_decay"], tuple(group["betas"])) == (0.002, 0.05, (0.8, 0.9))
+    assert len(group["params"]) == 2

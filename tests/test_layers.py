@@ -1,0 +1,178 @@
+"""Who may import whom, read from the source: imports run downward only, and nothing before training costs torch.
+
+Ground floor: schema, trainer_keys. Wings: data, learning, distributed, run. Assembly and commands stand on both.
+"""
+
+import ast
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "imagenet_ddp"
+PROJECT = "imagenet_ddp"
+
+GROUND = {"", "schema", "trainer_keys"}  # "": the package itself, which holds the version
+WINGS = {"data", "learning", "distributed", "run"}
+# Files of the assembly, and which others of it each may import.
+ASSEMBLY = {"check": set(), "build": set(), "worker": {"build"}, "session": {"check"}}
+COMMANDS = {"train", "evaluate", "predict"}
+
+# Not imported before a command line is found good: each takes seconds.
+HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
+EARLY = ["schema", "trainer_keys", "check", "session", "worker", "data.shapes", "distributed.rendezvous"]
+EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
+
+
+@dataclass(frozen=True)
+class Edge:
+    importer: str  # module inside the project, "data.loader"; "" is the package
+    imported: str  # the same, or the name of another project's module
+    inside: bool  # imported is one of the project's modules
+    at_start: bool  # runs when the importer is imported: not in a function
+    line: int
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Dotted name inside the project -> file; a folder's name stands for its __init__.py."""
+    names = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+@cache
+def edges(package: Path) -> list[Edge]:
+    known = modules(package)
+    found = []
+    for importer, path in known.items():
+        here = [PROJECT, *importer.split(".")] if importer else [PROJECT]
+        package_parts = here if path.name == "__init__.py" else here[:-1]
+        for name, at_start, line in _imports(ast.parse(path.read_text()), package_parts, True):
+            project, _, inner = name.partition(".")
+            if project == PROJECT:
+                while inner and inner not in known:  # "data.loader.Batch" is a name in data.loader
+                    inner = inner.rpartition(".")[0]
+                found.append(Edge(importer, inner, True, at_start, line))
+            else:
+                found.append(Edge(importer, name, False, at_start, line))
+    return found
+
+
+def _imports(node: ast.AST, package_parts: list[str], at_start: bool) -> Iterator[tuple[str, bool, int]]:
+    """(full dotted name, not in a function, line); of `from a import b` the name is a.b."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, at_start, child.lineno) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            above = package_parts[: len(package_parts) - child.level + 1] if child.level else []
+            base = ".".join([*above, *([child.module] if child.module else [])])
+            yield from ((f"{base}.{alias.name}", at_start, child.lineno) for alias in child.names)
+        else:
+            deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imports(child, package_parts, at_start and not deferred)
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Between rooms: a wing is one room, and so is every file at the top."""
+    if importer == imported or imported == "":
+        return True
+    if importer in GROUND:
+        return importer != "" and imported in GROUND
+    if importer in WINGS:
+        return imported in GROUND
+    if importer in ASSEMBLY:
+        return imported in GROUND | WINGS | ASSEMBLY[importer]
+    return importer in COMMANDS and imported in GROUND | WINGS | ASSEMBLY.keys()
+
+
+def mistakes(package: Path) -> list[str]:
+    """One sentence for every room without a place, forbidden edge, circle, and early import of a heavy library."""
+    found = []
+    all_edges = edges(package)
+    rooms = {name.partition(".")[0] for name in modules(package)}
+    unknown = rooms - GROUND - WINGS - ASSEMBLY.keys() - COMMANDS
+    found += [f"{room} has no place in tests/test_layers.py" for room in sorted(unknown)]
+    for edge in all_edges:
+        if edge.inside and not allowed(edge.importer.partition(".")[0], edge.imported.partition(".")[0]):
+            found.append(f"{edge.importer} line {edge.line}: must not import {edge.imported}")
+    graph = {name: set[str]() for name in modules(package)}
+    heavy = {name: set[str]() for name in graph}
+    for edge in all_edges:
+        if edge.at_start and edge.inside:
+            graph[edge.importer].add(edge.imported)
+        elif edge.at_start and edge.imported.partition(".")[0] in HEAVY:
+            heavy[edge.importer].add(edge.imported)
+    for name in graph:
+        if path := _path(graph, name, {name}):  # an __init__.py that imports one of its own files is such a circle too
+            found.append(f"{name} imports itself: {' -> '.join(path)}")
+    loaded = {name for name in graph if heavy[name]}
+    for name in EARLY:
+        if path := [name] if name in loaded else _path(graph, name, loaded):
+            library = min(heavy[path[-1]])
+            found.append(f"{name} must start without {library}, but: {' -> '.join([*path, library])}")
+    return found
+
+
+def _path(graph: dict[str, set[str]], start: str, goals: set[str]) -> list[str]:
+    """Shortest way of one import or more from start to one of the goals; empty where there is none."""
+    ways, seen = [[start]], {start}
+    for way in ways:
+        wing = way[-1].rpartition(".")[0]  # whose __init__.py runs before the file itself
+        for step in sorted(graph[way[-1]] | ({wing} if wing else set())):
+            if step in goals:
+                return [*way, step]
+            if step not in seen:
+                seen.add(step)
+                ways.append([*way, step])
+    return []
+
+
+def test_every_import_is_allowed():
+    assert mistakes(PACKAGE) == []
+
+
+def test_every_room_and_early_file_is_there():
+    there = modules(PACKAGE)
+    assert not [name for name in [*GROUND, *WINGS, *ASSEMBLY, *COMMANDS, *EARLY] if name not in there]
+
+
+@pytest.mark.parametrize(
+    ("file", "planted", "said"),
+    [
+        ("schema.py", "from imagenet_ddp.data import check", "schema line N: must not import data.check"),
+        ("trainer_keys.py", "import imagenet_ddp.build", "trainer_keys line N: must not import build"),
+        ("data/loader.py", "def late():\n    from imagenet_ddp.run import log", "data.loader line N: must not"),
+        ("learning/nets.py", "from ..data import decode", "learning.nets line N: must not import data.decode"),
+        ("run/log.py", "from imagenet_ddp.worker import train", "run.log line N: must not import worker"),
+        ("build.py", "from imagenet_ddp import train", "build line N: must not import train"),
+        ("check.py", "from imagenet_ddp import session", "check line N: must not import session"),
+        ("evaluate.py", "import imagenet_ddp.train as t", "evaluate line N: must not import train"),
+        ("helpers.py", "", "helpers has no place in tests/test_layers.py"),
+        ("data/folders.py", "from . import check", "data.check imports itself: data.check -> data.folders ->"),
+        ("schema.py", "import torch.nn", "check must start without torch.nn, but: check -> schema -> torch.nn"),
+        ("run/__init__.py", "try:\n    from lightning import Trainer\nfinally:\n    pass",
+         "run.check must start without lightning.Trainer, but: "),
+    ],
+)  # fmt: skip
+def test_a_planted_edge_is_found(file: str, planted: str, said: str, tmp_path: Path):
+    package = tmp_path / PROJECT
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / file).open("a") as source:
+        source.write(f"\n{planted}\n")
+    line = next((edge.line for edge in reversed(edges(package)) if edge.importer.replace(".", "/") + ".py" == file), 0)
+    new = set(mistakes(package)) - set(mistakes(PACKAGE))
+    assert any(mistake.startswith(said.replace("line N", f"line {line}")) for mistake in new), new
+
+
+def test_an_import_in_a_function_costs_nothing_at_start(tmp_path: Path):
+    package = tmp_path / PROJECT
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "check.py").open("a") as source:
+        source.write("\ndef late():\n    import torch\n")
+    assert mistakes(package) == mistakes(PACKAGE)

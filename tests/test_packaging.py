@@ -1,0 +1,155 @@
+"""The dependencies are frozen, the wheel is whole and runs by itself, and nothing in git belongs to one machine."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# Hosts of package registries (a mirror may be all that a machine reaches) and folders of one machine. The brackets keep
+# these lines from being found by themselves.
+FOREIGN = re.compile(
+    r"[p]ypi\.org|[p]ythonhosted\.org|[d]ownload\.pytorch\.org|[a]naconda\.org|[n]pmjs\.org"
+    r"|(?<![\w.~/-])/[w]ork/|(?<![\w.~/-])/[r]oot/|(?<![\w.~/-])/[U]sers/"
+)
+
+
+def test_core_dependencies():
+    assert PYPROJECT["project"]["dependencies"] == [
+        "torch>=2.11",
+        "torchvision>=0.26",
+        "lightning>=2.6.6,<2.7",
+        "torchmetrics>=1.5",
+        "hydra-core>=1.3.8,<1.4",
+        "matplotlib>=3.9",
+    ]
+    assert PYPROJECT["project"]["requires-python"] == ">=3.11"
+    assert "optional-dependencies" not in PYPROJECT["project"]
+
+
+def test_the_tools_come_with_uv_run():
+    """uv installs the group dev unless told otherwise, so that `uv run pytest` needs no option."""
+    assert any(name.startswith("pytest>") for name in PYPROJECT["dependency-groups"]["dev"])
+    assert "default-groups" not in PYPROJECT.get("tool", {}).get("uv", {})
+
+
+def _build(source: Path, target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.iterdir()
+    return built
+
+
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_holds_every_file(wheel: Path):
+    source, conf = ROOT / "src", ROOT / "conf"
+    files = [path for path in (source / "imagenet_ddp").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    expected = {path.relative_to(source).as_posix() for path in files}
+    expected |= {f"imagenet_ddp/conf/{path.relative_to(conf).as_posix()}" for path in conf.rglob("*.yaml")}
+    assert "imagenet_ddp/data/imagenet_classes.tsv" in expected
+    assert "imagenet_ddp/conf/train.yaml" in expected
+
+    info = f"imagenet_ddp-{PYPROJECT['project']['version']}.dist-info/"
+    contents = _contents(wheel)
+    assert {name for name in contents if not name.startswith(info)} == expected
+    assert f"{info}licenses/LICENSE" in contents
+
+
+def test_the_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path):
+    archive = _build(ROOT, "sdist", tmp_path / "sdist")
+    with tarfile.open(archive) as packed:
+        for member in packed.getmembers():  # extractall's filter is younger than Python 3.11.2, and missed by 3.12
+            path = tmp_path / "source" / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(packed.extractfile(member).read())  # type: ignore[union-attr]  # plain files only
+    (source,) = (tmp_path / "source").iterdir()
+    assert (source / "scripts" / "check.sh").is_file()
+    assert (source / "tests" / "conftest.py").is_file()
+    assert _contents(_build(source, "wheel", tmp_path / "again")) == _contents(wheel)
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_runs_from_another_folder(wheel: Path, tree: Path, run: Run, tmp_path: Path):
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)  # all that installing is, for a wheel of plain files without scripts
+
+    shown = run("train", "--cfg", "job", PYTHONPATH=str(site))
+    assert shown.returncode == 0, shown.stderr
+    assert "name: shapes" in shown.stdout
+    searched = run("train", "--info", "searchpath", PYTHONPATH=str(site))
+    assert str(site / "imagenet_ddp" / "conf") in searched.stdout, searched.stdout + searched.stderr
+    assert str(ROOT) not in searched.stdout
+
+    run_dir = tmp_path / "trained"
+    options = [
+        *SMALL,
+        f"data.root={tree}",
+        "trainer.max_epochs=1",
+        "trainer.limit_train_batches=3",
+        f"hydra.run.dir={run_dir}",
+    ]
+    trained = run("train", *options, PYTHONPATH=str(site))
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert (run_dir / "summary.json").is_file()
+    assert (run_dir / "checkpoints" / "best.ckpt").is_file()
+    checkpoint = run_dir / "checkpoints" / "best.ckpt"
+    predicted = run(
+        "predict", f"checkpoint={checkpoint}", f"images={tree / 'val'}", "trainer.accelerator=cpu", PYTHONPATH=str(site)
+    )
+    assert predicted.returncode == 0, predicted.stdout + predicted.stderr
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[Path]:
+    """Files in git. safe.directory: CI may have cloned as another user."""
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    if listed.returncode != 0 or not listed.stdout:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_tracked_file_belongs_to_one_machine(tracked: list[Path]):
+    found = []
+    for path in tracked:
+        for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
+            if FOREIGN.search(line) or str(ROOT) in line:
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["index-url = https://py" + "pi.org/simple", "data.root=/wo" + "rk/images", "see '/ro" + "ot/.cache'"],
+)
+def test_what_belongs_to_one_machine_is_recognised(line: str):
+    assert FOREIGN.search(line)
+
+
+def test_what_belongs_to_none_is_not():
+    assert not FOREIGN.search("src/imagenet_ddp/worker.py, ../work/images, framework/root/, ~/work/x, $HOME/root/y")
+
+
+def test_no_lock_file_in_git(tracked: list[Path]):
+    """uv's lock file names download hosts, and every platform resolves its own."""
+    assert not [path.name for path in tracked if path.name.endswith(".lock")]

@@ -1,0 +1,57 @@
+"""What a person waits for most: help, a shown config and a refusal come at once, because torch is not imported."""
+
+import time
+
+import pytest
+from conftest import Run
+
+HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics"}
+# Seen on a quiet core: 0.4 s. Far above it, because a test machine may be busy; what makes it fast is tested strictly.
+LIMIT_S = 3.0
+
+QUICK = [
+    pytest.param("train", ["--help"], 0, id="train-help"),
+    pytest.param("evaluate", ["--help"], 0, id="evaluate-help"),
+    pytest.param("predict", ["--help"], 0, id="predict-help"),
+    pytest.param("train", ["--cfg", "job"], 0, id="train-cfg"),
+    pytest.param("train", ["--version"], 0, id="train-version"),
+    pytest.param("train", ["trainer.max_epochs=-1", "model.name=resnet19", "nosuchkey=1"], 2, id="train-refused"),
+    pytest.param("train", ["-m", "seed=0,1", "optim.lr=-1,0.1"], 2, id="sweep-refused"),
+    pytest.param("evaluate", ["checkpoint=nowhere.ckpt"], 2, id="evaluate-refused"),
+    pytest.param("predict", [], 2, id="predict-refused"),
+]
+
+
+def _imported(stderr: str) -> set[str]:
+    """Top-level modules, from python -X importtime: "import time: self [us] | cumulative | name"."""
+    lines = [line for line in stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize(("verb", "options", "exit_code"), QUICK)
+def test_torch_is_not_imported(verb: str, options: list[str], exit_code: int, run: Run):
+    done = run(verb, *options, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == exit_code, done.stdout + done.stderr[-2000:]
+    imported = _imported(done.stderr)
+    assert {"imagenet_ddp", "hydra", "omegaconf"} <= imported
+    assert not imported & HEAVY
+
+
+def test_an_import_of_torch_would_be_seen(run: Run, tmp_path):
+    (tmp_path / "torch.py").touch()  # stands in: the working folder comes first
+    (tmp_path / "sitecustomize.py").write_text("import torch\n")
+    done = run("train", "--help", PYTHONPROFILEIMPORTTIME="1", PYTHONPATH=str(tmp_path))
+    assert "torch" in _imported(done.stderr)
+
+
+@pytest.mark.parametrize(("verb", "options", "exit_code"), QUICK)
+def test_time_to_answer(verb: str, options: list[str], exit_code: int, run: Run):
+    taken_s = []
+    for _ in range(3):
+        start = time.monotonic()
+        assert run(verb, *options).returncode == exit_code
+        taken_s.append(time.monotonic() - start)
+        if taken_s[-1] < LIMIT_S:
+            break
+    print(f"{verb} {' '.join(options)}: {min(taken_s):.2f} s")
+    assert min(taken_s) < LIMIT_S
