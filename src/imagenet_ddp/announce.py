@@ -48,8 +48,8 @@ def _data_line(data: ImageData, config: Config) -> str:
     if len(source.classes) < 5:
         few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}."
     return (
-        f"Data: {config['data']['name']}, {len(data.train_images)} training and {len(data.val_images)} validation images"
-        f" of {len(source.classes)} classes.{few}"
+        f"Data: {config['data']['name']}, {len(data.train_images)} training and {len(data.val_images)}"
+        f" validation images of {len(source.classes)} classes.{few}"
     )
 
 

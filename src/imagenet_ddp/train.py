@@ -34,7 +34,6 @@ def _single(request: check.Request) -> float | None:
     from imagenet_ddp.distributed import devices  # torch from here on
 
     place = launched_place(os.environ)
-    num_local = place.local_world_size if place else devices.count(devices.local_devices(request.configs[0].trainer))
     job = session.agree(lambda: session.decide(request, os.environ), place, request.configs[0].cluster.timeout_s)
     if job.finished:
         print(*job.said, sep="\n")
@@ -43,6 +42,7 @@ def _single(request: check.Request) -> float | None:
                  session.command("train", sys.argv[1:]))  # fmt: skip
 
     def task(_: DictConfig) -> float | None:
+        num_local = place.local_world_size if place else devices.count(devices.local_devices(job.config["trainer"]))
         # the config is that of the command line, or of the resumed run with the command line on top
         return session.run(worker.train, arguments, job.config, num_local, own_processes=False)
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,15 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.learning.classifier import Classifier
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors, and several threads only wait for each other on a machine with other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Shown(nn.Module):
@@ -237,10 +246,14 @@ def fit(classifier: Classifier, num_batches: int = 4, max_epochs: int = 2) -> Re
     return recorder
 
 
-few_workers = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def in_lightning(test: Callable[[], None]) -> Callable[[], None]:
+    """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
+    for text in ("does not have many workers", "LeafSpec.* is deprecated"):
+        test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
+    return test
 
 
-@few_workers
+@in_lightning
 def test_every_steps_learning_rate_is_the_schedules():
     def two_groups(parameters: Any) -> torch.optim.Optimizer:
         weights, *rest = parameters
@@ -253,7 +266,7 @@ def test_every_steps_learning_rate_is_the_schedules():
     assert [lrs[1] for lrs in recorder.lrs] == pytest.approx([0.1 * factor for factor in expected])
 
 
-@few_workers
+@in_lightning
 def test_validation_is_logged_once_per_epoch():
     recorder = fit(make(net_of("plain"), 5, 6))
     assert len(recorder.vals) == 2
@@ -263,12 +276,29 @@ def test_validation_is_logged_once_per_epoch():
     assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
 
 
+def test_ranks_and_seeds_draw_differently():
+    def draw(seed: int, rank: int, step: int) -> int:
+        classifier = make(Shown(3), 3, seed=seed)
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+        optimizers = [classifier.configure_optimizers()]
+        classifier._trainer = SimpleNamespace(  # type: ignore[assignment]
+            current_epoch=0, num_training_batches=9, optimizers=optimizers, global_rank=rank, fit_loop=loop
+        )
+        classifier.on_train_batch_start({}, 0)
+        return int(torch.randint(2**62, ()))
+
+    places = [(seed, rank, step) for seed in (0, 1, 2**32 - 1) for rank in range(3) for step in range(3)]
+    drawn = [draw(*place) for place in places]
+    assert len(set(drawn)) == len(places)
+    assert [draw(*place) for place in places] == drawn
+
+
 class WithDropout(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(net_of("plain"), nn.Dropout(0.5))
 
 
-@few_workers
+@in_lightning
 def test_a_steps_own_randomness_hangs_on_the_seed_and_the_step_alone():
     def trained(torch_seed: int, seed: int) -> Tensor:
         net = WithDropout()

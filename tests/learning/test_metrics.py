@@ -2,9 +2,12 @@ import torch
 
 from imagenet_ddp.learning.metrics import ImagesCounted
 
+NONE = torch.tensor([], dtype=torch.int64)
+
 
 def test_each_image_is_counted_as_often_as_it_came():
     metric = ImagesCounted(5)
+    metric.update(NONE)
     assert metric.compute() == (0, 0)
     metric.update(torch.tensor([0, 3]))
     metric.update(torch.tensor([4]))
@@ -18,6 +21,7 @@ def test_reset_forgets():
     metric = ImagesCounted(3)
     metric.update(torch.tensor([0, 1, 2]))
     metric.reset()
+    metric.update(NONE)
     assert metric.compute() == (0, 0)
 
 
@@ -33,7 +37,9 @@ def test_the_ranks_are_summed():
 
 
 def test_a_split_without_images():
-    assert ImagesCounted(0).compute() == (0, 0)
+    metric = ImagesCounted(0)
+    metric.update(NONE)
+    assert metric.compute() == (0, 0)
 
 
 def test_nothing_of_it_is_saved():

@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -9,20 +10,29 @@ from torch import nn
 from imagenet_ddp.learning.nets import make_net
 from imagenet_ddp.schema import ModelConfig
 
-# One of each family, with the side of its images in pixels.
+# One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
 FAMILIES = {
     "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64, "googlenet": 64,
     "inception_v3": 299, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64,
-    "regnet_y_400mf": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64, "swin_v2_t": 64,
+    "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64, "swin_v2_t": 64,
     "vgg11": 64, "vit_b_16": 224, "wide_resnet50_2": 64,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors, and several threads only wait for each other on a machine with other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def model(**more: Any) -> dict[str, Any]:
     return {**asdict(ModelConfig()), **more}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES])
 def test_every_family_gives_logits_of_the_right_width(name: str):
     with torch.device("meta"):  # shapes only
         net = make_net(model(name=name), 7, 0).train()
@@ -31,11 +41,11 @@ def test_every_family_gives_logits_of_the_right_width(name: str):
     assert logits.shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "googlenet"])
-def test_a_net_computes(name: str):
-    net = make_net(model(name=name), 3, 0).train()
-    logits = net(torch.randn(4, 3, 64, 64).to(memory_format=torch.channels_last))
-    assert logits.shape == (4, 3)
+def test_a_net_computes():
+    net = make_net(model(name="resnet18"), 3, 0).train()
+    logits = net(torch.randn(2, 3, 48, 48).to(memory_format=torch.channels_last))
+    assert logits.shape == (2, 3)
+    assert logits.isfinite().all()
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in net.parameters())
 

@@ -31,7 +31,7 @@ def optim(**more: Any) -> dict[str, Any]:
         ({"name": "cosine", "warmup_epochs": 6}, 90, {0: 0, 3: 0.5, 6: 1, 34: COS_60, 48: 0.5, 90: 0}),
         ({"name": "linear"}, 10, {0: 1, 2.5: 0.75, 5: 0.5, 10: 0}),
         ({"name": "linear", "final_fraction": 0.2, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 0.6, 10: 0.2, 12: 0.2}),
-        ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 10: 0}),
+        ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 9.9: 0.99}),
     ],
 )
 def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):

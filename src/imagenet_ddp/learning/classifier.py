@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,7 +63,9 @@ class Classifier(L.LightningModule):
         for group, peak in zip(self.trainer.optimizers[0].param_groups, self._peak_lrs, strict=True):
             group["lr"] = peak * factor
         # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
-        seed = (self._seed << 40) + (self.global_rank << 32) + self.trainer.fit_loop.epoch_loop.total_batch_idx
+        parts = (self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
+        # hashed, because the CPU's generator takes only the lower 32 bits of a seed
+        seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)

@@ -1,0 +1,51 @@
+"""The README's first command, and the figures its recipes promise. Minutes on two cores."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+
+@pytest.mark.slow
+def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
+    """No option, nothing to download: the generated set to a top-1 of 0.90."""
+    result = run("train", timeout_s=900, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    (folder,) = (tmp_path / "runs/shapes_resnet18").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["best/val/top1"] >= 0.90
+    assert f"Run folder: {folder.relative_to(tmp_path)}" in result.stdout
+    for command in ("data=imagenet", "data=stl10", "data=imagefolder"):
+        assert command in result.stdout, "it says how to go on"
+    assert result.stdout.rstrip().endswith("500 of 500 validation images, each once.")
+    assert "\r" not in result.stdout + result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+    assert (folder / "curves.png").stat().st_size > 20_000
+
+
+@pytest.mark.slow
+def test_quick_recipe_on_real_images(run: Run, shared_data: Path, tmp_path: Path) -> None:
+    """Ten classes of Tiny-ImageNet: 0.60 within 250 CPU-seconds."""
+    options = ["experiment=quick", "data=imagefolder", f"data.root={shared_data / 'tiny10'}", "hydra.run.dir=r"]
+    result = run("train", *options, timeout_s=900)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert summary["best/val/top1"] >= 0.60
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 250
+
+
+@pytest.mark.slow
+def test_an_epoch_of_natural_photographs(run: Run, shared_data: Path, tmp_path: Path) -> None:
+    """224 pixels, 100 classes, files of natural size, class names by WordNet id."""
+    options = [
+        "data=imagenet",
+        f"data.root={shared_data / 'imagenet-real'}",
+        "trainer.max_epochs=1",
+        "data.batch_size=32",
+    ]
+    result = run("train", *options, "hydra.run.dir=r", timeout_s=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert (summary["num_train_images"], summary["num_val_images"], summary["num_classes"]) == (461, 100, 100)
+    assert summary["epochs"] == 1

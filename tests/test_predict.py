@@ -1,0 +1,87 @@
+"""python -m imagenet_ddp.predict and evaluate on a checkpoint that was trained here."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run, clean_environ, write_images
+
+FAST = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
+
+
+@pytest.fixture(scope="module")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
+    folder = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "-m", "imagenet_ddp.train", *FAST, f"data.root={tree}", "hydra.run.dir=r"]
+    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "r/checkpoints/best.ckpt"
+
+
+@pytest.mark.slow
+def test_predictions_agree_with_the_evaluation(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
+    result = run("predict", f"checkpoint={trained}", f"images={tree / 'val'}", "format=jsonl", "out=p.jsonl")
+    assert result.returncode == 0, result.stderr
+    assert "11 images to p.jsonl, 0 of them could not be read." in result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    hits = sum(row["classes"][0]["name"] == Path(row["path"]).parent.name for row in rows)
+    for row in rows:
+        assert len(row["classes"]) == 3  # of three classes, not five
+        assert sum(found["probability"] for found in row["classes"]) == pytest.approx(1, abs=1e-4)
+
+    result = run("evaluate", f"checkpoint={trained}", "hydra.run.dir=e")
+    assert result.returncode == 0, result.stderr
+    evaluation = json.loads((tmp_path / "e/evaluation.json").read_text())
+    assert evaluation["val/top1"] == pytest.approx(hits / 11, abs=1e-6)
+    assert hits >= 8, "the classes are easy: the test means nothing where nothing was learned"
+
+
+@pytest.mark.slow
+def test_classes_are_matched_by_name(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
+    """A folder without the first class: positions differ, names do not."""
+    shutil.copytree(tree / "val", tmp_path / "less/val", ignore=shutil.ignore_patterns("cat"))
+    result = run("evaluate", f"checkpoint={trained}", "data=imagefolder", "data.root=less", "hydra.run.dir=e")
+    assert result.returncode == 0, result.stderr
+    less = json.loads((tmp_path / "e/evaluation.json").read_text())
+    result = run("predict", f"checkpoint={trained}", "images=less/val", "format=jsonl")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    hits = sum(row["classes"][0]["name"] == Path(row["path"]).parent.name for row in rows)
+    assert less["num_val_images"] == len(rows) == 7
+    assert less["val/top1"] == pytest.approx(hits / 7, abs=1e-6)
+
+    write_images(tmp_path / "foreign/val", {"cat": 2, "zebra": 2})
+    result = run("evaluate", f"checkpoint={trained}", "data=imagefolder", "data.root=foreign")
+    assert result.returncode == 2
+    assert "zebra" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(tree / "val/cat", tmp_path / "some")
+    (tmp_path / "some/empty.jpg").touch()
+    (tmp_path / "some/text.png").write_text("no image")
+    (tmp_path / "some/notes.txt").write_text("left out by its extension")
+    result = run("predict", f"checkpoint={trained}", "images=some", "top_k=2", "data.batch_size=2")
+    assert result.returncode == 0, result.stderr
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert list(rows[0]) == ["path", "class_1", "probability_1", "class_2", "probability_2", "error"]
+    errors = {Path(row["path"]).name: row["error"] for row in rows}
+    assert errors.pop("empty.jpg") == "the file is empty"
+    assert errors.pop("text.png") == "it is no image of a known format"
+    assert len(errors) == 4
+    assert set(errors.values()) == {""}
+    assert "6 images, 2 of them could not be read." in result.stderr
+
+    one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
+    assert len(one.stdout.splitlines()) == 3
+    result = run("predict", "checkpoint=some/empty.jpg", "images=some")
+    assert result.returncode == 2
+    assert "checkpoint" in result.stderr
+    assert "Traceback" not in result.stderr
