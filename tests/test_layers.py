@@ -19,12 +19,12 @@ PROJECT = "imagenet_ddp"
 GROUND = {"", "schema", "trainer_keys"}  # "": the package itself, which holds the version
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
-ASSEMBLY = {"check": set(), "build": set(), "worker": {"build"}, "session": {"check"}}
+ASSEMBLY = {"compose": set(), "check": {"compose"}, "build": set(), "worker": {"build"}, "session": {"check"}}
 COMMANDS = {"train", "evaluate", "predict"}
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
-EARLY = ["schema", "trainer_keys", "check", "session", "worker", "data.shapes", "distributed.rendezvous"]
+EARLY = ["schema", "trainer_keys", "compose", "check", "session", "worker", "data.shapes", "distributed.rendezvous"]
 EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
 
 

@@ -19,7 +19,7 @@ def test_each_job_has_the_world_it_asked_for(run: Run, tree: Path, tmp_path: Pat
     folders = [tmp_path / f"seen{number}" for number in (1, 2)]
     options = [*SHORT, f"data.root={tree}", f"trainer.devices={order}", "hydra.sweep.dir=s"]
     more = probe(tmp_path / "seenDEVICES")
-    more[-1] = f"+callbacks.probe.folder='{tmp_path}/seen'${{trainer.devices}}"
+    more[-1] = f"+callbacks.probe.folder='{tmp_path}/seen${{trainer.devices}}'"
     result = run("train", "-m", *options, *more, PYTHONPATH=PROBES)
     assert result.returncode == 0, result.stdout + result.stderr
     for number, devices in enumerate(order.split(",")):
