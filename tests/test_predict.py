@@ -30,7 +30,7 @@ def test_predictions_agree_with_the_evaluation(run: Run, tree: Path, trained: Pa
     assert result.returncode == 0, result.stderr
     assert "11 images to p.jsonl, 0 of them could not be read." in result.stderr
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    hits = sum(row["classes"][0]["name"] == Path(row["path"]).parent.name for row in rows)
+    hits = sum(row["classes"][0]["class"] == Path(row["path"]).parent.name for row in rows)
     for row in rows:
         assert len(row["classes"]) == 3  # of three classes, not five
         assert sum(found["probability"] for found in row["classes"]) == pytest.approx(1, abs=1e-4)
@@ -51,7 +51,7 @@ def test_classes_are_matched_by_name(run: Run, tree: Path, trained: Path, tmp_pa
     less = json.loads((tmp_path / "e/evaluation.json").read_text())
     result = run("predict", f"checkpoint={trained}", "images=less/val", "format=jsonl")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
-    hits = sum(row["classes"][0]["name"] == Path(row["path"]).parent.name for row in rows)
+    hits = sum(row["classes"][0]["class"] == Path(row["path"]).parent.name for row in rows)
     assert less["num_val_images"] == len(rows) == 7
     assert less["val/top1"] == pytest.approx(hits / 7, abs=1e-6)
 

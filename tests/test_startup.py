@@ -6,7 +6,7 @@ import pytest
 from conftest import Run
 
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics"}
-# Seen on a quiet core: 0.4 s. Far above it, because a test machine may be busy; what makes it fast is tested strictly.
+# CPU time is 0.4 to 1.1 s. Far above it, for a busy test machine; what makes it fast is tested strictly.
 LIMIT_S = 3.0
 
 QUICK = [

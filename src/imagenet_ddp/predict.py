@@ -104,7 +104,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """One object per line: path, classes (name, label, probability), error (null where there is none)."""
+    """One object per line: path, classes (class, label, probability), error (null where there is none)."""
 
     def __init__(self, stream: IO[str], top_k: int):
         self._stream = stream

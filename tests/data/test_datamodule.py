@@ -36,8 +36,10 @@ def test_validation_is_in_order_and_counts_each_image_once_over_the_ranks(tree: 
 
 
 def test_validation_is_not_filled_up_beyond_one(tree: Path):
-    ranks = [list(make(tree, world_size=3, rank=rank, val_batch_size=1).val_dataloader()) for rank in range(3)]
-    assert [[(len(b["index"]), b["num_counted"]) for b in batches][-1] for batches in ranks] == [(1, 1), (1, 1), (1, 0)]
+    for batch_size, expected in ((2, [(2, 2), (2, 2), (1, 1)]), (1, [(1, 1), (1, 1), (1, 0)])):
+        ranks = [make(tree, world_size=3, rank=rank, val_batch_size=batch_size) for rank in range(3)]
+        last = [list(data.val_dataloader())[-1] for data in ranks]
+        assert [(len(batch["index"]), batch["num_counted"]) for batch in last] == expected
 
 
 def test_validation_may_have_a_batch_size_of_its_own(tree: Path):
@@ -116,3 +118,14 @@ def test_without_a_trainer_there_is_one_rank(tree: Path):
     data = make(tree)
     data.trainer = None
     assert len(counted(list(data.val_dataloader()))) == 11
+
+
+def test_closing_ends_the_loader_processes(tree: Path):
+    data = make(tree, num_workers=1)
+    workers = []
+    for loader in (data.train_dataloader(), data.val_dataloader()):
+        next(iter(loader))
+        workers += loader._iterator._workers  # type: ignore[union-attr]
+    assert [worker.is_alive() for worker in workers] == [True, True]
+    data.close()
+    assert [worker.is_alive() for worker in workers] == [False, False]

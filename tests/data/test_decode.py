@@ -117,7 +117,7 @@ def test_the_limit_does_not_hang_on_pillows(odd: Path, monkeypatch: pytest.Monke
 def test_pixels_are_pillows(
     odd: Path, read_by_pillow: dict[str, bool], monkeypatch: pytest.MonkeyPatch, without_torchvision: bool
 ):
-    """Also says that nothing turns an image by its EXIF orientation: a square one would differ, others have another shape."""
+    """So nothing turns an image by its EXIF orientation: a square one would differ, others have another shape."""
     if without_torchvision:
         monkeypatch.setattr(module, "decode_jpeg", None)
     for name, readable in read_by_pillow.items():

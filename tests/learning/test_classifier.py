@@ -146,8 +146,8 @@ def validated(classifier: Classifier, batches: list[dict[str, Any]]) -> dict[str
 
 # Logits of seven images over six classes; of the targets' places, 0, 0, 1, 4, 5, 0, 2.
 LOGITS = torch.tensor(
-    [[9, 5, 4, 3, 2, 1], [8, 5, 4, 3, 2, 1], [5, 9, 4, 3, 2, 1], [2, 9, 5, 4, 3, 1], [1, 9, 5, 4, 3, 2], [1, 2, 3, 4, 5, 9],
-     [4, 3, 2, 1, 9, 5]], dtype=torch.float32,
+    [[9, 5, 4, 3, 2, 1], [8, 5, 4, 3, 2, 1], [5, 9, 4, 3, 2, 1], [2, 9, 5, 4, 3, 1], [1, 9, 5, 4, 3, 2],
+     [1, 2, 3, 4, 5, 9], [4, 3, 2, 1, 9, 5]], dtype=torch.float32,
 )  # fmt: skip
 TARGETS = [0, 0, 0, 0, 0, 5, 0]
 
@@ -219,10 +219,10 @@ class Recorder(L.Callback):
         self.lrs: list[list[float]] = []
         self.vals: list[dict[str, float]] = []
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
         self.lrs.append([group["lr"] for group in trainer.optimizers[0].param_groups])
 
-    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
             self.vals.append({name: value.item() for name, value in trainer.callback_metrics.items()})
 

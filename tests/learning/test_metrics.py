@@ -26,7 +26,7 @@ def test_reset_forgets():
 
 
 def test_the_ranks_are_summed():
-    """Two ranks that both counted image 1: torchmetrics stacks their states and reduces them by this state's function."""
+    """Two ranks both counted image 1: torchmetrics stacks their states and reduces them by this state's function."""
     first, second = ImagesCounted(3), ImagesCounted(3)
     first.update(torch.tensor([0, 1]))
     second.update(torch.tensor([1, 2]))

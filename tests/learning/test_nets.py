@@ -12,10 +12,10 @@ from imagenet_ddp.schema import ModelConfig
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
 FAMILIES = {
-    "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64, "googlenet": 64,
-    "inception_v3": 299, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64,
-    "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64, "swin_v2_t": 64,
-    "vgg11": 64, "vit_b_16": 224, "wide_resnet50_2": 64,
+    "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64,
+    "googlenet": 64, "inception_v3": 299, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64,
+    "mobilenet_v3_small": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64,
+    "swin_v2_t": 64, "vgg11": 64, "vit_b_16": 224, "wide_resnet50_2": 64,
 }  # fmt: skip
 
 

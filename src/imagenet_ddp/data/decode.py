@@ -13,12 +13,11 @@ from torch import Tensor
 try:
     from torchvision.io import ImageReadMode, decode_jpeg
 except ImportError:  # announced: torchvision deprecates its decoders since 0.29
-    decode_jpeg = None
+    ImageReadMode = decode_jpeg = None
 
 MAX_PIXELS = (
     178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
 )
-
 TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
@@ -49,7 +48,7 @@ def decode(data: bytes, path: str) -> Tensor:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise UnreadableImage(path, TOO_BIG)
-            if image.format == "JPEG" and decode_jpeg is not None:
+            if image.format == "JPEG" and decode_jpeg is not None and ImageReadMode is not None:
                 # np.frombuffer would be read-only, which torch warns about
                 encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 return cast(Tensor, decode_jpeg(encoded, mode=ImageReadMode.RGB))

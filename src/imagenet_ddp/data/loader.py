@@ -73,7 +73,8 @@ class EpochLoader(DataLoader):
 
     def close(self) -> None:
         """End this loader's processes, if it has any."""
-        iterator, self._iterator = self._iterator, None
+        iterator: Any = self._iterator
+        self._iterator = None
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
 

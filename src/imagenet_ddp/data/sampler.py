@@ -22,7 +22,7 @@ class Key(NamedTuple):
     one."""
 
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     counts: bool
     step_images: int  # images that count in this step, over all ranks
 
