@@ -57,7 +57,7 @@ class Request:
 
 def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """argv: without the program's name. Raises ConfigError with every mistake."""
-    schema.register()  # here already, because --help composes too
+    schema.register(verb)  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], None, False, True)

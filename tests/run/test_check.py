@@ -16,6 +16,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "x.ckpt").touch()
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "last.ckpt").touch()
+    (tmp_path / "empty").mkdir()
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {},
         {"resume": "auto"},
         {"resume": "x.ckpt"},
+        {"resume": "run"},
         {"name": "a.b-c (1)"},
         {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
