@@ -86,6 +86,13 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     assert found["steps"] == 2 * -(-29 // (4 * ranks))
     assert sorted(path.name for path in (tmp_path / "r/logs").iterdir()) == [f"rank{rank}.log" for rank in range(ranks)]
 
+    # from an epoch's first step to its last, no collective but the reducer's own, which is not called from Python
+    lines = (tmp_path / "seen/collectives0.jsonl").read_text().splitlines()
+    calls = [called for epoch, _, called in map(json.loads, lines) if epoch == 1]
+    assert len(calls) > 1
+    assert calls[0] == calls[-1], "Lightning alone broadcasts a flag in every step"
+    assert ranks == 1 or calls[0], "between the epochs there are some: the count works"
+
     evaluated = {}
     checkpoint = f"checkpoint={tmp_path / 'r/checkpoints/last.ckpt'}"
     for world in {1, ranks}:
@@ -188,7 +195,7 @@ def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Pat
     trouble = probe(tmp_path / "seen", what="signal", step=3, slow_s=0.2)
     assert run("train", *options, "hydra.run.dir=r", *trouble, PYTHONPATH=PROBES).returncode == 143
     before = seen(tmp_path / "seen")[0]
-    more = probe(tmp_path / "more")
+    more = probe(tmp_path / "more", what="nothing")
     result = succeeded(
         run("train", *options, "hydra.run.dir=r", "resume=auto", "trainer.devices=2", *more, PYTHONPATH=PROBES)
     )

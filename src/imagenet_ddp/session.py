@@ -208,7 +208,6 @@ OF_THIS_MACHINE = (
     "trainer.accelerator",
     "trainer.devices",
     "trainer.num_nodes",
-    "trainer.precision",
     "strategy",
     "cluster",
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
+import torch
 
 
 class Probe(L.Callback):
@@ -23,11 +24,37 @@ class Probe(L.Callback):
         self.in_validation, self.slow_s = in_validation, slow_s
         self.armed = only_job in str(folder) or not only_job
         self.steps = 0
+        self.collectives: list[str] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         pids = {"pid": os.getpid(), "parent": os.getppid()}
         (self.folder / f"pid{trainer.global_rank}.json").write_text(json.dumps(pids))
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self.steps == 1:  # from here on each call from Python to a collective is counted
+            for name in (
+                "broadcast",
+                "all_reduce",
+                "all_gather",
+                "barrier",
+                "all_gather_object",
+                "broadcast_object_list",
+            ):
+                self._count(name)
+        with (self.folder / f"collectives{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps([trainer.current_epoch, batch_idx, self.collectives]) + "\n")
+
+    def _count(self, name: str) -> None:
+        original = getattr(torch.distributed, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.collectives.append(name)
+            return original(*args, **kwargs)
+
+        setattr(torch.distributed, name, counted)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

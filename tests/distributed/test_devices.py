@@ -1,0 +1,62 @@
+"""Devices, threads and precision: the choice and its reason."""
+
+import pytest
+import torch
+
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.schema import ConfigError
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four GPUs, as far as counting goes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("asked", "found", "number"),
+    [("auto", 4, 4), (2, 2, 2), ("2", 2, 2), ([0, 3], [0, 3], 2), ("0,3", [0, 3], 2), ("3,", [3], 1), (-1, 4, 4)],
+)
+def test_gpus(asked: object, found: object, number: int) -> None:
+    local = devices.local_devices({"accelerator": "auto", "devices": asked})
+    assert local == found
+    assert devices.count(local) == number
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("asked", [5, [0, 4]])
+def test_gpus_that_are_not_there(asked: object) -> None:
+    with pytest.raises(ConfigError, match=r"but torch finds 4 .*HINT: trainer.devices=4"):
+        devices.local_devices({"accelerator": "gpu", "devices": asked})
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_gpu() -> None:
+    assert devices.accelerator("auto") == "cpu"
+    assert devices.local_devices({"accelerator": "auto", "devices": "auto"}) == 1
+    assert devices.local_devices({"accelerator": "cpu", "devices": 3}) == 3
+    for asked in ("gpu", "cuda"):
+        with pytest.raises(ConfigError, match=f"trainer.accelerator={asked} expects a GPU"):
+            devices.accelerator(asked)
+
+
+def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
+    assert devices.choose_precision("auto", "cpu")[0] == "bf16-mixed"
+    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
+    assert devices.choose_precision("auto", "cpu")[0] == "32-true"
+    assert devices.choose_precision("16-mixed", "cpu") == ("16-mixed", "as set")
+
+
+def test_threads_depend_on_the_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [devices.choose_num_threads("auto", ranks) for ranks in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    assert devices.choose_num_threads(5, 2) == 5

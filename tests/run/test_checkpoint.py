@@ -1,0 +1,59 @@
+"""A checkpoint is written whole or not at all, and only ours is read."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagenet_ddp.run.checkpoint import FORMAT, KEY, AtomicCheckpointIO, _same_file, read
+from imagenet_ddp.schema import ConfigError
+
+
+def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    io, path = AtomicCheckpointIO(), tmp_path / "checkpoints/last.ckpt"
+    io.save_checkpoint({"step": 1}, path)
+
+    def full(checkpoint: object, file: object) -> None:
+        file.write(b"half")  # type: ignore[attr-defined]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        io.save_checkpoint({"step": 2}, path)
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
+
+
+def test_best_stays_when_last_goes_on(tmp_path: Path) -> None:
+    io, last, best = AtomicCheckpointIO(), tmp_path / "last.ckpt", tmp_path / "best.ckpt"
+    io.save_checkpoint({"step": 1}, last)
+    _same_file(last, best)
+    io.save_checkpoint({"step": 2}, last)
+    assert torch.load(best, weights_only=True) == {"step": 1}
+    _same_file(last, best)
+    assert torch.load(best, weights_only=True) == {"step": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no such file"),
+        (b"", "cannot be read as one"),
+        (b"PK\x03\x04 broken zip", "cannot be read as one"),
+        ({"state_dict": {}}, "another program's"),
+        ([1, 2], "another program's"),
+        ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
+        ({KEY: {"format": FORMAT}, "evil": os.system}, "cannot be read as one"),
+    ],
+)
+def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:
+    path = tmp_path / "x.ckpt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(ConfigError, match=said) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "HINT:" in str(caught.value)

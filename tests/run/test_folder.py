@@ -1,0 +1,73 @@
+"""Run folders: made once, found again."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.run.folder import find_resume, make_given, make_new, remove_if_empty
+from imagenet_ddp.schema import ConfigError
+
+
+def test_many_at_once_have_one_each(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: make_new(tmp_path / "runs/n/12-00-00"), range(20)))
+    assert len(set(folders)) == 20
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    assert make_given(tmp_path / "mine") == tmp_path / "mine"
+    (tmp_path / "mine/config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"holds a run\. HINT: resume=auto"):
+        make_given(tmp_path / "mine")
+
+
+def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = make_new(Path("runs/n/1"))
+    remove_if_empty(folder.resolve())
+    assert list(tmp_path.iterdir()) == []
+    make_new(Path("runs/n/1"))
+    remove_if_empty(make_new(Path("runs/n/2")).resolve())
+    assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
+
+
+def finished(folder: Path, age: int, epochs: int | None) -> Path:
+    """A run folder; epochs None: not finished. Higher age: older."""
+    checkpoint = folder / "checkpoints/last.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    os.utime(checkpoint, (1_000_000 - age, 1_000_000 - age))
+    if epochs is not None:
+        (folder / "summary.json").write_text(json.dumps({"finished": True, "epochs": epochs}))
+    return checkpoint
+
+
+def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
+    runs = tmp_path / "runs/n"
+    assert "no run in" in find_resume("auto", None, runs).sentence
+    done = finished(runs / "a", 1, 3)
+    assert "are finished, a fresh start" in find_resume("auto", None, runs).sentence
+    finished(runs / "b", 30, None)
+    newer = finished(runs / "c", 20, None)
+    found = find_resume("auto", None, runs)
+    assert (found.folder, found.checkpoint) == (runs / "c", newer)
+    assert "the newest unfinished run" in found.sentence
+
+    found = find_resume("auto", runs / "a", runs)
+    assert (found.checkpoint, found.finished_epochs) == (done, 3)
+    assert find_resume("auto", tmp_path / "new", runs).checkpoint is None
+
+
+def test_a_path(tmp_path: Path) -> None:
+    checkpoint = finished(tmp_path / "r", 0, None)
+    for asked in (tmp_path / "r", checkpoint):
+        found = find_resume(str(asked), None, tmp_path)
+        assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
+    with pytest.raises(ConfigError, match="is no file"):
+        find_resume(str(tmp_path), None, tmp_path)
