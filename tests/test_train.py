@@ -149,7 +149,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
 
 
 def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--master_port=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
     command += ["-m", "imagenet_ddp.train", *options]
     return succeeded(subprocess.run(command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=240))
 
