@@ -27,7 +27,9 @@ ASSEMBLY = {
     "build": set(),
     "announce": {"build"},
     "predictor": {"build"},
-    "worker": {"announce", "build"},
+    "training": {"announce", "build"},
+    "evaluation": {"build"},
+    "worker": {"build", "evaluation", "training"},
     "session": {"check", "merge"},
 }
 COMMANDS = {"train", "evaluate", "predict"}

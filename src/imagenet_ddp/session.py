@@ -126,12 +126,9 @@ def agree(make: Callable[[], Job], place: Place | None, timeout_s: float) -> Job
     """Rank 0's decision on every rank that a launcher started: one folder for all, whatever the clocks say."""
     if place is None or place.world_size == 1:
         return make()
-    from torch.distributed import PrefixStore
-
     from imagenet_ddp.distributed.store import connect, exchange
 
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"imagenet_ddp/{attempt}", connect(place, timeout_s))
+    store = connect(place, timeout_s)
     mine = None
     if place.rank == 0:
         try:

@@ -23,6 +23,7 @@ class Place:
     port: int | None = None
     store_is_served: bool = True  # by the launcher; False: rank 0 must serve it
     source: str = "one process"
+    attempt: int = 0  # torchrun --max-restarts starts all workers again, with the same store
 
     def sentence(self) -> str:
         """One line for the start of the log."""
@@ -58,6 +59,7 @@ def launched_place(environ: Mapping[str, str]) -> Place | None:
         port=int(environ.get("MASTER_PORT", DEFAULT_PORT)),
         store_is_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         source=_source(environ),
+        attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
     )
 
 

@@ -3,20 +3,21 @@
 import functools
 from datetime import timedelta
 
-from torch.distributed import TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from imagenet_ddp.distributed.rendezvous import Place
 from imagenet_ddp.schema import ConfigError
 
 
-def connect(place: Place, timeout_s: float) -> TCPStore:
-    """A connection of its own at each call: a client that waits blocks every other user of it. Where no launcher
-    serves the store, rank 0's process does, from the first call to its end."""
+def connect(place: Place, timeout_s: float) -> Store:
+    """Keys are this attempt's own, where a launcher starts the workers anew after a failure. A connection of its own
+    at each call: a client that waits blocks every other user of it. Where no launcher serves the store, rank 0's
+    process does, from the first call to its end."""
     assert place.address and place.port
     try:
         if not place.store_is_served and place.rank == 0:
             _serve(place.address, place.port, place.world_size)
-        return TCPStore(
+        client = TCPStore(
             place.address,
             place.port,
             place.world_size,
@@ -24,6 +25,7 @@ def connect(place: Place, timeout_s: float) -> TCPStore:
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
+        return PrefixStore(f"imagenet_ddp/{place.attempt}", client)
     except Exception as error:  # torch raises DistNetworkError, DistStoreError or plain RuntimeError, by the cause
         raise ConfigError(
             f"rank {place.rank} of {place.world_size} expects to meet the others at {place.address}:{place.port} "
@@ -37,7 +39,7 @@ def _serve(address: str, port: int, world_size: int) -> TCPStore:
     return TCPStore(address, port, world_size, is_master=True, wait_for_workers=False)
 
 
-def exchange(store: TCPStore, place: Place, key: str, value: str | None, timeout_s: float) -> str:
+def exchange(store: Store, place: Place, key: str, value: str | None, timeout_s: float) -> str:
     """What rank 0 gave as value, on every rank."""
     if place.rank == 0:
         assert value is not None

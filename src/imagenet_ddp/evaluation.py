@@ -1,0 +1,67 @@
+"""An evaluation in one process: a checkpoint against validation images, each counted once over all ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from imagenet_ddp import build
+from imagenet_ddp.build import World
+from imagenet_ddp.data.sources import check_classes
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.run import record
+from imagenet_ddp.run.checkpoint import KEY, read
+from imagenet_ddp.run.log import Log
+
+
+def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
+    """The top-1, a fraction; evaluation.json in run_dir has the rest."""
+    place = world.place
+    log = Log(run_dir / "logs", place.rank)
+    log.take_over()
+    torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    stored = read(checkpoint)
+    classes = stored[KEY]["classes"]
+    data = build.make_data(config, world, need_train=False)
+    data.remap_targets(check_classes(data.source, classes, str(checkpoint)))
+    num_images = len(data.val_images)
+    classifier = build.make_classifier(config, len(classes), num_images, 1)
+    classifier.load_state_dict(stored["state_dict"])
+    trainer = build.make_trainer(config, world, [], run_dir)
+    log.say(place.sentence())
+    log.say(
+        f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
+        f" on {num_images} validation images of {len(data.source.classes)} classes"
+        f" at {config['data']['image_size']} pixels, precision {trainer.precision}."
+    )
+    try:
+        trainer.validate(classifier, datamodule=data, verbose=False)
+    finally:
+        data.close()
+    metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
+    counted = classifier.counted.compute()
+    if place.rank == 0:
+        summary = {
+            **metrics,
+            "num_val_images": counted[0],
+            "num_classes": len(data.source.classes),
+            "world_size": place.world_size,
+            "num_devices": place.world_size,
+            "num_nodes": place.num_nodes,
+            "precision": trainer.precision,
+            "checkpoint": str(checkpoint.resolve()),
+            "epochs": stored[KEY]["epoch"] + 1,
+            **record.circumstances(command),
+        }
+        record.write_config(run_dir, config)
+        record.write_json(run_dir / "evaluation.json", summary)
+    log.say(
+        f"top-1 {100 * metrics['val/top1']:.2f} % | top-{classifier.top_k} {100 * metrics['val/top5']:.2f} %"
+        f" | loss {metrics['val/loss']:.4f}"
+    )
+    log.say(f"Written to {run_dir / 'evaluation.json'}")
+    log.say(record.counted_sentence(counted, num_images))
+    log.close()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return metrics["val/top1"]

@@ -1,0 +1,120 @@
+"""A training run in one process, from the config to the last line of its log."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from imagenet_ddp import build
+from imagenet_ddp.announce import start_lines
+from imagenet_ddp.build import World
+from imagenet_ddp.run import record
+from imagenet_ddp.run.checkpoint import KEY, read
+from imagenet_ddp.run.log import Log
+from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.run.stop import Stopped
+from imagenet_ddp.schema import ConfigError
+
+NEXT_STEPS = (
+    "These were generated images. Go on with your own, with STL-10, or with ImageNet:",
+    "  python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
+    "  python -m imagenet_ddp.train data=stl10",
+    "  python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
+)
+
+
+def run(
+    config: dict[str, Any],
+    world: World,
+    run_dir: Path,
+    checkpoint: str | None,
+    said: list[str],
+    command: str,
+    signals: Signals,
+) -> float | None:
+    """The highest val/top1, a fraction; None without validation. Raises Stopped where the run was asked to stop."""
+    place = world.place
+    log = Log(run_dir / "logs", place.rank)
+    log.take_over()
+    for line in said:
+        log.say(line)
+    job = build.make_run(config, world, run_dir, log, signals, {"command": command})
+    num_train, num_val = len(job.data.train_images), len(job.data.val_images)
+    if checkpoint is not None:
+        _must_continue(job, checkpoint)
+    for line in start_lines(config, world, job.data, job.global_batch_size):
+        log.say(line)
+    if place.rank == 0:
+        (run_dir / "summary.json").unlink(missing_ok=True)
+        record.write_config(run_dir, config)
+    try:
+        job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
+    except Stopped:
+        epoch, step = job.trainer.current_epoch, job.trainer.global_step
+        log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
+        log.say(f"Go on with: python -m imagenet_ddp.train resume={job.saver.last_path}")
+        raise
+    finally:
+        job.agreement.end()
+        job.data.close()
+    train_s, train_cpu_s = job.meters.times(job.trainer)
+    best = job.saver.best_top1
+    if place.rank == 0:
+        source, meters, metrics = job.data.source, job.meters, job.trainer.callback_metrics
+        summary = {
+            **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
+            "best/val/top1": best,
+            "best_epoch": job.saver.best_epoch if best is not None else None,
+            "num_val_images": job.record.counted[0],
+            "num_train_images": num_train,
+            "num_classes": len(source.classes),
+            "world_size": place.world_size,
+            "num_devices": place.world_size,
+            "num_nodes": place.num_nodes,
+            "global_batch_size": job.global_batch_size,
+            "epochs": job.trainer.current_epoch,
+            "steps": job.trainer.global_step,
+            "images_per_s": round(meters.all_images / meters.all_batch_s, 2) if meters.all_batch_s else None,
+            "data_wait_frac": round(meters.all_data_s / meters.all_batch_s, 4) if meters.all_batch_s else None,
+            "train_s": round(train_s, 2),
+            "train_cpu_s": round(train_cpu_s, 2),
+            "precision": job.trainer.precision,
+            "seed": config["seed"],
+            "num_parameters": sum(parameter.numel() for parameter in job.classifier.net.parameters()),
+            "finished": True,
+            **record.circumstances(command),
+        }
+        record.write_json(run_dir / "summary.json", summary)
+        job.record.draw(job.classifier.top_k)
+    if best is not None:
+        log.say(f"Best val top-1 {100 * best:.2f} % (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
+    log.say(f"Run folder: {run_dir}")
+    if config["data"]["name"] == "shapes":
+        for line in NEXT_STEPS:
+            log.say(line)
+    if job.record.counted[0]:
+        log.say(record.counted_sentence(job.record.counted, num_val))
+    log.close()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return best
+
+
+def _must_continue(job: build.Run, checkpoint: str) -> None:
+    """The images that lie there are those of the checkpoint."""
+    stored = read(Path(checkpoint))[KEY]
+    found = job.data.source.classes
+    if stored["classes"] != found:
+        differing = sorted(set(stored["classes"]) ^ set(found))[:5]
+        raise ConfigError(
+            f"the data's classes are expected to be the {len(stored['classes'])} of {checkpoint}, but are"
+            f" {len(found)},"
+            f" differing in {', '.join(differing)}. HINT: point data.root to the images this run began with,"
+            " or start a new run."
+        )
+    if stored["num_train_images"] != len(job.data.train_images):
+        raise ConfigError(
+            f"the data is expected to have {stored['num_train_images']} training images as when {checkpoint} was"
+            f" written, but has {len(job.data.train_images)}. HINT: point data.root to the images this run began with,"
+            " or start a new run."
+        )
