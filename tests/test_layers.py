@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
-GROUND = {"", "schema", "trainer_keys"}  # "": the package itself, which holds the version
+GROUND = {"", "schema", "targets", "trainer_keys"}  # "": the package itself, which holds the version
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {

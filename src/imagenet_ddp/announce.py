@@ -36,7 +36,8 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
         if optim["reference_batch"]
         else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
-        f"Device: {_device_words(kind)}, {threads} threads per process. Precision: {precision}, {why_precision}.",
+        f"Device: {_device_words(kind)}, {threads} threads per process (cluster.num_threads)."
+        f" Precision: {precision}, {why_precision}.",
         f"Loader: {workers} workers per process ({why_workers}).",
         *source.notes,
     ]
@@ -48,8 +49,8 @@ def _data_line(data: ImageData, config: Config) -> str:
     if len(source.classes) < 5:
         few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}."
     return (
-        f"Data: {config['data']['name']}, {len(data.train_images)} training and {len(data.val_images)}"
-        f" validation images of {len(source.classes)} classes.{few}"
+        f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
+        f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{few}"
     )
 
 

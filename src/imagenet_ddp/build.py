@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from hydra.utils import instantiate
 from torch.distributed import Store
 
 from imagenet_ddp import __version__
@@ -30,6 +29,7 @@ from imagenet_ddp.run.progress import Progress
 from imagenet_ddp.run.record import Record
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.run.stop import Agreement, StopInTraining, StopInValidation
+from imagenet_ddp.targets import make
 
 Config = Mapping[str, Any]
 
@@ -67,7 +67,7 @@ def make_data(config: Config, world: World, *, need_train: bool = True) -> Image
 
 def make_classifier(config: Config, num_classes: int, num_val_images: int, global_batch_size: int) -> Classifier:
     return Classifier(
-        make_net(config["model"], num_classes, config["seed"]),
+        make_net(config["model"], num_classes, config["seed"], config["data"]["image_size"]),
         num_classes,
         num_val_images,
         make_optimizer=partial(make_optimizer, config["optim"], lr=scaled_lr(config["optim"], global_batch_size)),
@@ -92,13 +92,23 @@ def make_trainer(config: Config, world: World, callbacks: list[L.Callback], run_
         strategy=make_strategy(config["strategy"], place.world_size, world.store),
         plugins=[PlaceEnvironment(place), AtomicCheckpointIO()],
         callbacks=callbacks,
-        logger=[instantiate(node) for node in config["logger"].values()] or False,
+        logger=_named(config, "logger") or False,
         use_distributed_sampler=False,  # ours are made for the trainer's rank and world
         enable_checkpointing=False,  # Saver's part
         enable_progress_bar=False,  # Progress' part
         enable_autolog_hparams=False,
         default_root_dir=run_dir,
     )
+
+
+def _named(config: Config, group: str) -> list[Any]:
+    """The objects of a group of name -> {_target_: ..., arguments}; null switches one off."""
+    made = []
+    for name, node in config[group].items():
+        if node is not None:
+            arguments = {key: value for key, value in node.items() if key != "_target_"}
+            made.append(make(f"{group}.{name}._target_", node["_target_"], arguments))
+    return made
 
 
 def make_run(
@@ -136,7 +146,7 @@ def make_run(
         meters,
         StopInValidation(agreement, saver.save_stopped),
         progress,
-        *(instantiate(node) for node in config["callbacks"].values()),
+        *_named(config, "callbacks"),
         record,
         saver,
         StopInTraining(agreement, saver.save_stopped),

@@ -35,7 +35,9 @@ def _evaluate(request: check.Request) -> float | None:
     place = launched_place(os.environ)
     num_local = place.local_world_size if place else devices.count(devices.local_devices(config["trainer"]))
     job = session.agree(
-        lambda: session.Job(config, session.new_folder(request), checkpoint), place, config["cluster"]["timeout_s"]
+        lambda: session.Job(config, session.new_folder(request, config["name"]), checkpoint),
+        place,
+        config["cluster"]["timeout_s"],
     )
     arguments = (config, str(job.run_dir), str(checkpoint), session.command("evaluate", sys.argv[1:]))
     try:
@@ -44,8 +46,8 @@ def _evaluate(request: check.Request) -> float | None:
             session.in_folder(request.argv, "hydra.run.dir", job.run_dir),
             lambda _: session.run(worker.evaluate, arguments, config, num_local, own_processes=False),
         )
-    except ConfigError:
-        folder.remove_if_empty(job.run_dir)
+    except (ConfigError, WorkersFailedError) as error:
+        folder.remove_refused(job.run_dir, error)
         raise
 
 

@@ -12,6 +12,7 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, read
 from imagenet_ddp.run.log import Log
+from imagenet_ddp.run.progress import loss_words
 
 
 def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
@@ -57,7 +58,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         record.write_json(run_dir / "evaluation.json", summary)
     log.say(
         f"top-1 {100 * metrics['val/top1']:.2f} % | top-{classifier.top_k} {100 * metrics['val/top5']:.2f} %"
-        f" | loss {metrics['val/loss']:.4f}"
+        f" | loss {loss_words(metrics['val/loss'])}"
     )
     log.say(f"Written to {run_dir / 'evaluation.json'}")
     log.say(record.counted_sentence(counted, num_images))

@@ -55,7 +55,7 @@ class Predictor:
 
 def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> Predictor:
     """contents, state_dict: of the checkpoint. Computes in fp32: a few images need no speed."""
-    net = make_net(config["model"], len(contents["classes"]), 0)
+    net = make_net(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
     prefix = "net."
     net.load_state_dict(
         {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}

@@ -53,7 +53,8 @@ def typed_value(request: check.Request, key: str) -> str | None:
 
 def command(verb: str, argv: list[str]) -> str:
     """As typed, ready to paste."""
-    return f"python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+    uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in os.environ else ""
+    return f"{uv}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
 def decide(request: check.Request, environ: Mapping[str, str]) -> Job:
@@ -74,7 +75,7 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
-    merged = merge(stored, config, request.typed)
+    merged = merge(stored, config, request.typed, TYPED_ONLY)
     if mistakes := check.semantic(merged, environ, "train"):
         raise ConfigError(mistakes)
     resolved = plain(merged)
@@ -92,8 +93,8 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     run_dir = found.folder or new_folder(request)
     if found.finished_epochs is not None and epochs is not None and found.finished_epochs >= epochs:
         sentence = (
-            f"{run_dir} is finished: {found.finished_epochs} of {epochs} epochs. "
-            f"HINT: trainer.max_epochs={2 * epochs} goes on with it."
+            f"{run_dir} is finished: {found.finished_epochs} epochs of {epochs}. "
+            f"HINT: trainer.max_epochs={2 * found.finished_epochs} goes on with it."
         )
         return Job(resolved, run_dir, said=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
@@ -193,12 +194,18 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
 
 
-def new_folder(request: check.Request) -> Path:
-    """The folder of a run that begins: the one typed, or a new one by name and time."""
+def new_folder(request: check.Request, name: str | None = None) -> Path:
+    """The folder of a run that begins: the one typed, or a new one by name and time. name: of the run, where a
+    checkpoint knows better than the command line."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
-    return folder.make_given(wanted) if typed_value(request, "hydra.run.dir") else folder.make_new(wanted)
+    if typed_value(request, "hydra.run.dir"):
+        return folder.make_given(wanted)
+    return folder.make_new(wanted.parent.with_name(name) / wanted.name if name else wanted)
 
+
+# Whose code may run is the word of the person who types, never of a file from elsewhere.
+TYPED_ONLY = ("allow_targets",)
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
@@ -207,6 +214,8 @@ OF_THIS_MACHINE = (
     "trainer.num_nodes",
     "strategy",
     "cluster",
+    "callbacks",
+    "logger",
 )
 
 
@@ -216,7 +225,7 @@ def from_checkpoint(request: check.Request, checkpoint: Path, environ: Mapping[s
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(checkpoint)[KEY]
-    merged = merge(stored["config"], request.configs[0], request.typed, OF_THIS_MACHINE)
+    merged = merge(stored["config"], request.configs[0], request.typed, (*OF_THIS_MACHINE, *TYPED_ONLY))
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value

@@ -48,8 +48,9 @@ def _single(request: check.Request) -> float | None:
 
     try:
         return session.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
-    except ConfigError:
-        folder.remove_if_empty(job.run_dir)
+    except (ConfigError, WorkersFailedError) as error:
+        if job.checkpoint is None:
+            folder.remove_refused(job.run_dir, error)
         raise
 
 

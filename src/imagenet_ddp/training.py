@@ -44,6 +44,7 @@ def run(
         _must_continue(job, checkpoint)
     for line in start_lines(config, world, job.data, job.global_batch_size):
         log.say(line)
+    log.say(f"Run folder: {run_dir}")
     if place.rank == 0:
         (run_dir / "summary.json").unlink(missing_ok=True)
         record.write_config(run_dir, config)
@@ -52,7 +53,8 @@ def run(
     except Stopped:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        log.say(f"Go on with: python -m imagenet_ddp.train resume={job.saver.last_path}")
+        program = command.partition(" -m ")[0]  # python, or uv run python
+        log.say(f"Go on with: {program} -m imagenet_ddp.train resume={job.saver.last_path}")
         raise
     finally:
         job.agreement.end()
@@ -89,7 +91,7 @@ def run(
     if best is not None:
         log.say(f"Best val top-1 {100 * best:.2f} % (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
     log.say(f"Run folder: {run_dir}")
-    if config["data"]["name"] == "shapes":
+    if config["data"]["name"] == "shapes" and not config["data"]["_target_"]:
         for line in NEXT_STEPS:
             log.say(line)
     if job.record.counted[0]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.run.folder import find_resume, make_given, make_new, remove_if_empty
+from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.run.folder import find_resume, make_given, make_new, remove_refused
 from imagenet_ddp.schema import ConfigError
 
 
@@ -30,10 +31,14 @@ def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> Non
 def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = make_new(Path("runs/n/1"))
-    remove_if_empty(folder.resolve())
+    (folder / "logs").mkdir()
+    (folder / "logs/rank0.log").touch()
+    remove_refused(folder.resolve(), WorkersFailedError(1))
+    assert folder.is_dir(), "failed, not refused"
+    remove_refused(folder.resolve(), ConfigError("x"))
     assert list(tmp_path.iterdir()) == []
     make_new(Path("runs/n/1"))
-    remove_if_empty(make_new(Path("runs/n/2")).resolve())
+    remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
 
 

@@ -1,16 +1,17 @@
 """Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on
 each.
 
-Full steps take `batch_size` images per rank; what is left over is spread evenly over the ranks, so that the last
-batch may be smaller, and smaller by one on some ranks. A batch says how many images its step has over all ranks
-(`Key.step_images`), from which the classifier weights the loss: the gradient is then the mean over the step's images,
-however they are split.
+Full steps take `batch_size` images per rank. Where the images do not divide, the last two steps share what is left,
+and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch says
+how many images its step has over all ranks (`Key.step_images`), from which the classifier weights the loss: the
+gradient is then the mean over the step's images, however they are split.
 
 A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is
 filled up with images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -59,11 +60,27 @@ class BatchSampler(DistributedSampler):
         generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
         return torch.randperm(self.num_images, generator=generator).tolist()
 
+    def steps(self, first: int = 0) -> list[int]:
+        """Where each step of an epoch begins, from the image `first` on, and the number of images at the end. What is
+        left for a step that is not full is shared by the last two: a handful of images, or a single one, is a bad
+        estimate for batch norm, and can undo an epoch."""
+        begins = list(range(first, self.num_images, self.global_batch_size))
+        left = self.num_images - begins[-1] if begins else 0
+        if len(begins) > 1 and left < self.global_batch_size:
+            begins[-1] -= (self.global_batch_size - left) // 2
+        return [*begins, self.num_images]
+
+    def images_after(self, epoch: int, num_steps: int) -> int:
+        """How many images of the epoch's order are done after so many steps of this sampler."""
+        steps = self.steps(self._start[1] if self._start[0] == epoch else 0)
+        return steps[min(num_steps, len(steps) - 1)]
+
     def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
         order = self.order()
         first = self._start[1] if self._start[0] == self.epoch else 0
-        for begin in range(first, self.num_images, self.global_batch_size):
-            step = order[begin : begin + self.global_batch_size]
+        steps = self.steps(first)
+        for begin, end in pairwise(steps):
+            step = order[begin:end]
             share, rest = divmod(len(step), self.num_replicas)
             # every rank's images stand together: the first `rest` ranks take one more
             low = self.rank * share + min(self.rank, rest)

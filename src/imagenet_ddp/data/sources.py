@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from hydra.utils import instantiate
 from torch import Tensor
 
 from imagenet_ddp.data import shapes, stl10
 from imagenet_ddp.data.decode import decode
 from imagenet_ddp.data.folders import class_folders, image_names
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.targets import make
 
 
 class Images(Protocol):
@@ -120,7 +120,7 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
     name = data["name"]
     if data["_target_"]:
         root = {"root": data["root"]} if data["root"] else {}
-        source = instantiate({"_target_": data["_target_"], **data["args"], **root})
+        source = make("data._target_", data["_target_"], {**data["args"], **root})
         if not isinstance(source, Source):
             raise ConfigError(
                 f"data._target_={data['_target_']} is expected to give a Source, but gave a {type(source).__name__}."

@@ -13,6 +13,8 @@ from typing import Any
 
 from imagenet_ddp.distributed.rendezvous import OWN_RUN_ID, Meeting
 
+# Loggers of the engine, whose own warnings and tracebacks say less than the worker's.
+QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
@@ -48,10 +50,10 @@ class Workers:
         their own, out of the terminal's reach), and the workers end by themselves when they have saved.
         """
         result: dict[str, Any] = {}
-        quiet = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
+        quiet = [logging.getLogger(name) for name in QUIET]
         levels = [logger.level for logger in quiet]
         for logger in quiet:
-            logger.setLevel(logging.CRITICAL)  # its own tracebacks say less than the worker's
+            logger.setLevel(logging.CRITICAL)
         engine = threading.Thread(target=self._engine, args=(environ, result), name="workers", daemon=True)
         before = {number: signal.signal(number, _forward) for number in FORWARDED}
         try:

@@ -46,13 +46,7 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
     if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"]:
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. HINT: set optim.momentum=0.9.")
     max_epochs = config["trainer"].get("max_epochs")
-    if whole(1).accepts(max_epochs):
-        if number(above=max_epochs).accepts(schedule["warmup_epochs"]):
-            found.append(
-                f"schedule.warmup_epochs is expected to be at most trainer.max_epochs ({max_epochs}), "
-                f"but is {schedule['warmup_epochs']:g}. HINT: set schedule.warmup_epochs=0, or more epochs."
-            )
-    elif schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):
+    if not whole(1).accepts(max_epochs) and schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):
         found.append(
             f"schedule.name={schedule['name']} needs to know the last epoch, but trainer.max_epochs "
             f"is {shown(max_epochs)}. HINT: set trainer.max_epochs=90, or schedule.name=constant."

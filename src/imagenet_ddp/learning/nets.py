@@ -1,24 +1,44 @@
 """Nets by name, with a head of the right width."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torchvision
-from hydra.utils import instantiate
 from torch import nn
 
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.targets import make
 
-def make_net(model: Mapping[str, Any], num_classes: int, seed: int) -> nn.Module:
-    """model: the resolved model.* keys. The same weights in every process with the same seed."""
+
+def make_net(model: Mapping[str, Any], num_classes: int, seed: int, image_size: int = 224) -> nn.Module:
+    """model: the resolved model.* keys; image_size: pixels of height and width, which some nets cannot take:
+    ConfigError. The same weights in every process with the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if model["_target_"]:
-            net = instantiate({"_target_": model["_target_"], **model["args"]}, num_classes=num_classes)
+            net = make("model._target_", model["_target_"], model["args"], num_classes=num_classes)
         else:
             arguments = dict(model["args"])
             if model["name"] in ("googlenet", "inception_v3"):
                 # else they return auxiliary outputs beside the logits, and initialise their weights for half a minute
                 arguments = {"aux_logits": False, "init_weights": False, **arguments}
             net = torchvision.models.get_model(model["name"], weights=None, num_classes=num_classes, **arguments)
+    if not model["_target_"]:
+        _must_take(net, model["name"], image_size)
     return net.to(memory_format=torch.channels_last) if model["channels_last"] else net
+
+
+def _must_take(net: nn.Module, name: str, image_size: int) -> None:
+    """A forward pass of shapes alone, without numbers (device meta)."""
+    shapes = copy.deepcopy(net).to("meta").eval()
+    try:
+        with torch.no_grad():
+            shapes(torch.empty(1, 3, image_size, image_size, device="meta"))
+    except Exception as error:  # RuntimeError and AssertionError, by the net
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(
+            f"model.name={name} is expected to take images of data.image_size={image_size} pixels, but cannot "
+            f"({reason.rstrip('.')}). HINT: data.image_size=224, or another net."
+        ) from error

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from torch import nn
+
+from imagenet_ddp.targets import make
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
@@ -20,7 +21,7 @@ def make_optimizer(optim: Mapping[str, Any], parameters: Iterable[nn.Parameter],
     """optim: the resolved optim.* keys; lr: the scaled learning rate."""
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if optim["_target_"]:
-        return instantiate({"_target_": optim["_target_"], **optim["args"]}, params=parameters, lr=lr)
+        return make("optim._target_", optim["_target_"], optim["args"], params=parameters, lr=lr)
     return torch.optim.SGD(
         parameters,
         lr=lr,

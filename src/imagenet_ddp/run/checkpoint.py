@@ -51,7 +51,7 @@ class Saver(L.Callback):
         self.best_epoch = 0
         self._contents, self._every_n_epochs = dict(contents), every_n_epochs
         self._num_images, self._global_batch = num_train_images, global_batch
-        self._start = (-1, 0, 0)  # a resumed epoch: its number, images and batches done before
+        self._start = (-1, 0)  # a resumed epoch: its number, batches done before
         self._kind = "epoch_end"
         self._validated_epoch = -1
 
@@ -99,7 +99,8 @@ class Saver(L.Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         epoch = trainer.current_epoch
-        _, images, before = self._start if self._start[0] == epoch else (epoch, 0, 0)
+        before = self._start[1] if self._start[0] == epoch else 0
+        sampler = trainer.datamodule.train_sampler  # type: ignore[attr-defined]
         checkpoint[KEY] = {
             **self._contents,
             "format": FORMAT,
@@ -107,7 +108,7 @@ class Saver(L.Callback):
             "best_epoch": self.best_epoch,
             "kind": self._kind,
             "epoch": epoch,
-            "images": min(images + (batches - before) * self._global_batch, self._num_images),
+            "images": sampler.images_after(epoch, batches - before) if sampler else 0,
             "global_batch_size": self._global_batch,
         }
         if self._kind == "before_validation":
@@ -131,7 +132,7 @@ class Saver(L.Callback):
             left = -(-(self._num_images - state["images"]) // self._global_batch)
             batches = steps - left
             progress["current"] = {"ready": batches, "started": batches, "processed": batches, "completed": batches - 1}
-        self._start = (state["epoch"], state["images"], batches)
+        self._start = (state["epoch"], batches)
         trainer.datamodule.start_at(state["epoch"], state["images"])  # type: ignore[attr-defined]
 
 
@@ -165,6 +166,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is expected to be a checkpoint, but there is no such file. {hint}") from None
     except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = "no file that torch.save has written" if "mmap" in reason else reason
         raise ConfigError(
             f"{path} is expected to be a checkpoint, but cannot be read as one ({reason}). {hint}"
         ) from error

@@ -1,6 +1,7 @@
 """The run folder: chosen once, for one run only, and found again by resume=. No torch here."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,13 @@ def make_given(folder: Path) -> Path:
     return folder
 
 
-def remove_if_empty(folder: Path) -> None:
-    """After a refusal: the folder and the parents it was the only one in, as far as they are empty."""
+def remove_refused(folder: Path, error: Exception) -> None:
+    """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
+    alone in. error: what ended the run; a failed worker's exit code other than 2 is no refusal."""
+    if getattr(error, "exit_code", 2) != 2 or not folder.is_dir():
+        return
+    if [path.name for path in folder.iterdir()] == ["logs"]:
+        shutil.rmtree(folder / "logs")
     for path in (folder, *list(folder.parents)[:2]):
         if path == Path.cwd() or not path.is_dir() or any(path.iterdir()):
             return

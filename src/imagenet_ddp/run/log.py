@@ -7,8 +7,7 @@ import warnings
 from pathlib import Path
 from typing import IO
 
-# Said on the screen they would hide what matters; they go to the log files. Each with the reason it does not apply
-# here.
+# Warnings that do not apply here, each with the reason; shown, they would hide what matters.
 HARMLESS = (
     "does not have many workers",  # choose_num_workers has looked at the cores
     "smaller than the logging interval",  # lines per step are ours
@@ -61,11 +60,12 @@ class Log:
 
         def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
             text = " ".join(str(message).split())
-            if any(part in text for part in HARMLESS) or text in said:
-                self.note(f"{category.__name__}: {text}")
+            # what libraries announce to each other is not for the person who trains
+            announced = issubclass(category, DeprecationWarning | FutureWarning)
+            if announced or any(part in text for part in HARMLESS) or text in said:
                 return
             said.add(text)
-            (self.note if issubclass(category, DeprecationWarning | FutureWarning) else self.say)(f"Warning: {text}")
+            self.say(f"Warning: {text}")
 
         warnings.showwarning = show  # type: ignore[assignment]
 
@@ -82,4 +82,6 @@ class _ToLog(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.note(" ".join(record.getMessage().split()))
+        text = " ".join(record.getMessage().split())
+        if "Tip:" not in text and "was not set, defaulting" not in text:  # advertisements, and a note at each save
+            self._log.note(text)

@@ -30,6 +30,8 @@ class Progress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
+        if step == 1 and self._log.is_terminal:
+            self._shown = self._meters.current()[1]
         if self._log_every and (step % self._log_every == 0 or step == steps):
             last, mean = self._meters.current()
             self._shown = mean
@@ -64,7 +66,7 @@ class Progress(L.Callback):
             f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
             f" | batch {meters.batch_s:.3f} s ({meters.batch_sum_s / count:.3f})"
             f" data {meters.data_s:.3f} s ({meters.data_sum_s / count:.3f})"
-            f" | loss {last.loss:.4f} ({mean.loss:.4f})"
+            f" | loss {loss_words(last.loss)} ({loss_words(mean.loss)})"
             f" | top-1 {100 * last.top1:.2f} % ({100 * mean.top1:.2f})"
             f" | top-{self._top_k} {100 * last.top5:.2f} % ({100 * mean.top5:.2f})"
             f" | {meters.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
@@ -86,6 +88,10 @@ class Progress(L.Callback):
         if done <= 0 or left < 0:
             return "?"
         return duration((time.monotonic() - self._began) / done * left)
+
+
+def loss_words(loss: float) -> str:
+    return f"{loss:.4f}" if loss < 1e4 else f"{loss:.3e}"
 
 
 def duration(seconds: float) -> str:

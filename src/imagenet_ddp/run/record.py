@@ -18,6 +18,7 @@ from imagenet_ddp.run.checkpoint import Saver
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
+from imagenet_ddp.run.progress import loss_words
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -86,10 +87,11 @@ class Record(L.Callback):
         }
         self.rows.append(row)
         self._write(trainer)
-        summary = f"epoch {epoch}/{trainer.max_epochs}: train loss {figures.loss:.4f} top-1 {100 * figures.top1:.2f} %"
+        summary = f"epoch {epoch}/{trainer.max_epochs}: train loss {loss_words(figures.loss)}"
+        summary += f" top-1 {100 * figures.top1:.2f} %"
         if val:
             summary += (
-                f" | val loss {val['val/loss']:.4f} top-1 {100 * val['val/top1']:.2f} %"
+                f" | val loss {loss_words(val['val/loss'])} top-1 {100 * val['val/top1']:.2f} %"
                 f" top-{pl_module.top_k} {100 * val['val/top5']:.2f} % | best top-1 {100 * (best or 0):.2f} %"
             )
         self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {100 * meters.data_wait_frac:.1f} %")

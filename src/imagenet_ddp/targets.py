@@ -1,0 +1,28 @@
+"""Objects that a config names by _target_: made in one place, so that what cannot be made is said in one way.
+
+Which packages may be named is checked before (check.py); here the names are looked up and called.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from imagenet_ddp.schema import ConfigError
+
+
+def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+    """target(**arguments, **more). key: where the target stands in the config, for people. Raises ConfigError where
+    there is no such name, and where it does not take these arguments or fails with them."""
+    try:
+        return instantiate({"_target_": target, **arguments}, **more)
+    except InstantiationException as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        raise ConfigError(
+            f"{key}={target} is expected to be something that can be called, but cannot be made: {reason.rstrip('.')}. "
+            "HINT: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
+        ) from error
