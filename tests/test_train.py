@@ -186,7 +186,7 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
     assert summary(tmp_path / "parts")["best/val/top1"] == summary(tmp_path / "whole")["best/val/top1"]
 
     result = succeeded(run("train", *resume, "callbacks=none"))
-    assert "is finished: 3 of 3 epochs" in result.stdout
+    assert "is finished: 3 epochs of 3" in result.stdout
 
 
 @pytest.mark.slow

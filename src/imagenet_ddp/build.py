@@ -29,6 +29,7 @@ from imagenet_ddp.run.progress import Progress
 from imagenet_ddp.run.record import Record
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.run.stop import Agreement, StopInTraining, StopInValidation
+from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.targets import make
 
 Config = Mapping[str, Any]
@@ -86,6 +87,10 @@ def make_trainer(config: Config, world: World, callbacks: list[L.Callback], run_
     # a launcher's workers take its numbers; explicit ones have been held against them before
     keys["devices"] = local if isinstance(local, list) else place.local_world_size
     keys["num_nodes"] = place.num_nodes
+    if keys["sync_batchnorm"] and kind == "cpu" and place.world_size > 1:
+        raise ConfigError(
+            "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. HINT: trainer.sync_batchnorm=false."
+        )
     keys["precision"] = devices.choose_precision(keys["precision"], kind)[0]
     return L.Trainer(
         **keys,

@@ -10,7 +10,7 @@ from imagenet_ddp.build import World
 from imagenet_ddp.data.sources import check_classes
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.run import record
-from imagenet_ddp.run.checkpoint import KEY, read
+from imagenet_ddp.run.checkpoint import KEY, load_weights, read
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.progress import loss_words
 
@@ -27,7 +27,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     data.remap_targets(check_classes(data.source, classes, str(checkpoint)))
     num_images = len(data.val_images)
     classifier = build.make_classifier(config, len(classes), num_images, 1)
-    classifier.load_state_dict(stored["state_dict"])
+    load_weights(classifier, stored["state_dict"], str(checkpoint))
     trainer = build.make_trainer(config, world, [], run_dir)
     log.say(place.sentence())
     log.say(

@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import io
 import json
 import os
 import sys
@@ -56,6 +57,8 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     from imagenet_ddp.predictor import make_predictor
     from imagenet_ddp.run.checkpoint import KEY, read
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     paths = find_images(config["images"])
     if not paths:
         raise ConfigError(
@@ -68,7 +71,7 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     num_unreadable = 0
     with ExitStack() as stack:
         stream = (
-            stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8"))
+            stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8", errors="backslashreplace"))
             if config["out"]
             else sys.stdout
         )

@@ -12,6 +12,7 @@ from imagenet_ddp.data.decode import UnreadableImage, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.learning.nets import make_net
+from imagenet_ddp.run.checkpoint import load_weights
 
 
 class Predictor:
@@ -57,9 +58,8 @@ def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapp
     """contents, state_dict: of the checkpoint. Computes in fp32: a few images need no speed."""
     net = make_net(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
     prefix = "net."
-    net.load_state_dict(
-        {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
-    )
+    weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
+    load_weights(net, weights, config["checkpoint"])
     transform = EvalTransform.from_keys(contents["eval_transform"])
     device = torch.device(devices.accelerator(config["trainer"]["accelerator"]))
     return Predictor(net, transform, config["model"]["channels_last"], device)

@@ -69,9 +69,11 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     config = request.configs[0]
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
-    found = folder.find_resume(config.resume, wanted if typed_value(request, "hydra.run.dir") else None, wanted.parent)
+    typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
+    found = folder.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
-        return Job(plain(config), new_folder(request), said=(found.sentence,))
+        # a run that died before its first checkpoint begins again in the folder it was given
+        return Job(plain(config), new_folder(request, again=True), said=(found.sentence,))
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
@@ -194,13 +196,14 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
 
 
-def new_folder(request: check.Request, name: str | None = None) -> Path:
+def new_folder(request: check.Request, name: str | None = None, *, again: bool = False) -> Path:
     """The folder of a run that begins: the one typed, or a new one by name and time. name: of the run, where a
     checkpoint knows better than the command line."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
-    if typed_value(request, "hydra.run.dir"):
-        return folder.make_given(wanted)
+    if typed_value(request, "hydra.run.dir") is not None:
+        again = again or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun's next attempt
+        return folder.make_given(wanted, again=again)
     return folder.make_new(wanted.parent.with_name(name) / wanted.name if name else wanted)
 
 

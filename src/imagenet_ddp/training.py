@@ -10,6 +10,7 @@ from imagenet_ddp.announce import start_lines
 from imagenet_ddp.build import World
 from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, read
+from imagenet_ddp.run.folder import lock
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.run.stop import Stopped
@@ -34,6 +35,7 @@ def run(
 ) -> float | None:
     """The highest val/top1, a fraction; None without validation. Raises Stopped where the run was asked to stop."""
     place = world.place
+    locked = lock(run_dir) if place.rank == 0 else None
     log = Log(run_dir / "logs", place.rank)
     log.take_over()
     for line in said:
@@ -97,6 +99,7 @@ def run(
     if job.record.counted[0]:
         log.say(record.counted_sentence(job.record.counted, num_val))
     log.close()
+    del locked
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return best

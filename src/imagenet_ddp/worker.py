@@ -85,10 +85,12 @@ def _explain_failure(place: Place) -> None:
 
 def _world(config: dict[str, Any]) -> Any:
     from imagenet_ddp.build import World
-    from imagenet_ddp.distributed.store import connect
+    from imagenet_ddp.distributed.store import connect, meet
 
     place = launched_place(os.environ) or Place()
     if place.world_size == 1:
         return World(place)
     timeout_s = config["cluster"]["timeout_s"]
-    return World(place, connect(place, timeout_s), lambda: connect(place, timeout_s))
+    store = connect(place, timeout_s)
+    meet(store, place, timeout_s)
+    return World(place, store, lambda: connect(place, timeout_s))

@@ -69,12 +69,27 @@ def test_split_folders_may_have_other_names(tmp_path: Path):
 
 def test_only_images_count_hidden_ones_do_not_and_nested_ones_do(tmp_path: Path):
     write_images(tmp_path / "train" / "cat", {"deep": 2, ".cache": 3})
+    write_images(tmp_path / "val", {"cat": 1})
     (tmp_path / "train" / "cat" / "._000.jpg").write_bytes(b"resource fork")
     (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
     (tmp_path / "train" / ".hidden").mkdir()
     found = walk(tmp_path / "train", ["cat"])
     assert names(found) == ["cat/deep/000.jpg", "cat/deep/001.jpg"]
     assert open_source(keys(tmp_path), 0, {}).classes == ["cat"]
+
+
+def test_no_image_at_all_is_said(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 1, "dog": 1})
+    with pytest.raises(ConfigError, match="validation images, but has none"):
+        open_source(keys(tmp_path, val_fraction=0.5), 0, {})
+
+
+def test_links_in_circles_pipes_and_links_upwards_are_passed_by(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2})
+    (tmp_path / "train/cat/up").symlink_to(tmp_path / "train", target_is_directory=True)
+    (tmp_path / "train/cat/self").symlink_to("self")
+    os.mkfifo(tmp_path / "train/cat/pipe.jpg")
+    assert names(walk(tmp_path / "train", ["cat"])) == ["cat/000.jpg", "cat/001.jpg"]
 
 
 def test_a_class_may_lack_validation_images(tmp_path: Path):

@@ -122,6 +122,13 @@ def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> 
 
 def _classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
     """(class names, sentences)."""
+    try:
+        return _read_classes(folder, key, name)
+    except PermissionError as error:
+        return [], [f"{error.filename} is expected to be readable, but is not. HINT: chmod -R u+rX on that folder."]
+
+
+def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
     split = "train" if key == "data.train_dir" else "val"
     if not folder.is_dir():
         hints = ["data.val_fraction=0.1 keeps a tenth of the training images for validation"] if split == "val" else []

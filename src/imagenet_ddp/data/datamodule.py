@@ -44,6 +44,11 @@ class ImageData(L.LightningDataModule):
             loader.close()
 
     @property
+    def _overfit(self) -> bool:
+        """trainer.overfit_batches wants the same images in every epoch."""
+        return bool(getattr(self.trainer, "overfit_batches", 0))
+
+    @property
     def train_images(self) -> Images:
         assert self.source.train is not None
         return self.source.train
@@ -65,7 +70,7 @@ class ImageData(L.LightningDataModule):
         else:
             transform = self.eval_transform
         sampler = self._sampler(
-            self.train_images, self.keys["batch_size"], shuffle=True, fill_to=SMALLEST_TRAINING_BATCH
+            self.train_images, self.keys["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler

@@ -35,8 +35,26 @@ def has_image(folder: Path) -> bool:
 def _walk(folder: str, prefix: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir():
-                if not entry.name.startswith("."):
+            if _is_dir(entry):
+                # a link back to a folder above would be walked until the system gives up
+                if not entry.name.startswith(".") and not (entry.is_symlink() and _is_above(entry.path)):
                     yield from _walk(entry.path, f"{prefix}{entry.name}/")
-            elif is_image(entry.name):
+            elif is_image(entry.name) and not _is_special(entry):
                 yield prefix + entry.name
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
+
+
+def _is_above(link: str) -> bool:
+    """Whether the link leads to a folder it lies in."""
+    return Path(link).parent.resolve().is_relative_to(Path(link).resolve())
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """A pipe or a socket, which reading would wait for; a broken link is kept, so that it is named when it is read."""
+    return not entry.is_file() and not entry.is_symlink()

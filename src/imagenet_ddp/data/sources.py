@@ -117,6 +117,15 @@ def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImage
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
     """data: the resolved data.* keys. Raises ConfigError for what only shows when the files are opened."""
+    try:
+        return _not_empty(_open(data, seed, environ, need_train), data)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{error.filename} is expected to be readable, but is not. HINT: chmod -R u+rX on it."
+        ) from error
+
+
+def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
     name = data["name"]
     if data["_target_"]:
         root = {"root": data["root"]} if data["root"] else {}
@@ -136,6 +145,14 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
     if name == "imagenet":
         known = imagenet_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
+    return source
+
+
+def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
+    for name, images in (("training", source.train), ("validation", source.val)):
+        if images is not None and not len(images):
+            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
+            raise ConfigError(f"the data is expected to have {name} images, but has none. HINT: {hint}.")
     return source
 
 

@@ -1,5 +1,6 @@
 """Start this node's worker processes with torchrun's engine, stand by them, and end as they end."""
 
+import contextlib
 import ctypes
 import logging
 import multiprocessing
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 from imagenet_ddp.distributed.rendezvous import OWN_RUN_ID, Meeting
@@ -55,11 +57,20 @@ class Workers:
         for logger in quiet:
             logger.setLevel(logging.CRITICAL)
         engine = threading.Thread(target=self._engine, args=(environ, result), name="workers", daemon=True)
-        before = {number: signal.signal(number, _forward) for number in FORWARDED}
+        asked: list[int] = []
+        before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in FORWARDED}
+        # one that came before these handlers is remembered by run/signals.py
+        asked += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
         try:
-            engine.start()
-            while engine.is_alive():
-                engine.join(0.2)  # short: handlers run between two waits
+            if not asked:
+                engine.start()
+            while engine.is_alive() or asked:
+                if asked:
+                    number = asked.pop(0)
+                    result["stopped"] = number
+                    if not _pass_on(number):  # nobody is there yet: there is nothing to save
+                        raise WorkersFailedError(128 + number)
+                engine.join(0.1)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -73,7 +84,9 @@ class Workers:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
-        # workers start with these signals held back, and take them once they have their own handlers (see _worker)
+        # workers start with these signals held back, and take them once they have their own handlers (see _worker);
+        # the tracker comes first, because its start lets them through again
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             values = elastic_launch(self._config(environ), _worker)(self.worker, self.arguments, os.getpid())
@@ -83,7 +96,9 @@ class Workers:
             # says more
             codes = [failure.exitcode for failure in error.failures.values()]
             code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
-            if code < 0:
+            if "stopped" in result and code == -result["stopped"]:
+                code = 128 + result["stopped"]
+            elif code < 0:
                 # nobody else can say it: the process is gone
                 rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
                 print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
@@ -113,10 +128,17 @@ class Workers:
         )
 
 
-def _forward(number: int, frame: object) -> None:
-    for process in multiprocessing.active_children():
-        if process.pid is not None:
-            os.kill(process.pid, number)
+def _owner(handler: object) -> object:
+    return getattr(handler, "__self__", None)
+
+
+def _pass_on(number: int) -> int:
+    """Send the signal to every worker; how many there are."""
+    workers = [process for process in multiprocessing.active_children() if process.pid is not None]
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid or 0, number)
+    return len(workers)
 
 
 def _worker(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:

@@ -1,6 +1,8 @@
 """The key-value store all ranks share before, beside and below the process group."""
 
 import functools
+import sys
+import time
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
@@ -37,6 +39,30 @@ def connect(place: Place, timeout_s: float) -> Store:
 @functools.cache
 def _serve(address: str, port: int, world_size: int) -> TCPStore:
     return TCPStore(address, port, world_size, is_master=True, wait_for_workers=False)
+
+
+def meet(store: Store, place: Place, timeout_s: float) -> None:
+    """Wait until every rank is here, and no rank twice. Raises ConfigError that names those who are missing."""
+    if store.add(f"claimed/{place.rank}", 1) > 1:
+        raise ConfigError(
+            f"rank {place.rank} is expected to be given once, but another process has it too ({place.source}). "
+            "HINT: RANK, or torchrun's node rank, must differ on each."
+        )
+    store.set(f"here/{place.rank}", "")
+    missing = list(range(place.world_size))
+    begin = said = time.monotonic()
+    while missing := [rank for rank in missing if not store.check([f"here/{rank}"])]:
+        now = time.monotonic()
+        joined = f"{place.world_size - len(missing)} of {place.world_size} ranks joined after {now - begin:.0f} s."
+        names = ", ".join(f"rank {rank}" for rank in missing[:10]) + (", ..." if len(missing) > 10 else "")
+        if now - begin > timeout_s:
+            raise ConfigError(
+                f"{joined} Missing: {names}. HINT: start them too; cluster.timeout_s sets how long is waited."
+            )
+        if now - said > 10:
+            said = now
+            print(f"rank {place.rank}: {joined} Waiting for {names}.", file=sys.stderr, flush=True)
+        time.sleep(0.05)
 
 
 def exchange(store: Store, place: Place, key: str, value: str | None, timeout_s: float) -> str:

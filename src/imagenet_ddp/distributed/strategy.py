@@ -8,7 +8,8 @@ from typing import Any
 from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store, broadcast
+from torch.nn.parallel import DistributedDataParallel
 
 
 class StoreDDPStrategy(DDPStrategy):
@@ -30,6 +31,19 @@ class StoreDDPStrategy(DDPStrategy):
             device_id=self.root_device if self.root_device.type != "cpu" else None,
             store=PrefixStore("process_group", self._store),
         )
+
+    def on_validation_start(self) -> None:
+        """Once per validation, every rank takes rank 0's batch-norm statistics: those the checkpoint holds."""
+        if isinstance(self.model, DistributedDataParallel):
+            for buffer in self.model.buffers():
+                broadcast(buffer, src=0)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Past DistributedDataParallel, whose forward would broadcast those statistics again for every batch, and so
+        tie the ranks together where they need not be."""
+        assert self.lightning_module is not None
+        with self.precision_plugin.val_step_context():
+            return self.lightning_module.validation_step(*args, **kwargs)
 
 
 def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | None) -> Strategy | str:

@@ -50,7 +50,8 @@ class Classifier(L.LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
-        return self.net(images)
+        # trainer.precision=64-true and bf16-true change the net's own type
+        return self.net(images if images.dtype == self.dtype else images.to(self.dtype))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self._make_optimizer(self.net.parameters())
@@ -72,7 +73,7 @@ class Classifier(L.LightningModule):
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """loss: mean over the images that count in this step on all ranks, once DDP has averaged it over the ranks."""
-        logits, target = self.net(batch["image"]), batch["target"]
+        logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         if counted == size and batch["step_images"] == size * self.trainer.world_size:
             loss = F.cross_entropy(logits.float(), target, label_smoothing=self._label_smoothing)
@@ -89,7 +90,7 @@ class Classifier(L.LightningModule):
         counted = batch["num_counted"]
         if not counted:  # a rank without any image
             return
-        logits = self.net(batch["image"])[:counted].float()
+        logits = self(batch["image"])[:counted].float()
         target = batch["target"][:counted]
         self.top1.update(logits, target)
         self.top5.update(logits, target)

@@ -31,18 +31,19 @@ def make_optimizer(optim: Mapping[str, Any], parameters: Iterable[nn.Parameter],
     )
 
 
-def make_schedule(schedule: Mapping[str, Any], max_epochs: int) -> Callable[[float], float]:
+def make_schedule(schedule: Mapping[str, Any], max_epochs: int | None) -> Callable[[float], float]:
     """Epochs passed (a fraction within an epoch) -> factor on the learning rate.
 
     It knows no steps: a run that goes on with another number of devices, and so of steps, keeps its learning rates.
     """
     name, warmup = schedule["name"], float(schedule["warmup_epochs"])
     final = float(schedule["final_fraction"])
+    last = math.inf if max_epochs in (None, -1) else float(max_epochs or 0)
 
     def factor(epochs: float) -> float:
         if epochs < warmup:
             return epochs / warmup
-        progress = min((epochs - warmup) / max(max_epochs - warmup, 1e-9), 1.0)
+        progress = min((epochs - warmup) / max(last - warmup, 1e-9), 1.0)
         if name == "step":
             return schedule["gamma"] ** (int(epochs) // schedule["step_epochs"])
         if name == "cosine":

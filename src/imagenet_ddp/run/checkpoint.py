@@ -16,6 +16,8 @@ from imagenet_ddp.schema import ConfigError
 
 FORMAT = 1  # of the part below KEY
 KEY = "imagenet_ddp"
+REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
+REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -122,7 +124,7 @@ class Saver(L.Callback):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         state = checkpoint[KEY]
         self.best_top1, self.best_epoch = state["best_top1"], state["best_epoch"]
-        if state["kind"] != "mid_epoch":
+        if state["kind"] == "epoch_end":
             return
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         batches = progress["current"]["ready"]
@@ -131,7 +133,8 @@ class Saver(L.Callback):
             steps = -(-self._num_images // self._global_batch)
             left = -(-(self._num_images - state["images"]) // self._global_batch)
             batches = steps - left
-            progress["current"] = {"ready": batches, "started": batches, "processed": batches, "completed": batches - 1}
+            completed = batches - (state["kind"] == "mid_epoch")
+            progress["current"] = {"ready": batches, "started": batches, "processed": batches, "completed": completed}
         self._start = (state["epoch"], batches)
         trainer.datamodule.start_at(state["epoch"], state["images"])  # type: ignore[attr-defined]
 
@@ -157,6 +160,18 @@ def _same_file(source: Path, target: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
+    """origin: the checkpoint's path. Raises ConfigError where the weights are another net's."""
+    try:
+        module.load_state_dict(dict(state_dict))
+    except RuntimeError as error:
+        few = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"{origin} is expected to hold the weights of this net, but does not ({few}). "
+            "HINT: leave model.* as stored."
+        ) from error
+
+
 def read(path: Path) -> dict[str, Any]:
     """A checkpoint of this project, on the CPU. Raises ConfigError for anything else; never runs code from the file."""
     hint = "HINT: a path like runs/<name>/<time>/checkpoints/best.ckpt."
@@ -172,10 +187,16 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
         raise ConfigError(f"{path} is expected to be a checkpoint of imagenet_ddp, but is another program's. {hint}")
+    if not isinstance(checkpoint[KEY], dict):
+        raise ConfigError(f"{path} is expected to be a checkpoint of imagenet_ddp, but its own part is empty. {hint}")
     found = checkpoint[KEY].get("format")
     if found != FORMAT:
         raise ConfigError(
             f"{path} is expected to have checkpoint format {FORMAT}, but has {found} "
             f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). HINT: use that version."
         )
+    missing = [name for name in REQUIRED if name not in checkpoint]
+    missing += [f"{KEY}.{name}" for name in REQUIRED_OWN if name not in checkpoint[KEY]]
+    if missing:
+        raise ConfigError(f"{path} is expected to be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
     return checkpoint

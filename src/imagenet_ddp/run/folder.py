@@ -1,5 +1,6 @@
 """The run folder: chosen once, for one run only, and found again by resume=. No torch here."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Iterable
@@ -12,27 +13,56 @@ from imagenet_ddp.schema import ConfigError
 def make_new(wanted: Path) -> Path:
     """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
     one."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
     number = 0
-    while True:
-        folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return folder
+    except (OSError, ValueError) as error:
+        raise _unusable(wanted, error) from error
 
 
-def make_given(folder: Path) -> Path:
-    """A folder the person named (hydra.run.dir): theirs, unless a run already lies in it."""
-    if (folder / "config.yaml").exists() or (folder / "checkpoints").exists():
+def make_given(folder: Path, *, again: bool = False) -> Path:
+    """A folder the person named (hydra.run.dir): theirs, unless a run already lies in it. again: that run is this
+    one."""
+    if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
             f"hydra.run.dir={folder} is expected to be a new folder, but holds a run. "
             "HINT: resume=auto goes on with that run; else name another folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
     return folder
+
+
+def _unusable(folder: Path, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ConfigError(f"the run folder {folder} cannot be made: {reason}. HINT: hydra.run.dir=FOLDER.")
+
+
+def lock(folder: Path) -> object:
+    """Kept for as long as the process lives, or the returned object: one training at a time in a folder. ConfigError
+    where there is one already. Where the file system knows no locks, nothing is locked."""
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ConfigError(
+            f"{folder} is expected to be free, but another process trains in it. "
+            "HINT: wait for its end, or stop it first."
+        ) from error
+    except OSError:
+        pass
+    return file
 
 
 def remove_refused(folder: Path, error: Exception) -> None:
@@ -40,8 +70,9 @@ def remove_refused(folder: Path, error: Exception) -> None:
     alone in. error: what ended the run; a failed worker's exit code other than 2 is no refusal."""
     if getattr(error, "exit_code", 2) != 2 or not folder.is_dir():
         return
-    if [path.name for path in folder.iterdir()] == ["logs"]:
-        shutil.rmtree(folder / "logs")
+    if {path.name for path in folder.iterdir()} <= {"logs", ".lock"}:
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+        (folder / ".lock").unlink(missing_ok=True)
     for path in (folder, *list(folder.parents)[:2]):
         if path == Path.cwd() or not path.is_dir() or any(path.iterdir()):
             return

@@ -1,5 +1,6 @@
 """What a run says: rank 0 to the screen, every rank to a file of its own in the run folder."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -33,12 +34,16 @@ class Log:
     def say(self, line: str) -> None:
         if self._stream is not None:
             self.bar("")
-            print(line, file=self._stream, flush=True)
+            try:
+                print(line, file=self._stream, flush=True)
+            except OSError:  # whoever read it has gone (| head): the run goes on
+                self._stream = None
         self.note(line)
 
     def note(self, line: str) -> None:
         if self._file is not None:
-            print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
+            with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
+                print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
 
     def bar(self, text: str) -> None:
         """On a terminal, the line below all others, replaced at each call; "" wipes it. Elsewhere nothing."""

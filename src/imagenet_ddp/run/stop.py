@@ -179,7 +179,9 @@ class StopInTraining(_Asking):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # after an epoch's last batch the stop is at its validation, or its end
-        if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+        # and in the middle of an accumulation the gradients so far would be lost
+        loop = trainer.fit_loop.epoch_loop
+        if not loop._num_ready_batches_reached() and not loop._should_accumulate():
             self._ask(trainer, 3 * _batches(trainer))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
