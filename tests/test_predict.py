@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SMALL, Run, clean_environ, write_images
 
 FAST = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
@@ -60,6 +61,27 @@ def test_classes_are_matched_by_name(run: Run, tree: Path, trained: Path, tmp_pa
     assert result.returncode == 2
     assert "zebra" in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_cannot_name_code_to_run(run: Run, trained: Path, tmp_path: Path) -> None:
+    """Its own allow_targets does not count: only what is typed does."""
+    checkpoint = torch.load(trained, weights_only=True)
+    config = checkpoint["imagenet_ddp"]["config"]
+    config["allow_targets"] = ["os"]
+    config["data"] |= {"_target_": "os.makedirs", "args": {"name": str(tmp_path / "made")}, "root": None}
+    torch.save(checkpoint, tmp_path / "evil.ckpt")
+    result = run("evaluate", "checkpoint=evil.ckpt")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "but is os.makedirs" in result.stderr
+    assert not (tmp_path / "made").exists()
+
+    checkpoint["state_dict"].popitem()
+    config["data"]["_target_"] = None
+    torch.save(checkpoint, tmp_path / "less.ckpt")
+    result = run("predict", "checkpoint=less.ckpt", f"images={trained.parent.parent / 'curves.png'}")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "expected to hold the weights of this net" in result.stderr
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """python -m imagenet_ddp.train, evaluate: real processes, one to three ranks over Gloo."""
 
 import csv
+import fcntl
 import json
 import os
 import shutil
@@ -190,6 +191,41 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "in_validation"),
+    [("trainer.accumulate_grad_batches=3", False), ("trainer.val_check_interval=0.5", True)],
+)
+def test_a_stop_loses_no_gradient_and_no_image(
+    run: Run, tree: Path, tmp_path: Path, option: str, in_validation: bool
+) -> None:
+    """In the middle of an accumulation, and in a validation in the middle of an epoch."""
+    options = [*SMALL, f"data.root={tree}", option]
+    succeeded(run("train", *options, "hydra.run.dir=whole"))
+    trouble = probe(tmp_path / "seen", what="signal", step=4, in_validation=in_validation)
+    assert run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES).returncode == 143
+    before = seen(tmp_path / "seen")[0]
+    quiet = probe(tmp_path / "more", what="nothing")
+    succeeded(run("train", "resume=parts", *quiet, PYTHONPATH=PROBES))
+    assert sorted(before + seen(tmp_path / "more")[0]) == list(range(29))
+    assert_equal_weights(tmp_path / "whole", tmp_path / "parts")
+    assert_same_metrics(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.8, 2.0, 4.0])
+def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_s: float) -> None:
+    """Before the workers exist, while they import, or when they have begun."""
+    process = start(
+        tmp_path, *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"
+    )
+    time.sleep(delay_s)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, out + err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
 def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}"]
     trouble = probe(tmp_path / "seen", what="signal", step=3, slow_s=0.2)
@@ -216,6 +252,17 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     assert "Changed: trainer.max_epochs was 1, is now 2." in result.stdout
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
+
+    # a second process in the same folder is kept out, and a run that died before its first checkpoint begins again
+    (tmp_path / "died").mkdir()
+    shutil.copy(folder / "config.yaml", tmp_path / "died")
+    with (tmp_path / "died/.lock").open("w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        result = run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1")
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert "another process trains in it" in result.stderr
+    result = succeeded(run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1"))
+    assert "a fresh start there" in result.stdout
 
     result = run("train", f"resume={folder}", "model.name=resnet18", "seed=3", "trainer.max_epochs=4")
     assert result.returncode == 2

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from imagenet_ddp.distributed.rendezvous import Place
-from imagenet_ddp.distributed.store import connect, exchange
+from imagenet_ddp.distributed.store import connect, exchange, meet
 from imagenet_ddp.schema import ConfigError
 
 
@@ -50,3 +50,20 @@ def test_a_silent_rank_0_is_named() -> None:
     second = replace(first, rank=1, local_rank=1)
     with pytest.raises(ConfigError, match=r"waited 0\.5 s for rank 0's word on folder"):
         exchange(connect(second, 5), second, "folder", None, 0.5)
+
+
+def test_missing_ranks_are_named_in_time() -> None:
+    first = Place(world_size=3, local_world_size=3, address="127.0.0.1", port=free_port(), store_is_served=False)
+    store = connect(first, 5)
+    second = replace(first, rank=1, local_rank=1)
+    with pytest.raises(ConfigError, match=r"1 of 3 ranks joined after .* s\. Missing: rank 0, rank 2\. HINT:"):
+        meet(connect(second, 5), second, 0.3)
+    with pytest.raises(ConfigError, match=r"2 of 3 ranks joined after .* s\. Missing: rank 2\. HINT:"):
+        meet(store, first, 0.3)
+
+
+def test_a_rank_given_twice_is_named() -> None:
+    first = Place(world_size=1, address="127.0.0.1", port=free_port(), store_is_served=False)
+    meet(connect(first, 5), first, 1)
+    with pytest.raises(ConfigError, match="rank 0 is expected to be given once"):
+        meet(connect(first, 5), first, 1)

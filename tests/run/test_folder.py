@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.run.folder import find_resume, make_given, make_new, remove_refused
+from imagenet_ddp.run.folder import find_resume, lock, make_given, make_new, remove_refused
 from imagenet_ddp.schema import ConfigError
 
 
@@ -40,6 +40,21 @@ def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_new(Path("runs/n/1"))
     remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
+
+
+def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    held = lock(tmp_path)
+    with pytest.raises(ConfigError, match="another process trains in it"):
+        lock(tmp_path)
+    held.close()  # type: ignore[attr-defined]
+    lock(tmp_path).close()  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for make in (make_new, make_given):
+        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. HINT: hydra\.run\.dir=FOLDER"):
+            make(tmp_path / "file/below/run")
 
 
 def finished(folder: Path, age: int, epochs: int | None) -> Path:

@@ -67,8 +67,8 @@ def lock(folder: Path) -> object:
 
 def remove_refused(folder: Path, error: Exception) -> None:
     """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
-    alone in. error: what ended the run; a failed worker's exit code other than 2 is no refusal."""
-    if getattr(error, "exit_code", 2) != 2 or not folder.is_dir():
+    alone in. error: what ended the run; after a failure (exit code 1) the folder stays, for people to look at."""
+    if getattr(error, "exit_code", 2) == 1 or not folder.is_dir():
         return
     if {path.name for path in folder.iterdir()} <= {"logs", ".lock"}:
         shutil.rmtree(folder / "logs", ignore_errors=True)
