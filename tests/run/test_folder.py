@@ -35,11 +35,20 @@ def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "logs/rank0.log").touch()
     remove_refused(folder.resolve(), WorkersFailedError(1))
     assert folder.is_dir(), "failed, not refused"
-    remove_refused(folder.resolve(), ConfigError("x"))
+    remove_refused(folder, ConfigError("x"))
     assert list(tmp_path.iterdir()) == []
     make_new(Path("runs/n/1"))
     remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
+
+
+def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    remove_refused(make_given(Path("r")), ConfigError("x"))
+    remove_refused(make_given(tmp_path / "elsewhere/r"), ConfigError("x"))
+    assert list((tmp_path / "here").iterdir()) == []
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:

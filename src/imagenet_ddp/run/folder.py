@@ -73,8 +73,11 @@ def remove_refused(folder: Path, error: Exception) -> None:
     if {path.name for path in folder.iterdir()} <= {"logs", ".lock"}:
         shutil.rmtree(folder / "logs", ignore_errors=True)
         (folder / ".lock").unlink(missing_ok=True)
+    here = Path.cwd()
+    folder = folder.resolve()
     for path in (folder, *list(folder.parents)[:2]):
-        if path == Path.cwd() or not path.is_dir() or any(path.iterdir()):
+        # folders outside of this one are the person's own
+        if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
             return
         path.rmdir()
 
