@@ -26,13 +26,15 @@ def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_quick_recipe_on_real_images(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """Ten classes of Tiny-ImageNet: 0.60 within 250 CPU-seconds."""
+    """Ten classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 (docs/performance.md); half of it is
+    enough to see that it learns at the speed it should."""
     options = ["experiment=quick", "data=imagefolder", f"data.root={shared_data / 'tiny10'}", "hydra.run.dir=r"]
+    options += ["trainer.max_epochs=3"]
     result = run("train", *options, timeout_s=900)
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "r/summary.json").read_text())
-    assert summary["best/val/top1"] >= 0.60
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 250
+    assert summary["best/val/top1"] >= 0.50
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 150
 
 
 @pytest.mark.slow

@@ -135,13 +135,13 @@ def test_limited_validation_says_so(run: Run, tree: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}"]
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        succeeded(run("train", *options, f"seed={seed}", f"hydra.run.dir={name}"))
+    for name in ("a", "b"):
+        succeeded(run("train", *options, f"hydra.run.dir={name}"))
     assert_equal_weights(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(AssertionError, match="differ"):
-        assert_equal_weights(tmp_path / "a", tmp_path / "c")
 
     succeeded(run("train", *options, "trainer.devices=2", "hydra.run.dir=plain", OMP_NUM_THREADS="2"))
+    with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
+        assert_equal_weights(tmp_path / "a", tmp_path / "plain")
     result = torchrun(tmp_path, 2, *options)
     (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v3_small").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
@@ -155,13 +155,24 @@ def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProces
     return succeeded(subprocess.run(command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=240))
 
 
+@pytest.fixture(scope="module")
+def never_stopped() -> dict[int, Path]:
+    """Number of ranks -> the folder of a run that was not stopped; filled by the first test that needs it."""
+    return {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
-def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, ranks: int, workers: int) -> None:
+def test_a_stopped_run_goes_on_to_the_bit(
+    run: Run, tree: Path, tmp_path: Path, never_stopped: dict[int, Path], ranks: int, workers: int
+) -> None:
     """Stopped twice: in the middle of the second epoch, and in the validation after it."""
     options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", f"data.num_workers={workers}",
                "trainer.max_epochs=3", "model.name=resnet18"]  # fmt: skip
-    succeeded(run("train", *options, "hydra.run.dir=whole"))
+    if ranks not in never_stopped:  # the number of loader workers makes no difference, which is a part of the claim
+        never_stopped[ranks] = tmp_path / "whole"
+        succeeded(run("train", *options, "hydra.run.dir=whole"))
+    whole = never_stopped[ranks]
     steps = -(-29 // (4 * ranks))
 
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.1)
@@ -182,12 +193,13 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == list(range(29)), "the rest of the epoch, nothing twice"
 
     result = succeeded(run("train", *resume, "callbacks=none", PYTHONPATH=PROBES))
-    assert_equal_weights(tmp_path / "whole", tmp_path / "parts")
-    assert_same_metrics(tmp_path / "whole", tmp_path / "parts")
-    assert summary(tmp_path / "parts")["best/val/top1"] == summary(tmp_path / "whole")["best/val/top1"]
+    assert_equal_weights(whole, tmp_path / "parts")
+    assert_same_metrics(whole, tmp_path / "parts")
+    assert summary(tmp_path / "parts")["best/val/top1"] == summary(whole)["best/val/top1"]
 
-    result = succeeded(run("train", *resume, "callbacks=none"))
-    assert "is finished: 3 epochs of 3" in result.stdout
+    if (ranks, workers) == (1, 0):
+        result = succeeded(run("train", *resume, "callbacks=none"))
+        assert "is finished: 3 epochs of 3" in result.stdout
 
 
 @pytest.mark.slow
