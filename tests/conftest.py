@@ -54,7 +54,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environ(**more: str) -> dict[str, str]:
-    """Without what a launcher around the tests may have set."""
+    """Without what a launcher around the tests, or uv, may have set."""
     names = (
         "RANK",
         "WORLD_SIZE",
@@ -64,6 +64,7 @@ def clean_environ(**more: str) -> dict[str, str]:
         "MASTER_PORT",
         "NODE_RANK",
         "GROUP_RANK",
+        "UV_RUN_RECURSION_DEPTH",
     )
     environ = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("SLURM")}
     return {**environ, "OMP_NUM_THREADS": "1", **more}
