@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,17 @@ def clean_environ(**more: str) -> dict[str, str]:
     )
     environ = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("SLURM")}
     return {**environ, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors, and several threads only wait for each other on a machine with other work."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def make_run(
         run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], len(data.train_images), step_images
     )
     title = f"{config['model']['name']} on {config['data']['name']}, {config['data']['image_size']} px"
-    record = Record(run_dir, log, meters, saver, len(data.val_images), title)
+    record = Record(run_dir, log, meters, saver, title)
     agreement = Agreement(signals, place.rank, place.world_size, world.store_client)
     progress = Progress(
         log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k

@@ -165,7 +165,7 @@ def run(
         meeting(config["cluster"], os.environ) if num_nodes > 1 else None,
         config["cluster"]["timeout_s"],
     )
-    return workers.run(os.environ)
+    return workers.run()
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +12,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.learning.classifier import Classifier
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small tensors, and several threads only wait for each other on a machine with other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Shown(nn.Module):

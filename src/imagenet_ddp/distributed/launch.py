@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
@@ -43,7 +43,7 @@ class Workers:
     meeting: Meeting | None = None  # of several nodes
     timeout_s: float = 120.0
 
-    def run(self, environ: Mapping[str, str]) -> Any:
+    def run(self) -> Any:
         """Rank 0's return value (this node's first rank's on other nodes). Raises WorkersFailedError.
 
         The engine runs in a thread of its own. In the main thread it would take over the signal handlers, not give
@@ -56,7 +56,7 @@ class Workers:
         levels = [logger.level for logger in quiet]
         for logger in quiet:
             logger.setLevel(logging.CRITICAL)
-        engine = threading.Thread(target=self._engine, args=(environ, result), name="workers", daemon=True)
+        engine = threading.Thread(target=self._engine, args=(result,), name="workers", daemon=True)
         asked: list[int] = []
         before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in FORWARDED}
         # one that came before these handlers is remembered by run/signals.py
@@ -80,7 +80,7 @@ class Workers:
             raise result["error"]
         return result["value"]
 
-    def _engine(self, environ: Mapping[str, str], result: dict[str, Any]) -> None:
+    def _engine(self, result: dict[str, Any]) -> None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
@@ -89,7 +89,7 @@ class Workers:
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            values = elastic_launch(self._config(environ), _worker)(self.worker, self.arguments, os.getpid())
+            values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, os.getpid())
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
@@ -106,7 +106,7 @@ class Workers:
         except BaseException as error:
             result["error"] = error
 
-    def _config(self, environ: Mapping[str, str]) -> Any:
+    def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
 
         if self.meeting is None:

@@ -48,7 +48,6 @@ class Meters(L.Callback):
         self._trainer: L.Trainer | None = None
 
     # -- timing and sums
-    # --------------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer = trainer
@@ -108,7 +107,6 @@ class Meters(L.Callback):
         self._sums.zero_()  # a checkpoint of this moment is one of the next epoch's start
 
     # -- what others read
-    # -------------------------------------------------------------------------------------------------
 
     def current(self) -> tuple[Figures, Figures]:
         """(last step, this epoch so far), of this rank's images. Waits for the device."""
@@ -131,14 +129,18 @@ class Meters(L.Callback):
         their loader workers. Called on all ranks."""
         cpu = torch.tensor(cpu_s(trainer) - self._cpu_mark, device=trainer.strategy.root_device)
         total = trainer.strategy.reduce(cpu, reduce_op="sum")
-        return self.train_s + time.perf_counter() - self._fit_mark, self.train_cpu_s + float(total)
+        return self.elapsed_s, self.train_cpu_s + float(total)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since training began, resumed parts added up; of this rank alone, so no other is asked."""
+        return self.train_s + time.perf_counter() - self._fit_mark
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         assert self._sums is not None
         return trainer.strategy.reduce(self._sums.clone(), reduce_op="sum").tolist()
 
     # -- checkpoints
-    # ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Called on all ranks (Lightning's dump_checkpoint): the sums over all of them, so that any number can go

@@ -31,11 +31,11 @@ class Record(L.Callback):
     so that a checkpoint never knows an epoch the file does not: rows of later epochs than a resumed checkpoint's are
     taken out again."""
 
-    def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, num_val_images: int, title: str):
+    def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, title: str):
         self.rows: list[dict[str, Any]] = []
         self.counted = (0, 0)  # (images, most times) of the last validation
         self._folder, self._log, self._meters, self._saver = folder, log, meters, saver
-        self._num_val_images, self._title = num_val_images, title
+        self._title = title
         self._validated: dict[str, float] = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -69,7 +69,6 @@ class Record(L.Callback):
         val, best = self._validated, self._saver.best_top1
         if val and (best is None or val["val/top1"] > best):
             best = val["val/top1"]
-        train_s, _ = meters.times(trainer)
         epoch = trainer.current_epoch + 1
         row = {
             "epoch": epoch,
@@ -82,7 +81,7 @@ class Record(L.Callback):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "images_per_s": round(meters.images_per_s, 2),
             "data_wait_frac": round(meters.data_wait_frac, 4),
-            "train_s": round(train_s, 2),
+            "train_s": round(meters.elapsed_s, 2),
             "num_val_images_counted": self.counted[0] if val else None,
         }
         self.rows.append(row)
