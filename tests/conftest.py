@@ -53,20 +53,17 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# What a launcher around the tests, a cluster, or uv may have set.
+LAUNCHERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "UV_RUN_RECURSION_DEPTH", "FI_PROVIDER",
+)  # fmt: skip
+PREFIXES = ("SLURM", "TORCHELASTIC_", "OMPI_", "NCCL_", "TORCH_NCCL_", "GLOO_")
+
+
 def clean_environ(**more: str) -> dict[str, str]:
-    """Without what a launcher around the tests, or uv, may have set."""
-    names = (
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "UV_RUN_RECURSION_DEPTH",
-    )
-    environ = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("SLURM")}
+    environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    environ = {name: value for name, value in environ.items() if not name.startswith(PREFIXES)}
     return {**environ, "OMP_NUM_THREADS": "1", **more}
 
 

@@ -68,13 +68,18 @@ def test_the_plain_command():
 )
 def test_every_file_of_conf_composes(path: Path, verb: str):
     typed = [f"{path.parent}={path.stem}", "checkpoint=x.ckpt", "images=pets"]
-    typed = typed[: {"train": 1, "evaluate": 2, "predict": 3}[verb]]
+    typed = typed[: {"train": 1, "doctor": 1, "evaluate": 2, "predict": 3}[verb]]
+    environ = ENVIRON
+    if str(path) in ("cluster/tcp.yaml", "cluster/file.yaml"):
+        typed += ["trainer.num_nodes=2", f"cluster.address={path.stem}:///tmp/job42".replace("tcp:///tmp/job42", "a:1")]
+    if str(path) == "cluster/env.yaml":
+        environ = {**ENVIRON, "MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     if str(path.parent) == "data" and path.stem != "stl10":
         typed.append("data.root=pets")
-    if str(path) == "data/imagenet.yaml" and verb == "train":
+    if str(path) == "data/imagenet.yaml" and verb in ("train", "doctor"):
         assert all("WordNet" in text for text in refused(*typed))  # pets are none
     else:
-        assert OmegaConf.missing_keys(asked(*typed, verb=verb).configs[0]) == set()
+        assert OmegaConf.missing_keys(asked(*typed, verb=verb, environ=environ).configs[0]) == set()
 
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in conf_dir().glob("*.yaml")))

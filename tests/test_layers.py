@@ -31,6 +31,7 @@ ASSEMBLY = {
     "evaluation": {"build"},
     "worker": {"build", "evaluation", "training"},
     "session": {"check", "merge"},
+    "together": {"check", "session"},
 }
 COMMANDS = {"train", "evaluate", "predict"}
 
@@ -44,9 +45,14 @@ EARLY = [
     "check",
     "merge",
     "session",
+    "together",
     "worker",
     "data.shapes",
-    "distributed.rendezvous",
+]
+EARLY += [
+    f"distributed.{name}"
+    for name in ("address", "asked", "by_hand", "by_launcher", "ddp_answers", "facts", "ifname", "interfaces", "nccl", "pointer", "rendezvous", "scaling")
+    + ("place", "slurm", "split", "tasks")
 ]
 EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.build import Config, World
+from imagenet_ddp.build import Config, World, own_devices
 from imagenet_ddp.data.datamodule import ImageData
 from imagenet_ddp.data.loader import choose_num_workers
-from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed import ddp, devices, split
 from imagenet_ddp.learning.optim import scaled_lr
 
 
@@ -30,14 +30,21 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         f"Recipe: {trainer['max_epochs']} epochs at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
         f" momentum {optim['momentum']:g} weight decay {optim['weight_decay']:g}, schedule {_schedule_words(schedule)},"
         f" label smoothing {config['loss']['label_smoothing']:g}.",
-        f"Batch: {keys['batch_size']} per device × {place.local_world_size} devices × {place.num_nodes} nodes"
-        f" × {accumulate} accumulation = {global_batch} images per step.",
+        *(
+            split.start_lines(config["strategy"], keys["batch_size"], own_devices(config), accumulate, kind == "cpu")
+            or [
+                f"Batch: {keys['batch_size']} per device × {place.local_world_size} devices × {place.num_nodes} nodes"
+                f" × {accumulate} accumulation = {global_batch} images per step."
+            ]
+        ),
         f"Learning rate: {optim['lr']:g} per {optim['reference_batch']} images"
         f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
         if optim["reference_batch"]
         else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
         f"Device: {_device_words(kind)}, {threads} threads per process (cluster.num_threads)."
         f" Precision: {precision}, {why_precision}.",
+        *ddp.notes(config["strategy"], place.world_size, kind),
+        *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),
         f"Loader: {workers} workers per process ({why_workers}).",
         *source.notes,
     ]

@@ -1,6 +1,7 @@
 """The resolved config becomes objects: data module, classifier, strategy, callbacks, Trainer. The one place that
 knows all wings."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from torch.distributed import Store
 from imagenet_ddp import __version__
 from imagenet_ddp.data.datamodule import ImageData
 from imagenet_ddp.data.sources import open_source
-from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed import devices, split
+from imagenet_ddp.distributed.data_parallel import make_data_parallel
+from imagenet_ddp.distributed.ddp import make_strategy
 from imagenet_ddp.distributed.environment import PlaceEnvironment
-from imagenet_ddp.distributed.rendezvous import Place
-from imagenet_ddp.distributed.strategy import make_strategy
+from imagenet_ddp.distributed.gathering import Gathering
+from imagenet_ddp.distributed.lifeline import Lifeline
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.learning.classifier import Classifier
 from imagenet_ddp.learning.nets import make_net
 from imagenet_ddp.learning.optim import make_optimizer, make_schedule, scaled_lr
@@ -37,12 +41,25 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others, and what it meets them with. store_client: a new connection; None where there is
-    one process."""
+    """This process among the others, and what it meets them with. store_client: a new connection. All but the place
+    are None where there is one process."""
 
     place: Place
     store: Store | None = None
     store_client: Callable[[], Store] | None = None
+    gathering: Gathering | None = None
+    lifeline: Lifeline | None = None
+    notes: tuple[str, ...] = ()  # what was chosen on the way, for the log
+
+    def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
+        """The same on all ranks, or ConfigError on all; a rank that still works on it is waited for."""
+        if self.gathering is not None:
+            self.gathering.compare(key, facts, timeout_s)
+
+    def leave(self) -> None:
+        """The work is done: the end of this process is no failure."""
+        if self.lifeline is not None:
+            self.lifeline.end()
 
 
 @dataclass
@@ -59,11 +76,33 @@ class Run:
     global_batch_size: int
 
 
+def own_devices(config: Config) -> int:
+    """Devices of each process: one, but for dp, whose only process has all."""
+    num_devices = devices.count(devices.local_devices(config["trainer"]))
+    return num_devices // split.processes(config["strategy"], num_devices)
+
+
+def images_per_forward(config: Config, batch_size: int | None = None) -> int:
+    """Of each process. batch_size: per device; None: data.batch_size."""
+    return split.loaded(config["strategy"], batch_size or config["data"]["batch_size"], own_devices(config))
+
+
 def make_data(config: Config, world: World, *, need_train: bool = True) -> ImageData:
+    """Waits for the ranks that still read their index, and compares what they found: ConfigError where it differs."""
     source = open_source(config["data"], config["seed"], os.environ, need_train=need_train)
-    return ImageData(
-        source, config["data"], config["seed"], config["model"]["channels_last"], world.place.local_world_size
-    )
+    keys = dict(config["data"])
+    keys["val_batch_size"] = images_per_forward(config, keys["val_batch_size"] or keys["batch_size"])
+    keys["batch_size"] = images_per_forward(config)
+    data = ImageData(source, keys, config["seed"], config["model"]["channels_last"], world.place.local_world_size)
+    classes = source.classes
+    names = hashlib.sha256("\n".join(classes).encode()).hexdigest()[:8]
+    facts = {
+        "the classes": f"{len(classes)} ({classes[0]} to {classes[-1]}, names' digest {names})" if classes else "none",
+        "the number of training images": len(data.train_images) if need_train else 0,
+        "the number of validation images": len(data.val_images),
+    }
+    world.compare("data", facts, config["strategy"]["timeout_s"])
+    return data
 
 
 def make_classifier(config: Config, num_classes: int, num_val_images: int, global_batch_size: int) -> Classifier:
@@ -78,7 +117,9 @@ def make_classifier(config: Config, num_classes: int, num_val_images: int, globa
     )
 
 
-def make_trainer(config: Config, world: World, callbacks: list[L.Callback], run_dir: Path | None) -> L.Trainer:
+def make_trainer(
+    config: Config, world: World, callbacks: list[L.Callback], run_dir: Path | None, say: Callable[[str], None]
+) -> L.Trainer:
     keys = dict(config["trainer"])
     place = world.place
     kind = devices.accelerator(keys["accelerator"])
@@ -92,9 +133,15 @@ def make_trainer(config: Config, world: World, callbacks: list[L.Callback], run_
             "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. HINT: trainer.sync_batchnorm=false."
         )
     keys["precision"] = devices.choose_precision(keys["precision"], kind)[0]
+    if config["strategy"]["name"] in split.NAMES:
+        strategy = make_data_parallel(config["strategy"], kind, local, config["data"]["batch_size"], say)
+        if strategy != "auto":
+            keys["devices"] = 1  # the strategy brings its own
+    else:
+        strategy = make_strategy(config["strategy"], place.world_size, world.store, kind=kind)
     return L.Trainer(
         **keys,
-        strategy=make_strategy(config["strategy"], place.world_size, world.store),
+        strategy=strategy,
         plugins=[PlaceEnvironment(place), AtomicCheckpointIO()],
         callbacks=callbacks,
         logger=_named(config, "logger") or False,
@@ -125,7 +172,8 @@ def make_run(
     torch.set_num_threads(threads)
     data = make_data(config, world)
     source = data.source
-    global_batch = config["data"]["batch_size"] * place.world_size * config["trainer"]["accumulate_grad_batches"]
+    step_images = images_per_forward(config) * place.world_size
+    global_batch = step_images * config["trainer"]["accumulate_grad_batches"]
     classifier = make_classifier(config, len(source.classes), len(data.val_images), global_batch)
     contents = {
         **contents,
@@ -137,7 +185,6 @@ def make_run(
         "eval_transform": data.eval_transform.as_dict(),
     }
     meters = Meters()
-    step_images = config["data"]["batch_size"] * place.world_size
     saver = Saver(
         run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], len(data.train_images), step_images
     )
@@ -156,5 +203,5 @@ def make_run(
         saver,
         StopInTraining(agreement, saver.save_stopped),
     ]
-    trainer = make_trainer(config, world, callbacks, run_dir)
+    trainer = make_trainer(config, world, callbacks, run_dir, log.say)
     return Run(trainer, classifier, data, meters, record, saver, agreement, global_batch)

@@ -141,7 +141,8 @@ def semantic(
     found += data_check.mistakes(plain, environ, verb=verb, partial=partial)
     found += learning_check.mistakes(plain, environ, partial=partial)
     found += distributed_check.mistakes(plain, environ, verb=verb, typed=typed, multirun=multirun)
-    found += run_check.mistakes(plain, environ, verb=verb)
+    elsewhere = distributed_check.is_elsewhere(plain, environ)
+    found += run_check.mistakes(plain, environ, verb=verb, elsewhere=elsewhere)
     found += _targets(plain, plain["allow_targets"])
     return found
 

@@ -5,9 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp import check, session, worker
+from imagenet_ddp import check, session, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.distributed.rendezvous import launched_place
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
@@ -28,23 +27,22 @@ def main() -> float | None:
 
 
 def _evaluate(request: check.Request) -> float | None:
-    from imagenet_ddp.distributed import devices  # torch from here on
-
     checkpoint = Path(request.configs[0].checkpoint).resolve()
-    config = session.from_checkpoint(request, checkpoint, os.environ)
-    place = launched_place(os.environ)
-    num_local = place.local_world_size if place else devices.count(devices.local_devices(config["trainer"]))
-    job = session.agree(
-        lambda: session.Job(config, session.new_folder(request, config["name"]), checkpoint),
-        place,
-        config["cluster"]["timeout_s"],
-    )
-    arguments = (config, str(job.run_dir), str(checkpoint), session.command("evaluate", sys.argv[1:]))
+    rendezvous = together.rendezvous_of(request, os.environ)
+    met = together.meet(request, rendezvous)
+
+    def decide() -> session.Job:
+        config = session.from_checkpoint(request, checkpoint, os.environ)
+        folder_here = session.new_folder(request, config["name"], run_key=rendezvous.run_key)
+        return session.Job(config, folder_here, checkpoint)
+
+    job = together.agree(decide, met)
+    arguments = (job.config, str(job.run_dir), str(job.checkpoint), session.command("evaluate", sys.argv[1:]))
     try:
         return session.with_hydra(
             "evaluate",
             session.in_folder(request.argv, "hydra.run.dir", job.run_dir),
-            lambda _: session.run(worker.evaluate, arguments, config, num_local, own_processes=False),
+            lambda _: together.run(worker.evaluate, arguments, job.config, met, rendezvous, own_processes=False),
         )
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)

@@ -28,7 +28,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     num_images = len(data.val_images)
     classifier = build.make_classifier(config, len(classes), num_images, 1)
     load_weights(classifier, stored["state_dict"], str(checkpoint))
-    trainer = build.make_trainer(config, world, [], run_dir)
+    trainer = build.make_trainer(config, world, [], run_dir, log.say)
     log.say(place.sentence())
     log.say(
         f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
@@ -47,7 +47,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
             "num_val_images": counted[0],
             "num_classes": len(data.source.classes),
             "world_size": place.world_size,
-            "num_devices": place.world_size,
+            "num_devices": place.world_size * build.own_devices(config),
             "num_nodes": place.num_nodes,
             "precision": trainer.precision,
             "checkpoint": str(checkpoint.resolve()),

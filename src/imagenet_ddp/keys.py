@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp.distributed import ddp_answers
 
 # What other programs call these keys.
 ALIASES = {
@@ -53,6 +54,8 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """The sentence for a key that no schema knows. where: " (in experiment/mine.yaml)"."""
+    if text := ddp_answers.answer(key, where):
+        return text
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     return f"{key} is not a known key{where}. HINT: {hint}"

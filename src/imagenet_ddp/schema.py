@@ -98,21 +98,56 @@ class LossConfig:
 
 @dataclass
 class StrategyConfig:
-    name: str = "auto"  # auto: one device plain, several ddp; ddp
-    process_group_backend: str | None = None  # nccl, gloo; None: nccl on GPUs, gloo on CPUs
+    name: str = "auto"  # auto: one device plain, several ddp; ddp; dp; balanced_dp
+    process_group_backend: str | None = None  # nccl, gloo, mpi; None: nccl on GPUs, gloo on CPUs
     timeout_s: float = 1800.0  # longest wait in one collective
     find_unused_parameters: bool = False  # DistributedDataParallel: look for parameters without gradient, each step
     bucket_cap_mb: float = 25.0  # DistributedDataParallel: MiB of gradients per all-reduce
     static_graph: bool = False  # DistributedDataParallel: the graph is the same in every step
     gradient_as_bucket_view: bool = True  # DistributedDataParallel: gradients live in the buckets, one copy less
+    forward_sync_buffers: bool = True  # DistributedDataParallel: rank 0's buffers to all before each forward
+    init_sync: bool = True  # DistributedDataParallel: rank 0's weights to all at the start
+    comm_hook: str | None = None  # how gradients travel: fp16, bf16, powersgd; None: as they are
+    powersgd_rank: int = 1  # comm_hook=powersgd: rank of the two factors that stand for each gradient matrix
+    powersgd_start_step: int = 1000  # comm_hook=powersgd: optimiser steps with whole gradients before
+    first_device_batch: Any = "auto"  # balanced_dp: images of the first device per forward; 0: it only gathers
 
 
 @dataclass
 class ClusterConfig:
-    address: str | None = None  # host or host:port of node 0; None: MASTER_ADDR and MASTER_PORT
-    node_rank: int | None = None  # number of this node; None: NODE_RANK or GROUP_RANK
-    timeout_s: float = 120.0  # longest wait for all ranks to arrive
+    name: str = "auto"  # auto; tcp, file: at cluster.address; env: MASTER_ADDR, RANK, ... of the environment
+    address: str | None = None  # tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; None: MASTER_ADDR and MASTER_PORT
+    node_rank: int | None = None  # number of this node, one command per node; None: NODE_RANK, or found out
+    rank: int | None = None  # number of this process, one command per process; with local_rank and world_size
+    local_rank: int | None = None  # number of this process on its node, one command per process
+    world_size: int | None = None  # processes in all, one command per process
+    job_id: str | None = None  # tells this job from others at the same address; needed for two equal ones
+    timeout_s: float = 120.0  # longest wait for all to arrive
     num_threads: Any = "auto"  # CPU threads per process: a number or auto (this machine's cores / its processes)
+
+
+@dataclass
+class NcclConfig:
+    """Environment variables of NCCL, Gloo and libfabric; None: not set by a key. Sources: docs/nccl.md."""
+
+    name: str = "default"
+    socket_ifname: str | None = None  # NCCL_SOCKET_IFNAME: interfaces; eth: prefix, =eth0: whole name, ^lo,docker: not
+    gloo_socket_ifname: str | None = None  # GLOO_SOCKET_IFNAME: whole names of interfaces; as many on every node
+    socket_family: str | None = None  # NCCL_SOCKET_FAMILY: AF_INET (IPv4) or AF_INET6
+    net: str | None = None  # NCCL_NET: IB, Socket or the name of a plugin; nothing else is then tried
+    ib_disable: bool | None = None  # NCCL_IB_DISABLE: true: no InfiniBand or RoCE, sockets instead
+    ib_hca: str | None = None  # NCCL_IB_HCA: InfiniBand cards, by prefix, =whole name or ^not; :port may follow
+    ib_gid_index: int | None = None  # NCCL_IB_GID_INDEX: entry of the card's address table that RoCE uses; -1: found
+    net_gdr_level: str | None = None  # NCCL_NET_GDR_LEVEL: farthest card that reads GPU memory: LOC PIX PXB PHB SYS
+    p2p_disable: bool | None = None  # NCCL_P2P_DISABLE: true: GPUs do not read each other's memory
+    shm_disable: bool | None = None  # NCCL_SHM_DISABLE: true: the network, not /dev/shm, between GPUs without P2P
+    debug: str | None = None  # NCCL_DEBUG: how much NCCL prints: VERSION, WARN, INFO, TRACE
+    debug_subsys: str | None = None  # NCCL_DEBUG_SUBSYS: parts of NCCL that print at INFO: INIT,NET, ... or ALL
+    debug_file: str | None = None  # NCCL_DEBUG_FILE: path, %h host, %p process; NCCL's own: the standard output
+    async_error_handling: int | None = None  # TORCH_NCCL_ASYNC_ERROR_HANDLING: see docs/nccl.md; 3: end the process
+    blocking_wait: bool | None = None  # TORCH_NCCL_BLOCKING_WAIT: true: wait() holds the CPU, and there is no watchdog
+    fi_provider: str | None = None  # FI_PROVIDER: libfabric's providers, such as efa
+    fi_efa_use_device_rdma: bool | None = None  # FI_EFA_USE_DEVICE_RDMA: true: required; false: not used; None: found
 
 
 @dataclass
@@ -136,6 +171,7 @@ class _Common:
     trainer: dict[str, Any] = field(default_factory=dict)  # Lightning's Trainer, key by key: see trainer_keys.py
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    nccl: NcclConfig = field(default_factory=NcclConfig)
     saving: SavingConfig = field(default_factory=SavingConfig)
     callbacks: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
     logger: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
@@ -152,6 +188,11 @@ class EvaluateConfig(_Common):
 
 
 @dataclass
+class DoctorConfig(TrainConfig):
+    format: str = "text"  # text, or json for scripts
+
+
+@dataclass
 class PredictConfig(_Common):
     checkpoint: str = MISSING  # path
     images: str = MISSING  # a file, a folder (searched to the bottom), or a pattern
@@ -160,7 +201,12 @@ class PredictConfig(_Common):
     top_k: int = 5  # classes per image, most likely first
 
 
-VERBS: dict[str, type] = {"train": TrainConfig, "evaluate": EvaluateConfig, "predict": PredictConfig}
+VERBS: dict[str, type] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "predict": PredictConfig,
+    "doctor": DoctorConfig,
+}
 
 
 def register(verb: str) -> None:

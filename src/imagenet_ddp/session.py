@@ -1,7 +1,6 @@
 """From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
 and node."""
 
-import json
 import os
 import shlex
 import sys
@@ -14,8 +13,8 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp import check
-from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
-from imagenet_ddp.distributed.rendezvous import Place, launched_place, meeting
+from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError, conf_dir
@@ -45,6 +44,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return content  # type: ignore[return-value]
 
 
+def plain_but_missing(config: DictConfig) -> dict[str, Any]:
+    """As plain, where a checkpoint fills in what is not typed: its own keys may be missing."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    assert isinstance(content, dict)
+    return content  # type: ignore[return-value]
+
+
 def typed_value(request: check.Request, key: str) -> str | None:
     """The value typed for a key, the last one where it was typed twice."""
     values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
@@ -57,15 +63,15 @@ def command(verb: str, argv: list[str]) -> str:
     return f"{uv}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
-def decide(request: check.Request, environ: Mapping[str, str]) -> Job:
+def decide(request: check.Request, environ: Mapping[str, str], run_key: str | None = None) -> Job:
     """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
     nothing."""
     if request.verb == "train" and request.configs[0].resume:
-        return _resume(request, environ)
-    return Job(plain(request.configs[0]), new_folder(request))
+        return _resume(request, environ, run_key)
+    return Job(plain(request.configs[0]), new_folder(request, run_key=run_key))
 
 
-def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
+def _resume(request: check.Request, environ: Mapping[str, str], run_key: str | None) -> Job:
     config = request.configs[0]
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
@@ -73,7 +79,7 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
     found = folder.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
         # a run that died before its first checkpoint begins again in the folder it was given
-        return Job(plain(config), new_folder(request, again=True), said=(found.sentence,))
+        return Job(plain(config), new_folder(request, again=True, run_key=run_key), said=(found.sentence,))
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
@@ -92,7 +98,7 @@ def _resume(request: check.Request, environ: Mapping[str, str]) -> Job:
             ]
         )
     epochs = resolved["trainer"]["max_epochs"]
-    run_dir = found.folder or new_folder(request)
+    run_dir = found.folder or new_folder(request, run_key=run_key)
     if found.finished_epochs is not None and epochs is not None and found.finished_epochs >= epochs:
         sentence = (
             f"{run_dir} is finished: {found.finished_epochs} epochs of {epochs}. "
@@ -125,49 +131,6 @@ def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def agree(make: Callable[[], Job], place: Place | None, timeout_s: float) -> Job:
-    """Rank 0's decision on every rank that a launcher started: one folder for all, whatever the clocks say."""
-    if place is None or place.world_size == 1:
-        return make()
-    from imagenet_ddp.distributed.store import connect, exchange
-
-    store = connect(place, timeout_s)
-    mine = None
-    if place.rank == 0:
-        try:
-            job = make()
-            mine = json.dumps(
-                [job.config, str(job.run_dir.resolve()), str(job.checkpoint or ""), job.said, job.finished]
-            )
-        except ConfigError as error:
-            exchange(store, place, "job", json.dumps(error.mistakes), timeout_s)  # type: ignore[arg-type]
-            raise
-    told = json.loads(exchange(store, place, "job", mine, timeout_s))  # type: ignore[arg-type]
-    if told and isinstance(told[0], str):
-        raise ConfigError([f"rank 0 refused: {mistake}" for mistake in told])
-    config, run_dir, checkpoint, said, finished = told
-    return Job(config, Path(run_dir), Path(checkpoint) if checkpoint else None, tuple(said), finished)
-
-
-def run(
-    worker: Callable[..., Any], arguments: tuple, config: Mapping[str, Any], num_local: int, *, own_processes: bool
-) -> Any:
-    """worker(*arguments) in every process of this node. own_processes: also where it is only one (a job of a sweep)."""
-    trainer = config["trainer"]
-    num_nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
-    if launched_place(os.environ) is not None or (num_local == 1 and num_nodes == 1 and not own_processes):
-        return worker(*arguments)
-    workers = Workers(
-        worker,
-        arguments,
-        num_local,
-        num_nodes,
-        meeting(config["cluster"], os.environ) if num_nodes > 1 else None,
-        config["cluster"]["timeout_s"],
-    )
-    return workers.run()
-
-
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what
     a task raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
@@ -196,15 +159,21 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
 
 
-def new_folder(request: check.Request, name: str | None = None, *, again: bool = False) -> Path:
-    """The folder of a run that begins: the one typed, or a new one by name and time. name: of the run, where a
-    checkpoint knows better than the command line."""
+def new_folder(
+    request: check.Request, name: str | None = None, *, again: bool = False, run_key: str | None = None
+) -> Path:
+    """The folder of a run that begins: the one typed, or a new one by name and time, or the launcher's key. name: of
+    the run, where a checkpoint knows better than the command line."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
-        again = again or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun's next attempt
-        return folder.make_given(wanted, again=again)
-    return folder.make_new(wanted.parent.with_name(name) / wanted.name if name else wanted)
+        return folder.make_given(wanted, again=again or restarted(os.environ))
+    if name:
+        wanted = wanted.parent.with_name(name) / wanted.name
+    if run_key is None:
+        return folder.make_new(wanted)
+    # the same name when the launcher starts the job again, whatever the time
+    return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ))
 
 
 # Whose code may run is the word of the person who types, never of a file from elsewhere.

@@ -8,9 +8,9 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from imagenet_ddp import check, session, worker
+from imagenet_ddp import check, session, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.distributed.rendezvous import launched_place
+from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.schema import ConfigError
@@ -31,10 +31,9 @@ def main() -> float | None:
 
 
 def _single(request: check.Request) -> float | None:
-    from imagenet_ddp.distributed import devices  # torch from here on
-
-    place = launched_place(os.environ)
-    job = session.agree(lambda: session.decide(request, os.environ), place, request.configs[0].cluster.timeout_s)
+    rendezvous = together.rendezvous_of(request, os.environ)
+    met = together.meet(request, rendezvous)
+    job = together.agree(lambda: session.decide(request, os.environ, rendezvous.run_key), met)
     if job.finished:
         print(*job.said, sep="\n")
         return None
@@ -42,9 +41,8 @@ def _single(request: check.Request) -> float | None:
                  session.command("train", sys.argv[1:]))  # fmt: skip
 
     def task(_: DictConfig) -> float | None:
-        num_local = place.local_world_size if place else devices.count(devices.local_devices(job.config["trainer"]))
         # the config is that of the command line, or of the resumed run with the command line on top
-        return session.run(worker.train, arguments, job.config, num_local, own_processes=False)
+        return together.run(worker.train, arguments, job.config, met, rendezvous, own_processes=False)
 
     try:
         return session.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
@@ -73,11 +71,9 @@ def _sweep(request: check.Request, signals: Signals) -> float | None:
             sys.exit(128 + signals.received)
         print(f"Job {job.job.num}: {job.job.override_dirname or 'no options'}", flush=True)
         keys = session.plain(config)
-        num_local = devices.count(devices.local_devices(keys["trainer"]))
+        arguments = (keys, str(run_dir), None, [], command)
         try:
-            return session.run(
-                worker.train, (keys, str(run_dir), None, [], command), keys, num_local, own_processes=True
-            )
+            return together.run(worker.train, arguments, keys, None, Rendezvous(), own_processes=True)
         except WorkersFailedError as error:
             if error.exit_code > 128:
                 raise SystemExit(error.exit_code) from None  # stopped: no further job

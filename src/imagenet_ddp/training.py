@@ -73,7 +73,7 @@ def run(
             "num_train_images": num_train,
             "num_classes": len(source.classes),
             "world_size": place.world_size,
-            "num_devices": place.world_size,
+            "num_devices": place.world_size * build.own_devices(config),
             "num_nodes": place.num_nodes,
             "global_batch_size": job.global_batch_size,
             "epochs": job.trainer.current_epoch,

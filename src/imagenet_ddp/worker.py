@@ -2,95 +2,145 @@
 
 import os
 import sys
+import time
 import traceback
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.distributed.rendezvous import Place, launched_place
+from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.run.signals import Signals, exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
 
-def train(config: dict[str, Any], run_dir: str, checkpoint: str | None, said: list[str], command: str) -> float | None:
-    """In every process of a run. config: resolved, plain; said: lines from before, for the head of the log.
+def train(
+    place: Place | None, config: dict[str, Any], run_dir: str, checkpoint: str | None, said: list[str], command: str
+) -> float | None:
+    """In every process of a run. place: None in a worker that launch.py started, which finds it in its environment.
+    config: resolved, plain; said: lines from before, for the head of the log.
 
     The highest val/top1, a fraction; None without validation. Leaves by SystemExit with the project's exit codes.
     """
     signals = Signals().hold()
 
-    def job() -> float | None:
+    def job(world: Any) -> float | None:
         from imagenet_ddp import training  # torch from here on
 
-        return training.run(config, _world(config), Path(run_dir), checkpoint, said, command, signals)
+        return training.run(config, world, Path(run_dir), checkpoint, said, command, signals)
 
-    return _as_process(job)
+    return _as_process(job, place, config)
 
 
-def evaluate(config: dict[str, Any], run_dir: str, checkpoint: str, command: str) -> float:
+def evaluate(place: Place | None, config: dict[str, Any], run_dir: str, checkpoint: str, command: str) -> float:
     """In every process of an evaluation; the top-1, a fraction."""
     exit_on_signal()
 
-    def job() -> float:
+    def job(world: Any) -> float:
         from imagenet_ddp import evaluation  # torch from here on
 
-        return evaluation.run(config, _world(config), Path(run_dir), Path(checkpoint), command)
+        return evaluation.run(config, world, Path(run_dir), Path(checkpoint), command)
 
-    return _as_process(job)
+    return _as_process(job, place, config)
 
 
-def _as_process(job: Callable[[], Any]) -> Any:
+def diagnose(place: Place | None, config: dict[str, Any], found: list[Any]) -> list[Any]:
+    """In every process of an examination; rank 0's checks, [] on the others. found: those of the command before."""
+    exit_on_signal()
+
+    def job(world: Any) -> list[Any]:
+        from imagenet_ddp.world_examination import examine_world  # torch from here on
+
+        return examine_world(config, world, found)
+
+    return _as_process(job, place, config)
+
+
+def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[str, Any]) -> Any:
+    from imagenet_ddp.build import World
     from imagenet_ddp.run.stop import Stopped
 
-    place = launched_place(os.environ) or Place()
+    place = place or own_place(os.environ) or Place()
+    world = World(place)
     try:
-        return job()
+        if place.world_size > 1:
+            world = _meet(place, config)
+        result = job(world)
+        world.leave()
+        return result
     except ConfigError as error:
         if place.world_size == 1:
             raise
-        for mistake in error.mistakes:
-            print(f"rank {place.rank}: {mistake}", file=sys.stderr, flush=True)
-        sys.exit(2)
+        _refuse(error, world)
     except Stopped as stop:
+        world.leave()
         sys.exit(128 + stop.signal_number)
-    except Exception:
+    except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
         if place.world_size == 1:
             traceback.print_exc()
             sys.exit(1)
-        _explain_failure(place)
+        cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        if world.lifeline is None or world.lifeline.fail(cause):
+            print(f"rank {place.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        else:
+            print(f"rank {place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
         # at once: threads of Gloo and of other ranks' stores may hold up an orderly end
         sys.stderr.flush()
         os._exit(1)
 
 
-def _explain_failure(place: Place) -> None:
-    """This rank's own error as the thing shown; one line where it only follows another rank's."""
-    try:
-        from imagenet_ddp.distributed.store import connect
+def _refuse(error: ConfigError, world: Any) -> None:
+    """Where all ranks were told the same, the first of each node says it; a rank's own mistake it says itself."""
+    from imagenet_ddp.distributed.gathering import SharedError
 
-        store = connect(place, 2.0)
-        first = int(store.add("failed/count", 1)) == 1
-        if first:
-            store.set("failed/first", str(place.rank))
-        elif store.wait(["failed/first"], timedelta(seconds=2)) is None:
-            cause = store.get("failed/first").decode()
-            print(f"rank {place.rank} ends because rank {cause} failed", file=sys.stderr)
-            return
-    except Exception:  # the store's server may be gone already
-        pass
-    print(f"rank {place.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+    place = world.place
+    own = not isinstance(error, SharedError)
+    if own and world.lifeline is not None:
+        world.lifeline.fail(" ".join(error.mistakes), refused=True)
+    if own or place.local_rank == 0:
+        for mistake in error.mistakes:
+            print(f"rank {place.rank}: {mistake}" if own else mistake, file=sys.stderr, flush=True)
+    sys.stderr.flush()
+    if place.rank == 0 and not place.store_is_served:
+        time.sleep(1.0)  # the others read why from the store that this process serves
+    os._exit(2)  # at once: threads that wait for others may hold up an orderly end
 
 
-def _world(config: dict[str, Any]) -> Any:
+def _meet(place: Place, config: Mapping[str, Any]) -> Any:
+    """All ranks are there, each with a GPU of its own, and reach each other; interfaces are set."""
+    from torch.distributed import PrefixStore
+
     from imagenet_ddp.build import World
-    from imagenet_ddp.distributed.store import connect, meet
+    from imagenet_ddp.distributed import devices, echo, interfaces, nccl
+    from imagenet_ddp.distributed.gathering import Roll, SharedError, gather
+    from imagenet_ddp.distributed.lifeline import Lifeline, end_process
+    from imagenet_ddp.distributed.store import connect
 
-    place = launched_place(os.environ) or Place()
-    if place.world_size == 1:
-        return World(place)
     timeout_s = config["cluster"]["timeout_s"]
+    several = place.num_nodes > 1
+    master = place.address if several else None
+    variables, notes = nccl.network_variables(master, not several, config["nccl"], os.environ)
+    os.environ |= {**nccl.variables(config["nccl"], os.environ), **variables}
     store = connect(place, timeout_s)
-    meet(store, place, timeout_s)
-    return World(place, store, lambda: connect(place, timeout_s))
+    local = place.local_world_size
+
+    def label(rank: int) -> str:
+        return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
+
+    roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
+    gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    try:
+        here = interfaces.reachable_addresses() if several else []
+        lifeline = Lifeline(gathering, here or ["127.0.0.1"], label, end_process(f"rank {place.rank}"))
+        uuid = devices.gpu_uuid(config["trainer"], place.local_rank)
+        mine = {"uuid": uuid}
+        gathering.collect("gpus", mine, lambda told: devices.shared_gpus([each["uuid"] for each in told], label))
+        if several:
+            assert place.address
+            echo.try_both_ways(gathering, echo.own_address(os.environ, place.address))
+    except SharedError:
+        raise
+    except ConfigError as error:
+        gathering.give_up(error)
+        raise
+    return World(place, store, lambda: connect(place, timeout_s), gathering, lifeline, tuple(notes))

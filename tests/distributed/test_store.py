@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagenet_ddp.distributed.rendezvous import Place
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.store import connect, exchange, meet
 from imagenet_ddp.schema import ConfigError
 

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,34 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
 
 def count(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
+
+
+def gpu_uuid(trainer: Mapping[str, Any], local_rank: int) -> str | None:
+    """Of the GPU this process is to use, as the driver names it; None on other devices."""
+    if accelerator(trainer["accelerator"]) != "cuda":
+        return None
+    asked = local_devices(trainer)
+    number = asked[local_rank % len(asked)] if isinstance(asked, list) else local_rank
+    if number >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {local_rank} expects GPU {number}, but torch finds {torch.cuda.device_count()} on this "
+            "machine. HINT: as many processes per node as it has GPUs."
+        )
+    return str(torch.cuda.get_device_properties(number).uuid)
+
+
+def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
+    """A sentence for each GPU that several ranks would use; uuids: one per rank."""
+    users: dict[str, list[int]] = {}
+    for rank, uuid in enumerate(uuids):
+        if uuid is not None:
+            users.setdefault(uuid, []).append(rank)
+    return [
+        f"each rank is expected to have a GPU of its own, but {' and '.join(map(label, ranks))} share {uuid}. "
+        "HINT: LOCAL_RANK or cluster.local_rank must differ on one machine, and CUDA_VISIBLE_DEVICES show all its GPUs."
+        for uuid, ranks in users.items()
+        if len(ranks) > 1
+    ]
 
 
 def choose_precision(asked: str | int | None, kind: str) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 from lightning.fabric.plugins.environments import ClusterEnvironment
 
-from imagenet_ddp.distributed.rendezvous import DEFAULT_PORT, Place
+from imagenet_ddp.distributed.address import DEFAULT_PORT
+from imagenet_ddp.distributed.place import Place
 
 
 class PlaceEnvironment(ClusterEnvironment):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
-from imagenet_ddp.distributed.rendezvous import OWN_RUN_ID, Meeting
+from imagenet_ddp.distributed.place import OWN_RUN_ID, Place
 
 # Loggers of the engine, whose own warnings and tracebacks say less than the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
@@ -34,13 +34,13 @@ class WorkersFailedError(Exception):
 @dataclass
 class Workers:
     """What the workers of this node run: worker(*arguments), in num_local processes, each with the variables torchrun
-    sets."""
+    sets. first: the place of this node's first worker among the workers of several nodes, which have met already; None
+    where this node is alone."""
 
     worker: Callable[..., Any]
     arguments: tuple
     num_local: int
-    num_nodes: int = 1
-    meeting: Meeting | None = None  # of several nodes
+    first: Place | None = None
     timeout_s: float = 120.0
 
     def run(self) -> Any:
@@ -89,7 +89,7 @@ class Workers:
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, os.getpid())
+            values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
@@ -101,6 +101,7 @@ class Workers:
             elif code < 0:
                 # nobody else can say it: the process is gone
                 rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
+                rank += self.first.rank if self.first else 0
                 print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
             result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1)
         except BaseException as error:
@@ -109,20 +110,17 @@ class Workers:
     def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
 
-        if self.meeting is None:
-            backend, endpoint, configs = "c10d", "127.0.0.1:0", {}
-        else:
-            backend, endpoint = "static", f"{self.meeting.address}:{self.meeting.port}"
-            configs = {"rank": self.meeting.node_rank}
+        # the engine only starts this node's processes, and knows of no other node: who is node 0, who is missing and
+        # which interface leads there has been settled before, with sentences where it could not be
         return LaunchConfig(
-            min_nodes=self.num_nodes,
-            max_nodes=self.num_nodes,
+            min_nodes=1,
+            max_nodes=1,
             nproc_per_node=self.num_local,
             run_id=OWN_RUN_ID,
-            rdzv_backend=backend,
-            rdzv_endpoint=endpoint,
-            rdzv_configs={"timeout": int(self.timeout_s), **configs},
-            local_addr="127.0.0.1" if self.meeting is None else None,
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            rdzv_configs={"timeout": int(self.timeout_s)},
+            local_addr="127.0.0.1",
             max_restarts=0,
             start_method="spawn",
         )
@@ -141,7 +139,7 @@ def _pass_on(number: int) -> int:
     return len(workers)
 
 
-def _worker(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
+def _worker(worker: Callable[..., Any], arguments: tuple, first: Place | None, parent: int) -> Any:
     """First lines of each worker process. Signals that came while it was starting are delivered by `worker`, which
     unblocks them when its handlers are set."""
     os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
@@ -149,7 +147,15 @@ def _worker(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
             sys.exit(1)
-    if os.environ.get("MASTER_ADDR") == "127.0.0.1":
-        # Gloo offers the address of the host's name, which need not be one of this machine's
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    if first is not None:
+        local_rank = int(os.environ["LOCAL_RANK"])
+        os.environ |= {
+            "RANK": str(first.rank + local_rank),
+            "WORLD_SIZE": str(first.world_size),
+            "GROUP_RANK": str(first.node_rank),
+            "GROUP_WORLD_SIZE": str(first.num_nodes),
+            "MASTER_ADDR": str(first.address),
+            "MASTER_PORT": str(first.port),
+            "IMAGENET_DDP_SOURCE": first.source,
+        }
     return worker(*arguments)

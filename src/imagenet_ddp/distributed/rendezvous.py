@@ -1,91 +1,101 @@
-"""Who am I, and where do all ranks meet? Read from the environment that a launcher made. No torch here."""
+"""Who am I, and where do all meet? The frozen table: what surrounds a command -> what its process is. No torch here.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+    surroundings                                      this process
+    ------------------------------------------------  --------------------------------------------------
+    cluster.rank, cluster.world_size                  that rank (one command per process)
+    RANK and WORLD_SIZE: torchrun, launch, by hand    that rank
+    a SLURM step of nodes × devices tasks             the rank of its task
+    a SLURM step of one task per node, devices > 1    a node: it starts its local workers
+    a SLURM step of any other number of tasks         refused
+    OpenMPI (OMPI_COMM_WORLD_*)                       as in a SLURM step
+    a SLURM batch shell, or salloc without srun       alone on one node, refused on more
+    trainer.num_nodes > 1 and an address              a node: it starts its local workers
+    none of these                                     alone: it starts its local workers
+
+The first line that fits holds; but the world of torchrun, of a step and of OpenMPI is theirs, and options that differ
+from it, those of the first line too, are refused. docs/launching.md explains each line, and
+tests/distributed/test_rendezvous.py holds it.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-DEFAULT_PORT = 29500  # torchrun's
-OWN_RUN_ID = "imagenet_ddp"  # tells workers that launch.py started from torchrun's
+from imagenet_ddp.distributed import by_hand, by_launcher, slurm, split, tasks
+from imagenet_ddp.distributed.address import Address
+from imagenet_ddp.distributed.asked import Asked, num_devices
+from imagenet_ddp.distributed.place import OWN_RUN_ID, Rendezvous, own_place
+from imagenet_ddp.schema import ConfigError
 
 
-@dataclass(frozen=True)
-class Place:
-    """One process's place among all. address and port are those of the store that rank 0's node keeps; None where
-    alone."""
+def recognise(
+    config: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    verb: str = "train",
+    typed: Sequence[str] = (),
+    cpu: bool = False,
+) -> Rendezvous:
+    """config: resolved, its kinds checked. typed: the options as typed. cpu: there is no GPU, or none is wanted.
+    Raises ConfigError with every mistake."""
+    own = own_place(environ)
+    if own is not None:
+        return Rendezvous(own.source, Address(own.address, own.port or 0), own, own.num_nodes, own.node_rank)
+    cluster, trainer = config["cluster"], config["trainer"]
+    one_process = config["strategy"]["name"] in split.NAMES
+    num_nodes = trainer.get("num_nodes")
+    line = f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}"
+    asked = Asked(
+        num_nodes if isinstance(num_nodes, int) else None,
+        None if one_process else num_devices(trainer.get("devices")),
+        cluster,
+        line,
+        cpu,
+    )
+    launcher = by_launcher.name(environ, by_tasks=cluster["name"] != "env")
+    ways = [by_launcher.launched, by_hand.one_per_node]
+    if cluster["name"] != "env":
+        ways[1:1] = [tasks.slurm_step, tasks.openmpi, tasks.batch_shell]
+    if launcher is None:
+        ways.insert(0, by_hand.one_per_process)
+    found = next((found for way in ways if (found := way(asked, environ)) is not None), Rendezvous())
+    if one_process and not found.alone:
+        raise ConfigError(
+            f"strategy={config['strategy']['name']} runs in one process, but {found.source} asks for several. "
+            "HINT: strategy=ddp, or start it once, without a launcher."
+        )
+    if launcher is not None:
+        _must_fit(cluster, launcher, found)
+    return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
 
-    rank: int = 0
-    local_rank: int = 0
-    node_rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
-    num_nodes: int = 1
-    address: str | None = None
-    port: int | None = None
-    store_is_served: bool = True  # by the launcher; False: rank 0 must serve it
-    source: str = "one process"
-    attempt: int = 0  # torchrun --max-restarts starts all workers again, with the same store
 
-    def sentence(self) -> str:
-        """One line for the start of the log."""
-        if self.world_size == 1:
-            return "Rendezvous: none needed, one process."
-        return (
-            f"Rendezvous: {self.source} at {self.address}:{self.port}, rank {self.rank} of {self.world_size}, "
-            f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank} of {self.num_nodes}."
+def _must_fit(cluster: Mapping[str, Any], launcher: str, found: Rendezvous) -> None:
+    """The launcher's numbers stand; those that are set and differ are refused."""
+    theirs: dict[str, int | None] = {"node_rank": found.node_rank}
+    if found.place is not None:
+        theirs |= {key: getattr(found.place, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
+    given = {key: cluster[key] for key in ("rank", "local_rank", "world_size", "node_rank") if cluster[key] is not None}
+    differing = [
+        f"cluster.{key}={value}, where {f'it says {theirs[key]}' if key in theirs else 'each task starts its workers'}"
+        for key, value in given.items()
+        if theirs.get(key) != value
+    ]
+    if differing:
+        raise ConfigError(
+            f"the world is that of {launcher}, and what is set differs: {', '.join(differing)}. "
+            f"HINT: leave {', '.join(f'cluster.{key}' for key in given)} out."
         )
 
 
-def launched_place(environ: Mapping[str, str]) -> Place | None:
-    """The place a launcher gave this process (torchrun, torch.distributed.launch, or variables set by hand); None
-    without one.
-
-    Expects what check.py has looked at: RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR are there together.
-    """
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
-        return None
-    rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    if world_size == 1:
-        return Place(source="a launcher's single process")
-    local_rank = int(environ.get("LOCAL_RANK", 0))
-    local_world_size = int(environ.get("LOCAL_WORLD_SIZE", world_size if local_rank == rank else 1))
-    return Place(
-        rank=rank,
-        local_rank=local_rank,
-        node_rank=int(environ.get("GROUP_RANK", environ.get("NODE_RANK", rank // local_world_size))),
-        world_size=world_size,
-        local_world_size=local_world_size,
-        num_nodes=-(-world_size // local_world_size),
-        address=environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=int(environ.get("MASTER_PORT", DEFAULT_PORT)),
-        store_is_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        source=_source(environ),
-        attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
-    )
+def _run_key(environ: Mapping[str, str], found: Rendezvous) -> str | None:
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id not in ("none", OWN_RUN_ID) and found.place is not None:
+        return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
+    return slurm.run_key(environ)
 
 
-def _source(environ: Mapping[str, str]) -> str:
-    if environ.get("TORCHELASTIC_RUN_ID") == OWN_RUN_ID:
-        return "own workers"
-    return "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment variables"
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the nodes of one command per node meet, and which of them this is."""
-
-    address: str
-    port: int
-    node_rank: int
-
-
-def meeting(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Meeting | None:
-    """cluster: the resolved cluster.* keys, which win over MASTER_ADDR, MASTER_PORT and NODE_RANK. None: not all is
-    known."""
-    address = cluster["address"] or environ.get("MASTER_ADDR")
-    node_rank = cluster["node_rank"]
-    if node_rank is None:
-        node_rank = environ.get("NODE_RANK", environ.get("GROUP_RANK"))
-    if not address or node_rank is None:
-        return None
-    host, _, port = address.removeprefix("tcp://").partition(":")
-    return Meeting(host, int(port or environ.get("MASTER_PORT", DEFAULT_PORT)), int(node_rank))
+def restarted(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher has started this job before: torchrun --max-restarts, SLURM's requeue."""
+    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    return any(environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) > 0 for name in names)

@@ -1,81 +1,142 @@
-"""The key-value store all ranks share before, beside and below the process group."""
+"""The key-value store all meet at: served by one process, found by the others, with a sentence for each way to fail."""
 
+import errno
 import functools
+import socket
 import sys
+import threading
 import time
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from imagenet_ddp.distributed.rendezvous import Place
+from imagenet_ddp.distributed import interfaces
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.schema import ConfigError
+
+HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
+SAY_EVERY_S = 10.0
+ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
 
 
 def connect(place: Place, timeout_s: float) -> Store:
     """Keys are this attempt's own, where a launcher starts the workers anew after a failure. A connection of its own
-    at each call: a client that waits blocks every other user of it. Where no launcher serves the store, rank 0's
-    process does, from the first call to its end."""
+    at each call: a client that waits blocks every other user of it."""
     assert place.address and place.port
-    try:
-        if not place.store_is_served and place.rank == 0:
-            _serve(place.address, place.port, place.world_size)
-        client = TCPStore(
-            place.address,
-            place.port,
-            place.world_size,
-            is_master=False,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-        )
-        return PrefixStore(f"imagenet_ddp/{place.attempt}", client)
-    except Exception as error:  # torch raises DistNetworkError, DistStoreError or plain RuntimeError, by the cause
-        raise ConfigError(
-            f"rank {place.rank} of {place.world_size} expects to meet the others at {place.address}:{place.port} "
-            f"({place.source}), but within {timeout_s:g} s: {str(error).splitlines()[0]} "
-            "HINT: is MASTER_ADDR the address of rank 0's machine, its port free there and open from here?"
-        ) from error
+    who = f"rank {place.rank} of {place.world_size}"
+    store = client(place.address, place.port, timeout_s, who, ours=not place.store_is_served)
+    return PrefixStore(f"imagenet_ddp/{place.attempt}", store)
 
 
 @functools.cache
-def _serve(address: str, port: int, world_size: int) -> TCPStore:
-    return TCPStore(address, port, world_size, is_master=True, wait_for_workers=False)
-
-
-def meet(store: Store, place: Place, timeout_s: float) -> None:
-    """Wait until every rank is here, and no rank twice. Raises ConfigError that names those who are missing."""
-    if store.add(f"claimed/{place.rank}", 1) > 1:
+def serve(host: str, port: int) -> TCPStore:
+    """Kept for as long as the process lives. port 0: any free one."""
+    try:
+        number = interfaces.resolve(host)
+    except OSError as error:
+        raise ConfigError(unknown_name(host, error)) from error
+    if not interfaces.is_local(number):
+        ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
         raise ConfigError(
-            f"rank {place.rank} is expected to be given once, but another process has it too ({place.source}). "
-            "HINT: RANK, or torchrun's node rank, must differ on each."
+            f"{host} is expected to be an address of this machine, where node 0 and rank 0 are, but its interfaces "
+            f"have: {ours}. HINT: give the private address of node 0 on every node, or start node 0's command there."
         )
-    store.set(f"here/{place.rank}", "")
-    missing = list(range(place.world_size))
+    try:
+        store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, by the cause
+        if _listens(number, port):
+            raise PortInUseError(port) from error
+        raise ConfigError(
+            f"this machine cannot serve the rendezvous store at {host}:{port}: {str(error).splitlines()[0]} "
+            "HINT: another port, the same on every node."
+        ) from error
+    store.set(HELLO, "")
+    return store
+
+
+class PortInUseError(ConfigError):
+    def __init__(self, port: int):
+        super().__init__(
+            f"port {port} of this machine is in use by another program, or by another run. HINT: another port, the "
+            f"same on every node: MASTER_PORT={port + 1}, or cluster.address=HOST:{port + 1}."
+        )
+
+
+def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = True) -> TCPStore:
+    """Waits for the server to come, at most timeout_s, and says so every 10 s. ours: served by `serve`, not by a
+    launcher. ConfigError: a name that does not resolve, no route, no answer, another program."""
     begin = said = time.monotonic()
-    while missing := [rank for rank in missing if not store.check([f"here/{rank}"])]:
+    silent = 0
+    while True:
+        try:
+            number = interfaces.resolve(host)
+            with socket.create_connection((number, port), timeout=ANSWER_S):
+                break
+        except socket.gaierror as error:
+            raise ConfigError(unknown_name(host, error)) from error
+        except TimeoutError as error:
+            silent += 1
+            if silent == 2:
+                raise ConfigError(
+                    f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
+                    "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
+                    "is the address right, and the machine up?"
+                ) from error
+            why = "no answer"
+        except OSError as error:
+            if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
+                raise ConfigError(
+                    f"{who} cannot reach {host}:{port}: {error.strerror}. "
+                    "HINT: is the address right, and in a network this machine is in?"
+                ) from error
+            why = "nothing listens there yet" if error.errno == errno.ECONNREFUSED else str(error.strerror or error)
         now = time.monotonic()
-        joined = f"{place.world_size - len(missing)} of {place.world_size} ranks joined after {now - begin:.0f} s."
-        names = ", ".join(f"rank {rank}" for rank in missing[:10]) + (", ..." if len(missing) > 10 else "")
         if now - begin > timeout_s:
             raise ConfigError(
-                f"{joined} Missing: {names}. HINT: start them too; cluster.timeout_s sets how long is waited."
+                f"{who} waited {now - begin:.0f} s for rank 0 at {host}:{port}, but {why}. Missing: rank 0 (node 0). "
+                "HINT: start the command on the machine that has that address; look at its own message; "
+                "cluster.timeout_s sets how long is waited."
             )
-        if now - said > 10:
+        if now - said >= SAY_EVERY_S:
             said = now
-            print(f"rank {place.rank}: {joined} Waiting for {names}.", file=sys.stderr, flush=True)
-        time.sleep(0.05)
+            print(
+                f"{who}: waiting for rank 0 at {host}:{port}: {why}, {now - begin:.0f} s.", file=sys.stderr, flush=True
+            )
+        time.sleep(0.2)
+    made: list[TCPStore | Exception] = []
+
+    def make() -> None:
+        try:
+            short = timedelta(seconds=ANSWER_S)
+            store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
+            if ours:
+                store.get(HELLO)
+            store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+            made.append(store)
+        except Exception as error:
+            made.append(error)
+
+    # in a thread, because torch waits without a bound for a port that accepts and stays silent
+    thread = threading.Thread(target=make, name="store", daemon=True)
+    thread.start()
+    thread.join(2 * ANSWER_S)
+    if made and isinstance(made[0], TCPStore):
+        return made[0]
+    said = f" ({str(made[0]).splitlines()[0]})" if made else ""
+    raise ConfigError(
+        f"{who} expects the rendezvous store at {host}:{port}, but another program answers there{said}. "
+        "HINT: another port, the same on every node."
+    )
 
 
-def exchange(store: Store, place: Place, key: str, value: str | None, timeout_s: float) -> str:
-    """What rank 0 gave as value, on every rank."""
-    if place.rank == 0:
-        assert value is not None
-        store.set(key, value)
-        return value
-    try:
-        store.wait([key], timedelta(seconds=timeout_s))
-    except Exception as error:
-        raise ConfigError(
-            f"rank {place.rank} of {place.world_size} waited {timeout_s:g} s for rank 0's word on {key}, in vain. "
-            "HINT: look at rank 0's own message; cluster.timeout_s sets how long is waited."
-        ) from error
-    return store.get(key).decode()
+def unknown_name(host: str, error: OSError) -> str:
+    return (
+        f"the name {host} cannot be resolved on this machine: {error.strerror}. "
+        "HINT: give the numeric address of node 0, or add the name to /etc/hosts."
+    )
+
+
+def _listens(number: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
+        probe.settimeout(2.0)
+        return probe.connect_ex((number, port)) == 0

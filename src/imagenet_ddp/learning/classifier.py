@@ -51,7 +51,11 @@ class Classifier(L.LightningModule):
     def forward(self, images: Tensor) -> Tensor:
         """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
         # trainer.precision=64-true and bf16-true change the net's own type
-        return self.net(images if images.dtype == self.dtype else images.to(self.dtype))
+        return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
+
+    def call_net(self, images: Tensor) -> Tensor:
+        """A strategy that splits the batch within this process (dp) puts its replicas in this place."""
+        return self.net(images)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self._make_optimizer(self.net.parameters())

@@ -11,8 +11,10 @@ from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 
 
-def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train") -> list[str]:
-    """Sentences, none where all is well. Paths are relative to the current folder."""
+def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
+) -> list[str]:
+    """Sentences, none where all is well. Paths are relative to the current folder. elsewhere: the checkpoint is on
+    another machine, which looks for it and sends it."""
     found = expect("name", config["name"], _NAME, "name=my_run")
     found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
     every = config["saving"]["every_n_epochs"]
@@ -21,10 +23,10 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str
     found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
-    if verb == "train":
-        if config["resume"] not in (None, "auto"):
+    if verb in ("train", "doctor"):
+        if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
-    elif config["checkpoint"] is not None:
+    elif config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
     if verb == "predict":
         found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")

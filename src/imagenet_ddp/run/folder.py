@@ -10,10 +10,14 @@ from pathlib import Path
 from imagenet_ddp.schema import ConfigError
 
 
-def make_new(wanted: Path) -> Path:
+def make_new(wanted: Path, *, again: bool = False) -> Path:
     """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
-    one."""
+    one. again: the job was started before, and its folder, the last one of these names, is taken."""
     number = 0
+    if again:
+        same = [path for path in (wanted, *wanted.parent.glob(f"{wanted.name}-*")) if path.is_dir()]
+        if same:
+            return max(same, key=lambda path: path.stat().st_mtime_ns)
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True)
         while True:

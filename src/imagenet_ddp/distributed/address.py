@@ -1,0 +1,89 @@
+"""cluster.address: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; and MASTER_ADDR, MASTER_PORT. No torch here."""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+DEFAULT_PORT = 29500  # torchrun's
+FORMS = "tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the store is: at a port of a host, or where a file says. One of host and file is None."""
+
+    host: str | None = None
+    port: int = DEFAULT_PORT
+    file: str | None = None
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return f"file://{self.file}"
+        host = f"[{self.host}]" if self.host and ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def from_environment(environ: Mapping[str, str]) -> Address | None:
+    """MASTER_ADDR and MASTER_PORT, as torchrun and torch read them: also an IPv6 address without brackets. Raises
+    ValueError with a whole sentence."""
+    host = environ.get("MASTER_ADDR")
+    if not host:
+        return None
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return parse(host, "MASTER_ADDR", environ.get("MASTER_PORT"))
+    return Address(host, port_of(environ))
+
+
+def port_of(environ: Mapping[str, str]) -> int:
+    """MASTER_PORT. Raises ValueError with a whole sentence."""
+    return _number(environ.get("MASTER_PORT") or str(DEFAULT_PORT), "MASTER_PORT", f"MASTER_PORT={DEFAULT_PORT}")
+
+
+def parse(text: str, key: str, default_port: str | None = None) -> Address:
+    """key: what the text comes from, for the sentence; default_port: MASTER_PORT. Raises ValueError with a whole
+    sentence."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "tcp", text
+    if scheme == "file":
+        return Address(file=_file(rest, key, text))
+    if scheme == "env":
+        raise ValueError(f"{key}={text}: the environment is asked by its own name. HINT: cluster=env.")
+    if scheme != "tcp":
+        raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {key}=tcp://{rest or 'HOST:29500'}.")
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:]*))?", rest.rstrip("/"))
+    if found is None:
+        if rest.count(":") > 1 and "[" not in rest:
+            hint = f"an IPv6 address stands in brackets: {key}=tcp://[{rest}]:{DEFAULT_PORT}"
+        else:
+            hint = f"{key}=tcp://HOST:{DEFAULT_PORT}"
+        raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {hint}.")
+    host = found[1].strip("[]")
+    if found[2] is None:
+        return Address(host, port_of({"MASTER_PORT": default_port or ""}))
+    return Address(host, _number(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))
+
+
+def _number(port: str, where: str, hint: str) -> int:
+    if not (port.isascii() and port.isdecimal()) or not 1 <= int(port) <= 65535:
+        raise ValueError(f"{where} is expected to be from 1 to 65535, but is {port or 'empty'}. HINT: {hint}.")
+    return int(port)
+
+
+def _file(rest: str, key: str, text: str) -> str:
+    if not rest.startswith("/"):
+        # file://host/path: torch drops the host and takes /path, which is another file than the one meant
+        raise ValueError(
+            f"{key} is expected to have three slashes before the path, but is {text}, which would be a host's name "
+            f"and a path. HINT: {key}=file:///{rest}."
+        )
+    path = "/" + rest.lstrip("/")
+    if path == "/" or path.endswith("/"):
+        raise ValueError(
+            f"{key} is expected to name a file, but {text} is a folder. HINT: {key}=file://{path.rstrip('/')}/job1."
+        )
+    return str(PurePosixPath(path))

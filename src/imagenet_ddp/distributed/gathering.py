@@ -1,0 +1,404 @@
+"""All who take part are there, each once, with the same facts; or everyone is told what is wrong, and nothing starts.
+
+Each arrives with a number (its rank, or its node rank; or none, where it is assigned here) and its facts. One of
+them, the chief (rank 0, or the node that serves the store), reads all arrivals and posts one verdict that all obey.
+So a mistake is one message, the same everywhere, however many there are.
+"""
+
+import atexit
+import functools
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from torch.distributed import DistError, PrefixStore, Store
+
+from imagenet_ddp.distributed import facts
+from imagenet_ddp.schema import ConfigError
+
+POLL_S = 0.05
+SAY_EVERY_S = 10.0
+GRACE_S = 5.0  # the chief's verdict comes that much later than its own wait ends
+CHUNK_BYTES = 4 * 2**20
+
+
+class SharedError(ConfigError):
+    """Mistakes that all members are told in the same words, so that one of each machine may say them."""
+
+
+Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+
+
+def answered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A store that no longer answers is a ConfigError: who serves it has ended, and has said why itself."""
+
+    @functools.wraps(function)
+    def inner(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except DistError as error:
+            raise ConfigError(
+                f"the rendezvous store no longer answers ({str(error).splitlines()[0]}): the process that serves it, "
+                "that of rank 0, or the launcher, has ended or cannot be reached. HINT: look at its own message."
+            ) from error
+
+    return inner
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Those who have met. number: this one's; members: (host, pid, ...) of each, by number."""
+
+    store: Store
+    number: int
+    members: Sequence[Mapping[str, Any]]
+    noun: str  # rank or node
+    timeout_s: float
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def name(self, number: int) -> str:
+        return f"{self.noun} {number} ({self.members[number]['host']})"
+
+    @answered
+    def tell(self, key: str, value: str | None, timeout_s: float | None = None) -> str:
+        """What number 0 gave as value, on all."""
+        if self.number == 0:
+            assert value is not None
+            self.store.set(key, value)
+            return value
+        self._wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], f"on {key}")
+        return self.store.get(key).decode()
+
+    @answered
+    def give_up(self, error: ConfigError) -> None:
+        """This one's own mistake, after all have met: the others no longer wait, and say the same."""
+        self.store.set("given_up", json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
+
+    def _wait(
+        self, done: Callable[[], bool], timeout_s: float, lacking: Callable[[], Sequence[int]], what: str
+    ) -> None:
+        def ready() -> bool:
+            if self.store.check(["given_up"]):
+                raise SharedError(json.loads(self.store.get("given_up")))
+            return done()
+
+        wait(ready, timeout_s, lacking, what, self.name)
+
+    @answered
+    def refuse(self, error: ConfigError, key: str) -> None:
+        """Number 0's own mistakes, to all who wait for its word on key; they have them when this returns."""
+        if self.number == 0 and self.size > 1:
+            self.store.set(key, json.dumps({"mistakes": error.mistakes}))
+            _wait_for_readers(self.store, key, self.size - 1)
+
+    @answered
+    def hear(self, key: str, value: Any | None, timeout_s: float | None = None) -> Any:
+        """tell, for a plain value; ConfigError where number 0 refused."""
+        told = json.loads(self.tell(key, None if self.number else json.dumps({"value": value}), timeout_s))
+        if "mistakes" in told:
+            self.store.add(f"{key}/read", 1)
+            raise SharedError([f"{self.noun} 0 refused: {mistake}" for mistake in told["mistakes"]])
+        return told["value"]
+
+    def compare(self, key: str, mine: Mapping[str, Any], timeout_s: float | None = None) -> None:
+        """The same facts on all, or ConfigError on all. A member that is still busy is waited for, and named."""
+        self.collect(key, mine, lambda all_facts: facts.differences(all_facts, self.noun), timeout_s)
+
+    @answered
+    def collect(
+        self,
+        key: str,
+        mine: Mapping[str, Any],
+        judge: Callable[[list[Any]], list[str]],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Number 0 judges what all give; its sentences, if any, are everyone's ConfigError."""
+        bound_s = timeout_s or self.timeout_s
+        store = PrefixStore(key, self.store)
+        store.set(f"of/{self.number}", json.dumps(mine))
+        store.add("given", 1)
+        if self.number == 0:
+            lacking = lambda: [n for n in range(self.size) if not store.check([f"of/{n}"])]  # noqa: E731
+            try:
+                self._wait(lambda: store.add("given", 0) >= self.size, bound_s, lacking, f"on {key}")
+                mistakes = judge([json.loads(each) for each in _get_all(store, [f"of/{n}" for n in range(self.size)])])
+            except ConfigError as error:
+                mistakes = error.mistakes
+            store.set("verdict", json.dumps(mistakes))
+            if mistakes:
+                _wait_for_readers(store, "verdict", self.size - 1)
+        else:
+            self._wait(lambda: store.check(["verdict"]), bound_s + GRACE_S, lambda: [0], f"on {key}")
+            mistakes = json.loads(store.get("verdict"))
+            store.add("verdict/read", 1)
+        if mistakes:
+            raise SharedError(mistakes)
+
+    @answered
+    def send_file(self, path: Path | None) -> Path | None:
+        """Number 0's file on all: their own where it lies there too with the same content, else a copy. None: none."""
+        if self.size == 1:
+            return path
+        mine = None
+        if self.number == 0 and path is not None:
+            mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": _digest(path)}
+        told = self.hear("file", mine)
+        if told is None:
+            return None
+        there = self.number == 0 or (
+            (here := Path(told["path"])).is_file()
+            and here.stat().st_size == told["bytes"]
+            and _digest(here) == told["sha256"]
+        )
+        self.store.set(f"file/of/{self.number}", "there" if there else "lacking")
+        if self.number == 0:
+            lacking = lambda: [n for n in range(self.size) if not self.store.check([f"file/of/{n}"])]  # noqa: E731
+            self._wait(lambda: not lacking(), self.timeout_s, lacking, f"whether they have {path}")
+            needy = [n for n in range(self.size) if self.store.get(f"file/of/{n}") == b"lacking"]
+            if needy:
+                assert path is not None
+                _send(self.store, path, len(needy), self.timeout_s)
+            return path
+        if there:
+            return Path(told["path"])
+        return _receive(self.store, told, self.timeout_s)
+
+
+def wait(
+    done: Callable[[], bool],
+    timeout_s: float,
+    lacking: Callable[[], Sequence[int]],
+    what: str,
+    name: Callable[[int], str],
+) -> None:
+    """Until done; every 10 s a line says who is waited for, and at the end of the time a ConfigError does."""
+    begin = said = time.monotonic()
+    while not done():
+        now = time.monotonic()
+        if now - begin > timeout_s:
+            raise ConfigError(
+                f"waited {now - begin:.0f} s for the word of {_names(lacking(), name)} {what}, in vain. "
+                "HINT: look at their own messages; are they still running?"
+            )
+        if now - said >= SAY_EVERY_S:
+            said = now
+            print(f"Waiting for {_names(lacking(), name)} {what}, {now - begin:.0f} s.", file=sys.stderr, flush=True)
+        time.sleep(POLL_S)
+
+
+@dataclass
+class Roll:
+    """Who is expected. label: what a number is called, "rank 3 (node 1, local rank 1)"."""
+
+    size: int
+    noun: str
+    label: Callable[[int], str]
+    hint: str
+    job_id: str | None = None
+    assigned: bool = False  # numbers are given here, not brought along
+    arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by arrival
+
+
+@answered
+def gather(
+    store: Store, roll: Roll, number: int | None, mine: Mapping[str, Any], timeout_s: float, *, chief: bool
+) -> Gathering:
+    """Waits until all have arrived, each number once, with equal facts. Raises the chief's ConfigError on all."""
+    arrival = int(store.add("arrivals", 1)) - 1
+    me = {**facts.this_process(), "number": number, "size": roll.size, "job_id": roll.job_id, "facts": mine}
+    store.set(f"arrival/{arrival}", json.dumps(me))
+    begin = time.monotonic()
+    if chief:
+        verdict = _judge(store, roll, arrival, begin, timeout_s)
+        store.set("verdict", json.dumps(verdict))
+        if verdict["mistakes"]:
+            _wait_for_readers(store, "verdict", int(store.add("arrivals", 0)) - 1)
+    else:
+        said = begin
+        while not store.check(["verdict"]):
+            now = time.monotonic()
+            if now - begin > timeout_s + GRACE_S:
+                _read_arrivals(store, roll)
+                raise ConfigError(_lacking(roll, now - begin))
+            if now - said >= SAY_EVERY_S:
+                said = now
+                _read_arrivals(store, roll)
+                print(_waiting(roll, now - begin), file=sys.stderr, flush=True)
+            time.sleep(POLL_S)
+        verdict = json.loads(store.get("verdict"))
+        store.add("verdict/read", 1)
+    if verdict["mistakes"]:
+        raise SharedError(verdict["mistakes"])
+    numbers = {int(key): value for key, value in verdict["numbers"].items()}
+    if arrival not in numbers:
+        raise ConfigError(_too_late(roll, number, verdict["members"]))
+    return Gathering(store, numbers[arrival], verdict["members"], roll.noun, timeout_s)
+
+
+def _judge(store: Store, roll: Roll, own: int, begin: float, timeout_s: float) -> dict[str, Any]:
+    """The chief's part."""
+    said, mistakes = begin, []
+    while True:
+        _read_arrivals(store, roll)
+        mistakes = _unfit(roll)
+        if mistakes or len(roll.arrived) >= roll.size:
+            break
+        now = time.monotonic()
+        if now - begin > timeout_s:
+            mistakes = [_lacking(roll, now - begin)]
+            break
+        if now - said >= SAY_EVERY_S:
+            said = now
+            print(_waiting(roll, now - begin), file=sys.stderr, flush=True)
+        time.sleep(POLL_S)
+    numbers: dict[int, int] = {}
+    if not mistakes:
+        free = [n for n in range(roll.size) if n not in {each["number"] for each in roll.arrived.values()}]
+        for arrival, each in sorted(roll.arrived.items(), key=lambda item: item[0] != own):
+            numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
+        ordered = [roll.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
+        mistakes = facts.differences([each["facts"] for each in ordered], roll.noun)
+        members = [{key: each[key] for key in ("host", "pid", "machine")} for each in ordered]
+    return {"mistakes": mistakes, "numbers": numbers, "members": members if not mistakes else []}
+
+
+def _read_arrivals(store: Store, roll: Roll) -> None:
+    count = int(store.add("arrivals", 0))
+    new = [n for n in range(count) if n not in roll.arrived and store.check([f"arrival/{n}"])]
+    for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
+        roll.arrived[number] = json.loads(text)
+
+
+def _unfit(roll: Roll) -> list[str]:
+    """Who cannot be part of this, whoever else comes."""
+    found = []
+    everyone = list(roll.arrived.values())
+    ids = sorted({str(each["job_id"]) for each in everyone})
+    if len(ids) > 1:
+        found.append(
+            f"two jobs meet at one address: cluster.job_id is {' and '.join(ids)} ({_hosts(everyone)}). "
+            "HINT: an address of its own for each job."
+        )
+    sizes = sorted({each["size"] for each in everyone})
+    if len(sizes) > 1:
+        whose = "; ".join(f"{size} by {_hosts([e for e in everyone if e['size'] == size])}" for size in sizes)
+        found.append(
+            f"the number of {roll.noun}s is not the same on all: {whose}. HINT: the same trainer.num_nodes and "
+            "trainer.devices on each."
+        )
+    for number in sorted({each["number"] for each in everyone if each["number"] is not None}):
+        same = [each for each in everyone if each["number"] == number]
+        if len(same) > 1:
+            key = "cluster.node_rank or NODE_RANK" if roll.noun == "node" else "RANK or cluster.rank"
+            found.append(
+                f"{roll.noun} {number} is expected to be given once, but is claimed by {_hosts(same, pids=True)}. "
+                f"HINT: {key} must differ on each."
+            )
+    if not found and len(everyone) > roll.size:
+        found.append(
+            f"{len(everyone)} {roll.noun}s came, but {roll.size} are expected: {_hosts(everyone, pids=True)}. "
+            "HINT: start the command once on each, or set cluster.job_id where two jobs share an address."
+        )
+    return found
+
+
+def _lacking(roll: Roll, seconds: float) -> str:
+    joined = f"{len(roll.arrived)} of {roll.size} {roll.noun}s joined after {seconds:.0f} s"
+    return f"{joined}. {_missing(roll)} HINT: {roll.hint}"
+
+
+def _waiting(roll: Roll, seconds: float) -> str:
+    joined = f"{len(roll.arrived)} of {roll.size} {roll.noun}s joined after {seconds:.0f} s"
+    return f"{joined}, waiting. {_missing(roll)}"
+
+
+def _missing(roll: Roll) -> str:
+    everyone = list(roll.arrived.values())
+    given = {each["number"] for each in everyone}
+    if roll.assigned and None in given:
+        return f"There: {_hosts(everyone)}. Missing: {roll.size - len(everyone)} more {roll.noun}s."
+    names = [roll.label(number) for number in range(roll.size) if number not in given]
+    return f"Missing: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}."
+
+
+def _too_late(roll: Roll, number: int | None, members: Sequence[Mapping[str, Any]]) -> str:
+    whose = f"{roll.noun} {number}" if number is not None else f"one more {roll.noun}"
+    return (
+        f"this is {whose}, but all {len(members)} {roll.noun}s of the job at this address are there already: "
+        f"{_hosts(members, pids=True)}. HINT: another address or port for another job, or cluster.job_id."
+    )
+
+
+def _hosts(members: Sequence[Mapping[str, Any]], *, pids: bool = False) -> str:
+    names = [f"{each['host']} (process {each['pid']})" if pids else each["host"] for each in members]
+    return ", ".join(dict.fromkeys(names))
+
+
+def _names(numbers: Sequence[int], name: Callable[[int], str]) -> str:
+    return ", ".join(name(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
+
+
+def _get_all(store: Store, keys: list[str]) -> list[bytes]:
+    found: list[bytes] = []
+    for begin in range(0, len(keys), 256):
+        found += store.multi_get(keys[begin : begin + 256])
+    return found
+
+
+def _wait_for_readers(store: Store, key: str, count: int) -> None:
+    """Whoever serves the store may end only when the others have read why."""
+    end = time.monotonic() + GRACE_S
+    while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
+        time.sleep(POLL_S)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
+    """Piece by piece, each deleted when all have read it."""
+    with path.open("rb") as file:
+        piece = 0
+        while content := file.read(CHUNK_BYTES):
+            store.set(f"file/{piece}", content)
+            deadline = time.monotonic() + timeout_s
+            while int(store.add(f"file/{piece}/read", 0)) < num_readers:
+                if time.monotonic() > deadline:
+                    raise ConfigError(f"{path} could not be sent to all within {timeout_s:g} s. HINT: a shared disk.")
+                time.sleep(0.002)
+            store.delete_key(f"file/{piece}")
+            piece += 1
+
+
+def _receive(store: Store, told: Mapping[str, Any], timeout_s: float) -> Path:
+    name = Path(told["path"])
+    folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # this process's workers are done with it by then
+    target = Path(folder) / name.name
+    received = piece = 0
+    with target.open("wb") as file:
+        while received < told["bytes"]:
+            deadline = time.monotonic() + timeout_s
+            while not store.check([f"file/{piece}"]):
+                if time.monotonic() > deadline:
+                    raise ConfigError(f"{name} did not arrive from rank 0 within {timeout_s:g} s. HINT: a shared disk.")
+                time.sleep(0.002)
+            content = store.get(f"file/{piece}")
+            store.add(f"file/{piece}/read", 1)
+            received += file.write(content)
+            piece += 1
+    if _digest(target) != told["sha256"]:
+        raise ConfigError(f"{name} arrived from rank 0 with another content. HINT: is somebody writing to it there?")
+    return target

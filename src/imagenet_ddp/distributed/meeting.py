@@ -1,0 +1,154 @@
+"""The commands that were typed meet: one per node, or one per rank. After this, who is who is settled for all."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.distributed import PrefixStore, Store
+
+from imagenet_ddp.distributed import facts, interfaces, pointer, store
+from imagenet_ddp.distributed.gathering import Gathering, Roll, gather
+from imagenet_ddp.distributed.place import Place, Rendezvous
+from imagenet_ddp.schema import ConfigError
+
+LEAVE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """This command among the others. place: that of its process, or of the first worker it starts."""
+
+    gathering: Gathering
+    place: Place
+    starts_workers: bool
+
+    def leave(self) -> None:
+        """The one that serves the store goes last, or after 10 s. In a thread, because a store whose machine is gone
+        is waited for without a bound."""
+        if self.starts_workers:
+            thread = threading.Thread(target=self._leave, name="leave", daemon=True)
+            thread.start()
+            thread.join(LEAVE_S)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Exception):  # the server may be gone
+            self.gathering.store.add("left", 1)
+            while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
+                time.sleep(0.05)
+
+
+def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
+    """config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
+    Raises ConfigError, the same on all where they have met at all."""
+    timeout_s = config["cluster"]["timeout_s"]
+    place = rendezvous.place
+    number = place.rank if place else rendezvous.node_rank
+    size = place.world_size if place else rendezvous.num_nodes
+    noun = "rank" if place else "node"
+    who = f"{noun} {number} of {size}" if number is not None else f"one of {size} nodes"
+    meeting_store, host, port, chief = _store(rendezvous, number, timeout_s, who)
+    served_here = place is None or not place.store_is_served
+    roll = Roll(
+        size,
+        noun,
+        _label(place),
+        f"start the command there too; look at its own message; does that machine reach {host}:{port}? "
+        "cluster.timeout_s sets how long is waited.",
+        rendezvous.job_id,
+        assigned=place is None,
+    )
+    attempt = place.attempt if place else 0
+    prefixed = PrefixStore(f"imagenet_ddp/{attempt}/commands", meeting_store)
+    mine = facts.of_this_command(config, None if place else num_local)
+    gathering = gather(prefixed, roll, number, mine, timeout_s, chief=chief if served_here else number == 0)
+    if place is not None:
+        place = replace(place, address=host, port=port)
+        if not place.local_world_size:
+            place = _counted(place, [str(each["machine"]) for each in gathering.members])
+        return Meeting(gathering, place, False)
+    first = Place(
+        rank=gathering.number * num_local,
+        node_rank=gathering.number,
+        world_size=size * num_local,
+        local_world_size=num_local,
+        num_nodes=size,
+        address=host,
+        port=port,
+        source=rendezvous.source,
+    )
+    return Meeting(gathering, first, True)
+
+
+def _label(place: Place | None) -> Any:
+    if place is None:
+        return lambda number: f"node {number}"
+    local = place.local_world_size
+    if not local:
+        return lambda number: f"rank {number}"
+    return lambda number: f"rank {number} (node {number // local}, local rank {number % local})"
+
+
+def _store(rendezvous: Rendezvous, number: int | None, timeout_s: float, who: str) -> tuple[Store, str, int, bool]:
+    """(store, its host and port, whether this process serves it)."""
+    address, place = rendezvous.address, rendezvous.place
+    assert address is not None
+    if address.file is not None:
+        return _by_file(address.file, rendezvous, number, timeout_s, who)
+    assert address.host
+    if place is not None and place.store_is_served:
+        return store.client(address.host, address.port, timeout_s, who, ours=False), address.host, address.port, False
+    if number == 0 or (number is None and _is_ours(address.host)):
+        try:
+            return store.serve(address.host, address.port), address.host, address.port, True
+        except store.PortInUseError:
+            if number == 0:
+                raise
+            # two nodes on one machine: the other one was first, or the port is another program's
+            with contextlib.suppress(ConfigError):
+                served = store.client(address.host, address.port, store.ANSWER_S, who)
+                return served, address.host, address.port, False
+            raise
+    return store.client(address.host, address.port, timeout_s, who), address.host, address.port, False
+
+
+def _is_ours(host: str) -> bool:
+    try:
+        return interfaces.is_local(interfaces.resolve(host))
+    except OSError as error:
+        raise ConfigError(store.unknown_name(host, error)) from error
+
+
+def _by_file(
+    file: str, rendezvous: Rendezvous, number: int | None, timeout_s: float, who: str
+) -> tuple[Store, str, int, bool]:
+    served: list[Store] = []
+
+    def serve() -> tuple[list[str], int]:
+        if not served:
+            served.append(store.serve("127.0.0.1", 0))
+        return [*interfaces.reachable_addresses(), "127.0.0.1"], served[0].port  # type: ignore[attr-defined]
+
+    found = pointer.find(
+        file, rendezvous.job_id, timeout_s, may_own=number in (0, None), must_own=number == 0, serve=serve
+    )
+    if found.owned:
+        return served[0], found.hosts[0], found.port, True
+    reasons = []
+    for host in found.hosts:
+        try:
+            return store.client(host, found.port, store.ANSWER_S, who), host, found.port, False
+        except ConfigError as error:
+            reasons += error.mistakes
+    raise ConfigError(
+        f"{file} leads to {', '.join(found.hosts)} at port {found.port}, but none can be reached: {reasons[0]}"
+    )
+
+
+def _counted(place: Place, machines: list[str]) -> Place:
+    """Nodes as the ranks' machines show them, where nobody said how many processes each has."""
+    nodes = list(dict.fromkeys(machines))
+    local = machines.count(machines[place.rank])
+    return replace(place, local_world_size=local, num_nodes=len(nodes), node_rank=nodes.index(machines[place.rank]))

@@ -1,0 +1,117 @@
+"""What SLURM says of a step: its tasks, its nodes, this one's place. From the environment alone, no torch here.
+
+Names of the variables: SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRONMENT VARIABLES".
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# A port of the step's own, so that two of one machine do not meet: 29500 and the job's last three digits, and 100 for
+# each step before this one.
+FIRST_PORT, NUM_PORTS = 29500, 1000
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step (srun) this process is a task of."""
+
+    job_id: str
+    step_id: str
+    num_tasks: int
+    num_nodes: int
+    task: int  # SLURM_PROCID
+    local_task: int  # SLURM_LOCALID
+    node: int  # SLURM_NODEID
+    tasks_per_node: tuple[int, ...]
+    hosts: tuple[str, ...]
+    gpus_per_node: int | None
+
+    @property
+    def name(self) -> str:
+        return f"slurm job {self.job_id}"
+
+    @property
+    def port(self) -> int:
+        job, step = (int(re.sub(r"\D", "", text) or 0) for text in (self.job_id, self.step_id))
+        return FIRST_PORT + (job + 100 * step) % NUM_PORTS
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Started by srun. SLURM_NTASKS alone says nothing: it is set in the batch shell too."""
+    return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
+
+
+def read_step(environ: Mapping[str, str]) -> Step | None:
+    """None outside of a step, and in one of a single task on one node: whatever that task starts, it is alone."""
+    if not in_step(environ):
+        return None
+    num_tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
+    num_nodes = max(1, _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1)))
+    if num_tasks <= 1:
+        return None
+    per_node = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", "")))
+    if sum(per_node) != num_tasks:  # the job's, not this step's
+        more = num_tasks % num_nodes
+        per_node = tuple(num_tasks // num_nodes + (node < more) for node in range(num_nodes))
+    node_list = environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", environ.get("SLURM_JOB_NODELIST", "")))
+    gpus = environ.get("SLURM_GPUS_ON_NODE", "")
+    return Step(
+        job_id=environ.get("SLURM_JOB_ID", "0"),
+        step_id=environ.get("SLURM_STEP_ID", "0"),
+        num_tasks=num_tasks,
+        num_nodes=num_nodes,
+        task=_number(environ, "SLURM_PROCID", 0),
+        local_task=_number(environ, "SLURM_LOCALID", 0),
+        node=_number(environ, "SLURM_NODEID", 0),
+        tasks_per_node=per_node,
+        hosts=tuple(expand_hosts(node_list)),
+        gpus_per_node=int(gpus) if gpus.isdecimal() else None,
+    )
+
+
+def num_job_nodes(environ: Mapping[str, str]) -> int:
+    """Nodes of the job around this process, 1 outside of SLURM."""
+    return _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
+
+
+def run_key(environ: Mapping[str, str]) -> str | None:
+    """A name for this job's run that stays the same when SLURM starts the job again; None outside of SLURM."""
+    job = environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    if "SLURM_ARRAY_JOB_ID" in environ and "SLURM_ARRAY_TASK_ID" in environ:
+        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    return "slurm_" + "_".join([job, *([environ["SLURM_STEP_ID"]] if "SLURM_STEP_ID" in environ else [])])
+
+
+def expand_hosts(text: str) -> list[str]:
+    """'node[01-03,7],gpu1' -> node01, node02, node03, node7, gpu1."""
+    hosts = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        names = [""]
+        for plain, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
+            ends = [plain] if plain else [end for piece in ranges.split(",") for end in _range(piece)]
+            names = [name + end for name in names for end in ends]
+        hosts += names
+    return hosts
+
+
+def expand_counts(text: str) -> tuple[int, ...]:
+    """'2(x3),1' -> (2, 2, 2, 1)."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    return tuple(counts)
+
+
+def _range(piece: str) -> list[str]:
+    first, dash, last = piece.partition("-")
+    if not dash:
+        return [first]
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    value = environ.get(name, "")
+    return int(value) if value.isdecimal() else default

@@ -1,0 +1,122 @@
+"""python -m imagenet_ddp.doctor: train's own options, checked without training. Goes on after a failure.
+
+Exit codes: 0 all ok; 1 something is not; 2 options that cannot be read.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from imagenet_ddp import check, data_examination, machine_examination, network_examination, session, together, worker
+from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.examination import Check, Machine, examine, survey
+from imagenet_ddp.options import Options, read
+from imagenet_ddp.run.signals import exit_on_signal
+from imagenet_ddp.schema import ConfigError
+
+WIDTH = 80  # columns on a terminal; elsewhere a line is a check
+
+
+def main() -> None:
+    exit_on_signal()
+    try:
+        options = read(sys.argv[1:], os.environ)
+    except ConfigError as error:
+        check.refuse(error)
+    if options is None:  # --help, --cfg: Hydra prints, and no more
+        session.with_hydra("doctor", check.without_local_rank(sys.argv[1:]), lambda config: None)
+        return
+    machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
+    place = machine.rendezvous.place if machine.rendezvous else None
+    speaks = place is None or place.rank == 0  # a launcher's other ranks are heard through rank 0
+    found: list[Check] = []
+    for number, total, checks in _examined(machine, options):
+        found += checks
+        for one in checks if speaks and options.format == "text" else []:
+            print(line(number, total, one), flush=True)
+    if speaks:
+        print(json.dumps(document(found), indent=2) if options.format == "json" else _summary(found))
+        sys.exit(0 if all(one.ok for one in found) else 1)
+
+
+def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
+    """(number, how many there are, what was found): first this machine by itself, then all ranks together."""
+    from imagenet_ddp import world_examination
+
+    here = [*machine_examination.CHECKS, *network_examination.CHECKS, *data_examination.checks()]
+    place = machine.rendezvous.place if machine.rendezvous else None
+    if place is not None and place.local_rank:
+        here = []
+    names = world_examination.names(machine)
+    total, found = len(here) + len(names), []
+    for number, checks in enumerate(examine(machine, here), 1):
+        found += checks
+        yield number, total, checks
+    if names:
+        together = _together(machine, options, found)
+        for number, name in enumerate(names, len(here) + 1):
+            if checks := [one for one in together if one.name == name]:
+                yield number, total, checks
+
+
+def _together(machine: Machine, options: Options, found: list[Check]) -> list[Check]:
+    """What all ranks find together; [] on every node but the first."""
+    from imagenet_ddp.world_examination import not_met  # torch
+
+    assert machine.rendezvous is not None
+    config, rendezvous = options.config, machine.rendezvous
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            met = together.meet(options.request, rendezvous)
+            return together.run(worker.diagnose, (config, found), config, met, rendezvous, own_processes=False)
+        except ConfigError as error:
+            return not_met(error)
+        except WorkersFailedError as error:
+            said = f"the ranks ended with exit code {error.exit_code}, and said why on standard error"
+            return not_met(ConfigError(f"{said}. HINT: look there."))
+
+
+def line(number: int, total: int, one: Check, width: int | None = None) -> str:
+    """width: None for one line, or that of the terminal."""
+    width = width or (WIDTH if sys.stdout.isatty() else None)
+    head = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}"
+    hint = f"HINT: {one.hint}" if one.hint else ""
+    if width is None:
+        return f"{head} {hint}".rstrip()
+    indent = " " * (2 * len(str(total)) + 4)
+    lines = []
+    for text, first in ((head, ""), (hint, indent)):
+        glued = _glue(text)
+        lines += textwrap.wrap(glued, width, initial_indent=first, subsequent_indent=indent,
+                               break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines).replace("\0", " ")
+
+
+def _glue(text: str) -> str:
+    """What stands in backticks is a line to type, and never broken."""
+    return "`".join(part.replace(" ", "\0") if number % 2 else part for number, part in enumerate(text.split("`")))
+
+
+def document(found: list[Check]) -> dict[str, Any]:
+    prediction = next((one.numbers for one in found if one.name == "scaling"), None)
+    return {
+        "ok": all(one.ok for one in found),
+        "checks": [dataclasses.asdict(one) for one in found if one.name != "scaling" or not one.ok],
+        "prediction": prediction,
+    }
+
+
+def _summary(found: list[Check]) -> str:
+    failed = list(dict.fromkeys(one.name for one in found if not one.ok))
+    if not failed:
+        return "All is well: nothing stands in the way of training."
+    return f"Not ready: {', '.join(failed)}."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What a check of doctor finds, what it goes by, and how a list of checks is gone through: each whatever the one before
+found. The checks themselves are in machine_, network_, data_ and world_examination."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.distributed import split
+from imagenet_ddp.distributed.check import has_no_gpu
+from imagenet_ddp.distributed.place import Rendezvous
+from imagenet_ddp.distributed.rendezvous import recognise
+from imagenet_ddp.schema import ConfigError
+
+
+@dataclass
+class Check:
+    """One line of doctor. A check that finds several mistakes gives one of these for each."""
+
+    name: str
+    ok: bool
+    what: str
+    hint: str = ""
+    seconds: float = 0.0
+    numbers: dict[str, Any] = field(default_factory=dict)  # units in the names
+
+
+@dataclass
+class Machine:
+    """What the checks of one machine go by."""
+
+    config: Mapping[str, Any]  # resolved, plain
+    environ: Mapping[str, str]
+    typed: Sequence[str]  # the options, for a line to type instead
+    run_dir: Path
+    kind: str = "cpu"  # cpu, cuda, mps
+    no_device: list[str] = field(default_factory=list)  # why there is none
+    rendezvous: Rendezvous | None = None
+    no_rendezvous: list[str] = field(default_factory=list)  # why there is none
+    num_local: int = 1  # processes of this machine
+
+    @property
+    def num_workers(self) -> int:
+        """Loader processes of each process."""
+        from imagenet_ddp.data.loader import choose_num_workers
+
+        return choose_num_workers(self.config["data"]["num_workers"], self.kind == "cpu", self.num_local)[0]
+
+    @property
+    def meets_others(self) -> bool:
+        """Machines take part that are not this one."""
+        return self.rendezvous is not None and self.rendezvous.num_nodes > 1
+
+    @property
+    def host(self) -> str | None:
+        """Where all meet: a name or a number. None where alone, or at a file."""
+        address = self.rendezvous.address if self.rendezvous else None
+        return address.host if address else None
+
+
+def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
+    """Imports torch, but makes no CUDA context."""
+    from imagenet_ddp.distributed import devices
+
+    machine = Machine(config, environ, typed, run_dir)
+    try:
+        machine.kind = devices.accelerator(config["trainer"]["accelerator"])
+        num_devices = devices.count(devices.local_devices(config["trainer"]))
+        machine.num_local = split.processes(config["strategy"], num_devices)
+    except ConfigError as error:
+        machine.no_device = error.mistakes
+    try:
+        found = recognise(config, environ, verb="doctor", typed=typed, cpu=has_no_gpu(config["trainer"]) is not None)
+        machine.rendezvous = found
+        if found.place is not None:
+            machine.num_local = found.place.local_world_size or machine.num_local
+    except ConfigError as error:
+        machine.no_rendezvous = error.mistakes
+    return machine
+
+
+Look = Callable[[Machine], list[Check]]  # at least one Check; their names are filled in
+
+
+def examine(machine: Machine, looks: Iterable[tuple[str, Look]]) -> Iterator[list[Check]]:
+    """What each look finds, as soon as it has."""
+    for name, look in looks:
+        begin = time.perf_counter()
+        try:
+            found = look(machine)
+        except ConfigError as error:
+            found = fails(error.mistakes)
+        except Exception as error:  # one check must not end the others
+            reason = str(error).splitlines()[0] if str(error) else ""
+            found = fails(
+                [f"could not be looked at: {type(error).__name__}: {reason}. HINT: look at the others first."]
+            )
+        for check in found:
+            check.name = name
+        found[0].seconds = round(time.perf_counter() - begin, 3)
+        yield found
+
+
+def fails(sentences: Sequence[str]) -> list[Check]:
+    """One for each sentence, which may end in a HINT."""
+    parts = [text.partition(" HINT: ") for text in sentences]
+    return [Check("", False, what, hint) for what, _, hint in parts]
+
+
+def ok(what: str, **numbers: Any) -> list[Check]:
+    return [Check("", True, what, numbers=numbers)]
+
+
+def said_processes(number: int) -> str:
+    return f"{number} process{'es' if number > 1 else ''}"
+
+
+def said_number(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"

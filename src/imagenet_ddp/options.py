@@ -1,0 +1,70 @@
+"""Doctor's options: those that cannot be read are refused, as train does; what is wrong with machine, data or world is
+left for the checks to say. No torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_ddp import check
+from imagenet_ddp.check import Request
+from imagenet_ddp.data import check as data_check
+from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.run import check as run_check
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.trainer_keys import choice, expect
+
+# Hydra only prints with these, and starts no job.
+PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+
+
+@dataclass(frozen=True)
+class Options:
+    request: Request  # as if it were train's
+    config: dict[str, Any]  # resolved, plain
+    run_dir: Path  # where the run would lie
+    format: str
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
+    """None where Hydra only prints something. Raises ConfigError with every mistake in the options themselves."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError("-m starts several jobs, but doctor looks at one. HINT: type the options of one, without -m.")
+    # with --cfg the command line is composed, and nothing is looked at beyond it
+    request = check.command_line("doctor", [*argv, "--cfg", "job"], environ)
+    if not request.configs or any(token.partition("=")[0] in PRINTING for token in argv):
+        return None
+    typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
+    composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
+    form = composed.pop("format")
+    wrong = expect("format", form, choice("text", "json"), "format=json")
+    config = DictConfig(composed)
+    partial = config.get("resume") not in (None, "auto")
+    said = check.semantic(config, environ, "train", typed=typed, partial=partial)
+    try:
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(wrong + said) from error
+    try:
+        outside = _outside(plain, environ, typed)
+    except Exception:  # a value of the wrong kind, which `said` names
+        outside = set()
+    wrong += [text for text in said if text not in outside]
+    if wrong:
+        raise ConfigError(wrong)
+    assert request.hydra is not None
+    run_dir = Path(request.hydra.run.dir)
+    return Options(replace(request, typed=typed, configs=[config], passthrough=False), plain, run_dir, form)
+
+
+def _outside(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str]) -> set[str]:
+    """What train would refuse, but is no fault of the options alone: data, world, devices, checkpoint to resume."""
+    of_options = data_check.mistakes(config, environ, verb="predict")  # which needs no images
+    return {
+        *data_check.mistakes(config, environ),
+        *distributed_check.mistakes(config, environ, verb="train", typed=typed),
+        *(text for text in run_check.mistakes(config, environ, verb="train") if text.startswith("resume")),
+    } - set(of_options)

@@ -1,0 +1,114 @@
+"""This command and the others of the same run: meet, agree on one folder and one checkpoint, start this node's
+workers. Once per command."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imagenet_ddp import check
+from imagenet_ddp.distributed import split
+from imagenet_ddp.distributed.check import has_no_gpu
+from imagenet_ddp.distributed.launch import Workers
+from imagenet_ddp.distributed.place import Rendezvous
+from imagenet_ddp.distributed.rendezvous import recognise
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.session import Job, plain_but_missing
+
+if TYPE_CHECKING:
+    from imagenet_ddp.distributed.gathering import Gathering
+    from imagenet_ddp.distributed.meeting import Meeting
+
+
+def rendezvous_of(request: check.Request, environ: Mapping[str, str]) -> Rendezvous:
+    """What this command is among others: of a config that check.py found good."""
+    config = plain_but_missing(request.configs[0])
+    cpu = has_no_gpu(config["trainer"]) is not None
+    return recognise(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+
+
+def meet(request: check.Request, rendezvous: Rendezvous) -> "Meeting | None":
+    """The other commands of this run, once all are there with the same options; None where this is the only one."""
+    if rendezvous.alone or (rendezvous.place is not None and rendezvous.place.world_size == 1):
+        return None
+    from imagenet_ddp.distributed import devices, meeting
+    from imagenet_ddp.distributed.gathering import SharedError
+
+    config = plain_but_missing(request.configs[0])
+    place = rendezvous.place
+    num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
+    try:
+        return meeting.meet(rendezvous, config, num_local)
+    except SharedError:
+        if place is not None and place.local_rank > 0 and not rendezvous.by_hand:
+            sys.exit(2)  # the first rank of this machine says it
+        raise
+
+
+def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
+    """Number 0's decision on all: one folder, whatever the clocks say, and the checkpoint it goes on from."""
+    if met is None:
+        return make()
+    gathering = met.gathering
+    if gathering.number == 0:
+        try:
+            job = make()
+        except ConfigError as error:
+            gathering.refuse(error, "job")
+            raise
+        run_dir = job.run_dir.resolve()
+        gathering.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
+        gathering.send_file(job.checkpoint)
+        return job
+    config, run_dir, relative, said, finished = gathering.hear("job", None)
+    checkpoint = gathering.send_file(None)
+    return Job(config, _folder_here(Path(run_dir), relative, gathering), checkpoint, tuple(said), finished)
+
+
+def _folder_here(run_dir: Path, relative: str, gathering: "Gathering") -> Path:
+    """Number 0's folder where its disk is shared; else one of this machine's own, for its logs."""
+    elsewhere = gathering.members[0]["machine"] != gathering.members[gathering.number]["machine"]
+    if not elsewhere or run_dir.is_dir():
+        return run_dir
+    own = run_dir if relative.startswith("..") else Path(relative).resolve()
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{own} cannot be made on this machine for its logs: {error.strerror}. HINT: a relative hydra.run.dir."
+        ) from error
+    return own
+
+
+def run(
+    worker: Callable[..., Any],
+    arguments: tuple,
+    config: Mapping[str, Any],
+    met: "Meeting | None",
+    rendezvous: Rendezvous,
+    *,
+    own_processes: bool,
+) -> Any:
+    """worker(place, *arguments) in every process of this node. own_processes: also where it is only one (a job of a
+    sweep)."""
+    if rendezvous.place is not None:
+        return worker(met.place if met else rendezvous.place, *arguments)
+    from imagenet_ddp.distributed import devices
+
+    num_local = split.processes(config["strategy"], devices.count(devices.local_devices(config["trainer"])))
+    if met is None and num_local == 1 and not own_processes:
+        return worker(None, *arguments)
+    first = met.place if met else None
+    if met is not None and first is not None and first.node_rank > 0:
+        print(
+            f"Node {first.node_rank} of {first.num_nodes}, ranks {first.rank} to {first.rank + num_local - 1}, met at "
+            f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
+            flush=True,
+        )
+    workers = Workers(worker, (None, *arguments), num_local, first, config["cluster"]["timeout_s"])
+    try:
+        return workers.run()
+    finally:
+        if met is not None:
+            met.leave()

@@ -1,0 +1,109 @@
+"""What hosts.py makes its hosts of: namespaces of Linux that nothing names, and that end with their first process."""
+
+import contextlib
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from conftest import ROOT
+
+TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
+
+
+def _hides(folder: Path, needed: Iterable[Path]) -> bool:
+    return any(folder in (path, *path.parents) for each in needed for path in (each, each.resolve()))
+
+
+_NEEDED = [ROOT, *map(Path, (sys.prefix, sys.base_prefix, sys.executable, tempfile.gettempdir()))]
+# A folder that every distribution has: a new one would have to be made, and taken away, on the machine itself.
+DISK = next(
+    (path for path in map(Path, ("/mnt", "/srv", "/media")) if path.is_dir() and not _hides(path, _NEEDED)),
+    Path("/nonexistent"),
+)
+
+# The first process of a host: sh -c BOOT sh NAME ETC FOLDER DISK. Number 1 inherits the orphans; with CHLD ignored it
+# need not wait for them. It prints its number as seen from outside, which the /proc from outside still knows.
+BOOT = """
+set -e
+read -r pid rest </proc/self/stat
+mount -t proc proc /proc
+if [ -d /sys/fs/cgroup ]; then mount --rbind /sys/fs/cgroup "$2/cgroup"; fi
+mount -t sysfs sysfs /sys
+if [ -d /sys/fs/cgroup ]; then mount --move "$2/cgroup" /sys/fs/cgroup; fi
+mount -t tmpfs tmpfs /dev/shm
+mount --bind "$2/hosts" /etc/hosts
+if [ -e /etc/nsswitch.conf ]; then mount --bind "$2/nsswitch.conf" /etc/nsswitch.conf; fi
+if [ -e /etc/resolv.conf ]; then mount --bind /dev/null /etc/resolv.conf; fi
+mount --bind "$3" "$4"
+echo "$1" >/proc/sys/kernel/hostname
+for which in all default; do  # else IPv6 addresses exist for two seconds before they can be used
+  if [ -e /proc/sys/net/ipv6 ]; then echo 0 >/proc/sys/net/ipv6/conf/$which/accept_dad; fi
+done
+ip link set lo up
+echo "$pid"
+exec env --ignore-signal=CHLD cat
+"""
+FLAGS = ("--net", "--uts", "--ipc", "--mount")
+
+
+@functools.cache
+def requirement() -> str | None:
+    """Why there can be no hosts here; None where there can."""
+    if sys.platform != "linux":
+        return "hosts are made of Linux's namespaces"
+    if os.geteuid() != 0:
+        return "hosts are made of namespaces, which need root"
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        return f"hosts need {', '.join(missing)} (packages iproute2, util-linux)"
+    if not DISK.is_dir():
+        return "hosts need a folder /mnt, /srv or /media that holds neither Python nor this project"
+    links = "ip link add name veth type veth && ip link add name bridge type bridge"
+    trial = f"mount -t proc proc /proc && mount -t sysfs sysfs /sys && {links}"
+    command = ["unshare", *FLAGS, "--pid", "--fork", "--kill-child", "sh", "-c", trial]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return f"hosts cannot be made here: {done.stderr.strip()}" if done.returncode else None
+
+
+@contextlib.contextmanager
+def first(command: Sequence[str | Path]) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The command, and the number it prints once it is ready; it ends when its input closes."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    with process:
+        try:
+            assert process.stdout and process.stderr
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"no host: {process.stderr.read()}")
+            yield process, int(line)
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def children_in(pid: int) -> Iterator[None]:
+    """This thread's children start in the process namespace of `pid`: so a command on a host is a child of the tests,
+    where nsenter would stand in between and keep the signals. (Python 3.12 has os.setns.)"""
+    setns = ctypes.CDLL(None, use_errno=True).setns
+    before, there = (os.open(f"/proc/{name}/ns/pid", os.O_RDONLY | os.O_CLOEXEC) for name in ("self", pid))
+    try:
+        if setns(there, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        yield
+    finally:
+        setns(before, 0)
+        os.close(before)
+        os.close(there)
+
+
+def in_network(pid: int, tool: Sequence[str], lines: str) -> None:
+    """Give a tool its lines in the network namespace of `pid`."""
+    command = ["nsenter", f"--target={pid}", "--net", *tool]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True)
+    assert done.returncode == 0, f"{tool}: {lines}{done.stdout}{done.stderr}"
