@@ -40,7 +40,7 @@ def main() -> None:
         for one in checks if speaks and options.format == "text" else []:
             print(line(number, total, one), flush=True)
     if speaks:
-        print(json.dumps(document(found), indent=2) if options.format == "json" else _summary(found))
+        print(json.dumps(document(found), indent=2) if options.format == "json" else _summary(found, machine))
         sys.exit(0 if all(one.ok for one in found) else 1)
 
 
@@ -103,19 +103,24 @@ def _glue(text: str) -> str:
 
 
 def document(found: list[Check]) -> dict[str, Any]:
-    prediction = next((one.numbers for one in found if one.name == "scaling"), None)
+    """The numbers of scaling are the prediction."""
+    prediction = next((one.numbers for one in found if one.name == "scaling" and one.numbers), None)
     return {
         "ok": all(one.ok for one in found),
-        "checks": [dataclasses.asdict(one) for one in found if one.name != "scaling" or not one.ok],
+        "checks": [
+            {**dataclasses.asdict(one), "numbers": {} if one.name == "scaling" else one.numbers} for one in found
+        ],
         "prediction": prediction,
     }
 
 
-def _summary(found: list[Check]) -> str:
+def _summary(found: list[Check], machine: Machine) -> str:
     failed = list(dict.fromkeys(one.name for one in found if not one.ok))
+    elsewhere = machine.meets_others and not machine.no_rendezvous and not any(one.name == "ranks" for one in found)
+    rest = " That is this machine alone: what all found together, node 0 shows." if elsewhere else ""
     if not failed:
-        return "All is well: nothing stands in the way of training."
-    return f"Not ready: {', '.join(failed)}."
+        return f"All is well: nothing stands in the way of training.{rest}"
+    return f"Not ready: {', '.join(failed)}.{rest}"
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ def _cores(machine: Machine) -> list[Check]:
     local, workers = machine.num_local, machine.num_workers
     threads = choose_num_threads(machine.config["cluster"]["num_threads"], local)
     container = f", of which a container may use {quota:g}" if quota and quota < cores else ""
-    what = f"{said_number(cores, 'core')}{container}, for {said_processes(local)} with {said_number(threads, 'thread')} and {said_number(workers, 'loader worker')} each"
+    each = f"{said_number(threads, 'thread')} and {said_number(workers, 'loader worker')} each"
+    what = f"{said_number(cores, 'core')}{container}, for {said_processes(local)} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints = []
     if local * workers > max(usable, local):

@@ -13,8 +13,11 @@ from imagenet_ddp import check
 from imagenet_ddp.check import Request
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.merge import merge
 from imagenet_ddp.run import check as run_check
+from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.session import TYPED_ONLY
 from imagenet_ddp.trainer_keys import choice, expect
 
 # Hydra only prints with these, and starts no job.
@@ -42,7 +45,20 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     form = composed.pop("format")
     wrong = expect("format", form, choice("text", "json"), "format=json")
     config = DictConfig(composed)
-    partial = config.get("resume") not in (None, "auto")
+    resumes = config.get("resume") not in (None, "auto")
+    plain = _checked(config, environ, typed, wrong, partial=resumes)
+    assert request.hydra is not None
+    run_dir = Path(request.hydra.run.dir)
+    if resumes and not any(text.startswith("resume") for text in run_check.mistakes(plain, environ)):
+        config = _resumed(config, typed, run_dir)
+        plain = _checked(config, environ, typed, wrong)
+    return Options(replace(request, typed=typed, configs=[config], passthrough=False), plain, run_dir, form)
+
+
+def _checked(
+    config: DictConfig, environ: Mapping[str, str], typed: Sequence[str], wrong: list[str], *, partial: bool = False
+) -> dict[str, Any]:
+    """Resolved and plain. wrong: mistakes that are known already."""
     said = check.semantic(config, environ, "train", typed=typed, partial=partial)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -52,12 +68,18 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
         outside = _outside(plain, environ, typed)
     except Exception:  # a value of the wrong kind, which `said` names
         outside = set()
-    wrong += [text for text in said if text not in outside]
-    if wrong:
+    if wrong := wrong + [text for text in said if text not in outside]:
         raise ConfigError(wrong)
-    assert request.hydra is not None
-    run_dir = Path(request.hydra.run.dir)
-    return Options(replace(request, typed=typed, configs=[config], passthrough=False), plain, run_dir, form)
+    return plain
+
+
+def _resumed(config: DictConfig, typed: Sequence[str], run_dir: Path) -> DictConfig:
+    """As train goes on: the checkpoint's config, with what is typed on top."""
+    from imagenet_ddp.run.checkpoint import KEY, read  # torch
+
+    found = folder.find_resume(config.resume, None, run_dir.parent)
+    assert found.checkpoint is not None
+    return merge(read(found.checkpoint)[KEY]["config"], config, typed, TYPED_ONLY)
 
 
 def _outside(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str]) -> set[str]:

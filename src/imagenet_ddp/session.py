@@ -13,7 +13,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp import check
+from imagenet_ddp.distributed.asked import num_devices
 from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
@@ -63,16 +65,18 @@ def command(verb: str, argv: list[str]) -> str:
     return f"{uv}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
-def decide(request: check.Request, environ: Mapping[str, str], run_key: str | None = None) -> Job:
+def decide(
+    request: check.Request, environ: Mapping[str, str], rendezvous: Rendezvous, num_local: int | None = None
+) -> Job:
     """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
-    nothing."""
+    nothing. num_local: workers that each node has said it starts; None where none has."""
     if request.verb == "train" and request.configs[0].resume:
-        return _resume(request, environ, run_key)
-    return Job(plain(request.configs[0]), new_folder(request, run_key=run_key))
+        return _resume(request, environ, rendezvous, num_local)
+    return Job(plain(request.configs[0]), new_folder(request, run_key=rendezvous.run_key))
 
 
-def _resume(request: check.Request, environ: Mapping[str, str], run_key: str | None) -> Job:
-    config = request.configs[0]
+def _resume(request: check.Request, environ: Mapping[str, str], rendezvous: Rendezvous, num_local: int | None) -> Job:
+    config, run_key = request.configs[0], rendezvous.run_key
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
@@ -83,8 +87,10 @@ def _resume(request: check.Request, environ: Mapping[str, str], run_key: str | N
     from imagenet_ddp.run.checkpoint import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
-    merged = merge(stored, config, request.typed, TYPED_ONLY)
-    if mistakes := check.semantic(merged, environ, "train"):
+    merged = merge(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
+    if mistakes := _other_world(merged.trainer, found.checkpoint, rendezvous, num_local):
+        raise ConfigError(mistakes)
+    if mistakes := check.semantic(merged, environ, "train", typed=request.typed):
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
@@ -107,6 +113,27 @@ def _resume(request: check.Request, environ: Mapping[str, str], run_key: str | N
         return Job(resolved, run_dir, said=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: Rendezvous, num_local: int | None) -> list[str]:
+    """The run's own numbers of nodes and devices hold where none are typed, but the world has met already."""
+    num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
+    if isinstance(num_nodes, int) and num_nodes != rendezvous.num_nodes:
+        return [
+            f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but this command is for "
+            f"{rendezvous.num_nodes}. HINT: trainer.num_nodes={num_nodes} on each node, with the address where they "
+            f"meet; or trainer.num_nodes={rendezvous.num_nodes}."
+        ]
+    if num_local is not None and devices is not None and devices != num_local:
+        return [
+            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes came with {num_local} each. "
+            f"HINT: trainer.devices={devices}, or {num_local}, on each node."
+        ]
+    return []
+
+
+def plain_value(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -156,7 +183,8 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
     characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    return [*(option for option in argv if option.partition("=")[0].lstrip("+") != key), f"{key}='{quoted}'"]
+    rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
+    return [f"{key}='{quoted}'", *rest]  # first: Hydra takes no option behind one that begins with -
 
 
 def new_folder(
@@ -178,6 +206,11 @@ def new_folder(
 
 # Whose code may run is the word of the person who types, never of a file from elsewhere.
 TYPED_ONLY = ("allow_targets",)
+
+# Where the processes of one command meet, and which of them it is.
+OF_THIS_COMMAND = tuple(
+    f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
+)
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (

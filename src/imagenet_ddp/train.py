@@ -33,7 +33,8 @@ def main() -> float | None:
 def _single(request: check.Request) -> float | None:
     rendezvous = together.rendezvous_of(request, os.environ)
     met = together.meet(request, rendezvous)
-    job = together.agree(lambda: session.decide(request, os.environ, rendezvous.run_key), met)
+    num_local = met.place.local_world_size if met and met.starts_workers else None
+    job = together.agree(lambda: session.decide(request, os.environ, rendezvous, num_local), met)
     if job.finished:
         print(*job.said, sep="\n")
         return None

@@ -8,6 +8,7 @@ import torch
 from imagenet_ddp import build
 from imagenet_ddp.announce import start_lines
 from imagenet_ddp.build import World
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, read
 from imagenet_ddp.run.folder import lock
@@ -56,7 +57,8 @@ def run(
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
         program = command.partition(" -m ")[0]  # python, or uv run python
-        log.say(f"Go on with: {program} -m imagenet_ddp.train resume={job.saver.last_path}")
+        options = f"resume={job.saver.last_path}{_world_words(config, place)}"
+        log.say(f"Go on with: {program} -m imagenet_ddp.train {options}")
         raise
     finally:
         job.agreement.end()
@@ -103,6 +105,17 @@ def run(
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return best
+
+
+def _world_words(config: dict[str, Any], place: Place) -> str:
+    """The options that bring the same nodes together again; nothing where a launcher does it, or there is one."""
+    if place.num_nodes == 1 or place.source not in ("MASTER_ADDR", "cluster.address"):
+        return ""
+    address = config["cluster"]["address"] or f"{place.address}:{place.port}"
+    return (
+        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
+        " (on each node)"
+    )
 
 
 def _must_continue(job: build.Run, checkpoint: str) -> None:

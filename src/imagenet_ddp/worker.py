@@ -6,8 +6,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from imagenet_ddp.distributed import pointer
 from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.run.signals import Signals, exit_on_signal
 from imagenet_ddp.schema import ConfigError
@@ -84,12 +85,10 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
             print(f"rank {place.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
         else:
             print(f"rank {place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
-        # at once: threads of Gloo and of other ranks' stores may hold up an orderly end
-        sys.stderr.flush()
-        os._exit(1)
+        _end_at_once(1)
 
 
-def _refuse(error: ConfigError, world: Any) -> None:
+def _refuse(error: ConfigError, world: Any) -> NoReturn:
     """Where all ranks were told the same, the first of each node says it; a rank's own mistake it says itself."""
     from imagenet_ddp.distributed.gathering import SharedError
 
@@ -100,10 +99,16 @@ def _refuse(error: ConfigError, world: Any) -> None:
     if own or place.local_rank == 0:
         for mistake in error.mistakes:
             print(f"rank {place.rank}: {mistake}" if own else mistake, file=sys.stderr, flush=True)
-    sys.stderr.flush()
     if place.rank == 0 and not place.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
-    os._exit(2)  # at once: threads that wait for others may hold up an orderly end
+    _end_at_once(2)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """Threads of Gloo, and of stores that wait for others, may hold up an orderly end."""
+    sys.stderr.flush()
+    pointer.remove_owned()
+    os._exit(code)
 
 
 def _meet(place: Place, config: Mapping[str, Any]) -> Any:

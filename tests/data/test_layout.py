@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from conftest import write_images
+from PIL import Image
+
 from imagenet_ddp.data import layout
 from imagenet_ddp.data.layout import Layout, examine, read_samples
-from PIL import Image
 
 WNIDS = ["n01440764", "n01443537", "n01484850"]
 

@@ -5,13 +5,18 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.distributed import check
-from imagenet_ddp.distributed.check import mistakes, num_devices
-from imagenet_ddp.schema import ClusterConfig, StrategyConfig
+from imagenet_ddp.distributed.asked import num_devices
+from imagenet_ddp.distributed.check import mistakes
+from imagenet_ddp.schema import ClusterConfig, NcclConfig, StrategyConfig
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
     "MASTER_ADDR": "node-a",
     "MASTER_PORT": "29500",
 }
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}  # fmt: skip
 
 
 def config(**typed: Any) -> dict[str, Any]:
@@ -20,6 +25,7 @@ def config(**typed: Any) -> dict[str, Any]:
         "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"},
         "strategy": asdict(StrategyConfig()),
         "cluster": asdict(ClusterConfig()),
+        "nccl": asdict(NcclConfig()),
     }
     for key, value in typed.items():
         node, _, name = key.partition("__")
@@ -50,7 +56,12 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
         ({"trainer__num_nodes": 2}, TORCHRUN),
         ({}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4"}),
         ({}, TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}),
-        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a", "NODE_RANK": "0", "SLURM_STEP_NUM_TASKS": "2"}),
+        ({}, STEP),
+        ({"trainer__devices": 2}, STEP),
+        ({"trainer__num_nodes": 2, "cluster__address": "a:29500"}, {}),
+        ({"cluster__rank": 1, "cluster__world_size": 2, "trainer__devices": 2, "cluster__address": "a"}, {}),
+        ({"strategy__name": "dp", "trainer__devices": 2}, {}),
+        ({"strategy__name": "balanced_dp", "trainer__devices": 2, "strategy__first_device_batch": 2}, {}),
     ],
 )
 def test_well(typed: dict[str, Any], environ: dict[str, str]):
@@ -64,7 +75,7 @@ def without(*names: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("typed", "environ", "said"),
     [
-        ({"strategy__name": "dp"}, {}, "strategy.name is expected to be auto or ddp, but is dp."),
+        ({"strategy__name": "bp"}, {}, "strategy.name is expected to be auto, ddp, dp or balanced_dp, but is bp."),
         ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s is expected"),
         ({"strategy__process_group_backend": "nccl"}, {}, "nccl is for GPUs, but this machine has no GPU."),
         ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s is expected"),
@@ -79,22 +90,20 @@ def without(*names: str) -> dict[str, str]:
         ({"trainer__devices": -1}, {}, "means all GPUs"),
         ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, {}, "but trainer.accelerator is cpu."),
         (
-            {"trainer__num_nodes": 2, "cluster__address": "a"},
-            {},
-            "which node is this? HINT: cluster.node_rank=<0 to 1>",
-        ),
-        (
             {"trainer__num_nodes": 2},
             {"MASTER_ADDR": "a", "NODE_RANK": "2"},
             "NODE_RANK is expected to be a whole number from",
         ),
-        ({"trainer__num_nodes": 2, "cluster__node_rank": 0, "cluster__address": "a:b"}, {}, "a port from 1 to 65535"),
+        (
+            {"trainer__num_nodes": 2, "cluster__node_rank": 0, "cluster__address": "a:b"},
+            {},
+            "from 1 to 65535, but is b",
+        ),
         ({}, without("MASTER_ADDR", "LOCAL_RANK"), "but not set: LOCAL_RANK, MASTER_ADDR."),
-        ({}, without("MASTER_PORT"), "but not set: MASTER_PORT."),
         ({}, without("WORLD_SIZE"), "RANK=3 in the environment says that a launcher"),
         ({}, TORCHRUN | {"RANK": "x"}, "RANK is expected to be a whole number, but is x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK is expected to be below WORLD_SIZE (16), but is 16"),
-        ({}, TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT is expected to be a port"),
+        ({}, TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT is expected to be from 1 to 65535"),
         (
             {"trainer__devices": 4},
             TORCHRUN,
@@ -103,7 +112,27 @@ def without(*names: str) -> dict[str, str]:
         ({"trainer__num_nodes": 3}, TORCHRUN, "but is 8 × 3 = 24. HINT: set trainer.num_nodes=2."),
         ({"trainer__devices": 5}, without("LOCAL_WORLD_SIZE"), "trainer.devices is expected to divide WORLD_SIZE (16)"),
         ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "but is 16 (LOCAL_WORLD_SIZE, from the launcher)"),
-        ({}, {"SLURM_STEP_NUM_TASKS": "4"}, "srun started 4 tasks (SLURM_STEP_NUM_TASKS), but none has a RANK"),
+        (
+            {"trainer__devices": 3},
+            STEP | {"SLURM_STEP_NUM_NODES": "1"},
+            "2 on each of 1 nodes, but trainer.devices is 3",
+        ),
+        ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
+        (
+            {"strategy__name": "dp", "trainer__devices": 2},
+            STEP,
+            "strategy=dp runs in one process, but slurm job 7 asks",
+        ),
+        (
+            {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
+            {},
+            "but /gone does not exist here. HINT: mount",
+        ),
+        ({"cluster__rank": -1}, {}, "cluster.rank is expected to be a whole number of 0 or more or null, but is -1."),
+        ({"cluster__world_size": 0}, {}, "cluster.world_size is expected to be a whole number of 1 or more or null"),
+        ({"cluster__name": "udp"}, {}, "cluster.name is expected to be auto, tcp, file or env, but is udp."),
+        ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook is expected to be"),
+        ({"nccl__debug": "LOUD", "trainer__devices": 2}, {}, "nccl.debug is expected to be"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], environ: dict[str, str], said: str):
@@ -122,14 +151,39 @@ def test_the_sentence_of_the_house():
 def test_no_meeting_place_shows_the_line_to_type():
     typed = ["trainer.num_nodes=2", "data.root=/a b"]
     (text,) = mistakes(config(trainer__num_nodes=2), {}, typed=typed)
-    variables = "MASTER_ADDR=<address of node 0> NODE_RANK=<0 to 1>"
-    line = f"{variables} python -m imagenet_ddp.train trainer.num_nodes=2 'data.root=/a b'"
+    line = "MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train trainer.num_nodes=2 'data.root=/a b'"
     assert f"`{line}`" in text
 
 
-def test_a_sweep_inside_a_launched_world():
-    (text,) = mistakes(config(), TORCHRUN, typed=["seed=1,2"], multirun=True)
-    assert "HINT: without the launcher: `python -m imagenet_ddp.train -m seed=1,2`." in text
+@pytest.mark.parametrize(
+    ("typed", "environ", "said"),
+    [
+        ({}, TORCHRUN, "is one of WORLD_SIZE=16 that a launcher started (torchrun). HINT: without the launcher: "
+         "`python -m imagenet_ddp.train -m seed=1,2`."),
+        ({}, STEP, "is one of 2 that a launcher started (slurm job 7). HINT: without the launcher:"),
+        ({"trainer__devices": 2}, STEP, "-m runs its jobs on one node, but trainer.num_nodes is 2. HINT: on each node a loop"),
+        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "-m runs its jobs on one node, but trainer.num_nodes is 2."),
+    ],
+)  # fmt: skip
+def test_a_sweep_among_others(typed: dict[str, Any], environ: dict[str, str], said: str):
+    if "torchrun" in said:
+        environ = {**environ, "TORCHELASTIC_RUN_ID": "none"}
+    (text,) = mistakes(config(**typed), environ, typed=["seed=1,2"], multirun=True)
+    assert said in text
+    assert mistakes(config(**typed), environ, typed=["seed=1,2"]) == []
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"},
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"},
+        STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_NUM_NODES": "2"},
+    ],
+)
+def test_a_sweep_alone(environ: dict[str, str]):
+    assert mistakes(config(trainer__devices=1), environ, multirun=True) == []
 
 
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):

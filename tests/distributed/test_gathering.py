@@ -1,6 +1,7 @@
 """All who take part, at a real store: threads with a connection of their own each, and processes where one must die."""
 
 import hashlib
+import itertools
 import os
 import socket
 import threading
@@ -21,6 +22,7 @@ from imagenet_ddp.schema import ConfigError
 
 HOST = socket.gethostname()
 FACTS = {"seed": 0}
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +31,12 @@ def _short(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "GRACE_S", 1.0)
 
 
-@pytest.fixture
-def server() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
-
-
-def client(server: TCPStore, prefix: str = "x") -> PrefixStore:
-    store = TCPStore("127.0.0.1", server.port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
-    return PrefixStore(prefix, store)
+@pytest.fixture(scope="module")
+def connections() -> list[TCPStore]:
+    """The server's own, and one per member of the largest crowd: a new one may wait seconds for a name server."""
+    ten = timedelta(seconds=10)
+    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
+    return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(23))]
 
 
 def label(number: int) -> str:
@@ -50,8 +50,10 @@ def roll(size: int, **more: Any) -> Roll:
 class Crowd:
     """Members in threads; each result is a Gathering or the error."""
 
-    def __init__(self, server: TCPStore, timeout_s: float = 5) -> None:
-        self.pool, self.server, self.timeout_s = ThreadPoolExecutor(32), server, timeout_s
+    def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
+        self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
+        prefix = str(next(NUMBERS))
+        self._stores = iter([PrefixStore(prefix, each) for each in connections])
 
     def __enter__(self) -> "Crowd":
         return self
@@ -63,8 +65,7 @@ class Crowd:
         self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, chief: bool | None = None, **more: Any
     ) -> Future[Gathering]:
         chief = number == 0 if chief is None else chief
-        store = client(self.server)
-        return self.pool.submit(gather, store, roll(size, **more), number, facts, self.timeout_s, chief=chief)
+        return self.pool.submit(gather, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief)
 
 
 def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
@@ -75,8 +76,8 @@ def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
 
 
 @pytest.fixture
-def crowd(server: TCPStore) -> Iterator[Crowd]:
-    with Crowd(server) as crowd:
+def crowd(connections: list[TCPStore]) -> Iterator[Crowd]:
+    with Crowd(connections) as crowd:
         yield crowd
 
 
@@ -116,7 +117,6 @@ def test_numbers_are_assigned(crowd: Crowd):
 
 def test_many_meet_within_seconds(crowd: Crowd, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "POLL_S", 0.05)
-    crowd.timeout_s = 20
     begin = time.monotonic()
     assert len(met(crowd, 24)) == 24
     assert time.monotonic() - begin < 15

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from imagenet_ddp.distributed import scaling
-from imagenet_ddp.distributed.scaling import Link, Step
+from imagenet_ddp.distributed.scaling import Cluster, Link, Step
 
 MIB = 2**20
 
@@ -93,3 +93,61 @@ def test_powersgd_share():
     shapes = [(64, 64, 3, 3), (64,), (3, 2)]
     assert scaling.powersgd_share(shapes, 2) == (1_280 + 64 + 6) / (36_864 + 64 + 6)
     assert scaling.powersgd_share([], 1) == 1.0
+
+
+# ---- several ranks on each node --------------------------------------------------------------------------------------
+
+OTHERS = {"strategy.comm_hook=bf16": resnet18(5_000, share=0.5)}
+
+
+def test_slower_than_one():
+    cluster = Cluster(1, Link.ethernet(0.5), None)
+    well, advice = scaling.advice(cluster, resnet18(5_000), 2, OTHERS)
+    assert not well
+    assert advice == (
+        "over this link of 0.43 Gbit/s two nodes are slower than one (0.11 times as fast): use one, or "
+        "strategy.comm_hook=bf16 (11 %)"
+    )
+
+
+def test_faster_than_one_but_not_by_much():
+    well, advice = scaling.advice(Cluster(1, Link.ethernet(8), None), resnet18(5_000), 2, OTHERS)
+    assert well and advice.startswith(
+        "over this link of 6.9 Gbit/s two nodes are 1.35 times as fast as one: better with "
+    )
+    assert "strategy.comm_hook=bf16 (99 %), or trainer.accumulate_grad_batches=" in advice
+
+
+def test_what_was_measured_counts_more_than_what_was_foretold():
+    fast = Cluster(1, Link.ethernet(100), None)
+    assert scaling.advice(fast, resnet18(5_000), 4, OTHERS) == (
+        True, "4 nodes are 3.98 times as fast as one: nothing to change"
+    )  # fmt: skip
+    well, advice = scaling.advice(fast, resnet18(5_000), 4, OTHERS, measured=0.2)
+    assert not well and "0.80 times as fast" in advice
+
+
+def test_before_there_are_several():
+    alone = Cluster(1, None, None)
+    well, advice = scaling.advice(alone, resnet18(5_000), 1, OTHERS)
+    assert well and advice.startswith("two such nodes would reach 90 % over a link that carries ")
+    gbit_per_s = float(advice.split(" carries ")[1].split()[0])
+    found = scaling.efficiency(resnet18(5_000), 2, Link(gbit_per_s * 1e9 / 8))
+    assert found == pytest.approx(0.9, abs=0.05)  # two digits are said
+
+
+def test_steps_too_short_for_any_network():
+    short = Step(1e-6, 0.6e-6, 4.0, 4.0)
+    assert "too short" in scaling.advice(Cluster(8, None, Link(1e12)), short, 1, {})[1]
+
+
+def test_the_links_that_count():
+    cluster = Cluster(8, Link.ethernet(10), Link(100e9))
+    step = resnet18(5_000)
+    assert cluster.efficiency(step, 1) == scaling.efficiency(step, 8, Link(100e9))
+    assert cluster.efficiency(step, 2) == scaling.efficiency(step, 16, Link.ethernet(10))
+    assert Cluster(8, None, None).efficiency(step, 1) is None
+    assert Cluster(1, None, None).efficiency(step, 1) == 1.0
+    assert cluster.speedup(step, 2) == pytest.approx(
+        2 * (cluster.efficiency(step, 2) or 0) / (cluster.efficiency(step, 1) or 1)
+    )

@@ -1,69 +1,193 @@
-"""The store all ranks meet at, and what is said where they do not."""
+"""The store all meet at: served, found, and what is said where it is not."""
 
-import socket
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from own_network import in_own_network
+from ports import free_port, program
+from torch.distributed import TCPStore
 
+from imagenet_ddp.distributed import store as module
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.store import connect, exchange, meet
+from imagenet_ddp.distributed.store import PortInUseError, client, connect, serve
 from imagenet_ddp.schema import ConfigError
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def sentence(what: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        what()
+    (text,) = caught.value.mistakes
+    assert "HINT: " in text
+    return text
 
 
-def test_rank_0_serves_and_its_word_reaches_the_others() -> None:
-    first = Place(world_size=2, local_world_size=2, address="127.0.0.1", port=free_port(), store_is_served=False)
-    second = replace(first, rank=1, local_rank=1)
-    heard: list[str] = []
-
-    def listen() -> None:
-        heard.append(exchange(connect(second, 10), second, "folder", None, 10))
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    store = connect(first, 10)
-    connect(first, 10)  # a second connection of rank 0 does not try to serve the port again
-    exchange(store, first, "folder", "runs/x", 10)
-    listener.join(15)
-    assert heard == ["runs/x"]
-
-
-def test_nobody_there_is_said_within_the_time_given() -> None:
-    place = Place(1, 1, 0, 2, 2, 1, "127.0.0.1", free_port(), True, "torchrun")
-    began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"rank 1 of 2 expects to meet the others at 127\.0\.0\.1:\d+") as caught:
-        connect(place, 1)
-    assert time.monotonic() - began < 20
-    assert "HINT:" in str(caught.value)
+def test_rank_0_serves_and_the_others_find_it():
+    port = free_port()
+    second = Place(1, 1, 0, 2, 2, 1, "127.0.0.1", port, False)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(connect(second, 20)))
+    thread.start()  # before there is a server
+    time.sleep(0.3)
+    server = serve("127.0.0.1", port)
+    thread.join(20)
+    connect(replace(second, rank=0), 20).set("key", "word")
+    assert found[0].get("key") == b"word"
+    assert serve("127.0.0.1", port) is server, "once in a process"
+    assert server.get("imagenet_ddp/0/key") == b"word"
+    again = connect(replace(second, attempt=1), 20)
+    assert not again.check(["key"]), "a launcher's second attempt has keys of its own"
 
 
-def test_a_silent_rank_0_is_named() -> None:
-    first = Place(world_size=2, local_world_size=2, address="127.0.0.1", port=free_port(), store_is_served=False)
-    connect(first, 5)
-    second = replace(first, rank=1, local_rank=1)
-    with pytest.raises(ConfigError, match=r"waited 0\.5 s for rank 0's word on folder"):
-        exchange(connect(second, 5), second, "folder", None, 0.5)
+def test_any_free_port():
+    assert serve("127.0.0.1", 0).port > 0
 
 
-def test_missing_ranks_are_named_in_time() -> None:
-    first = Place(world_size=3, local_world_size=3, address="127.0.0.1", port=free_port(), store_is_served=False)
-    store = connect(first, 5)
-    second = replace(first, rank=1, local_rank=1)
-    with pytest.raises(ConfigError, match=r"1 of 3 ranks joined after .* s\. Missing: rank 0, rank 2\. HINT:"):
-        meet(connect(second, 5), second, 0.3)
-    with pytest.raises(ConfigError, match=r"2 of 3 ranks joined after .* s\. Missing: rank 2\. HINT:"):
-        meet(store, first, 0.3)
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(module, "SAY_EVERY_S", 0.2)
+    port = free_port()
+    begin = time.monotonic()
+    text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
+    assert time.monotonic() - begin < 2
+    assert text.startswith(
+        f"rank 1 of 2 waited 1 s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:"
+    )
+    assert "Missing: rank 0 (node 0). HINT: start the command on the machine that has that address" in text
+    assert f"rank 1 of 2: waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
 
 
-def test_a_rank_given_twice_is_named() -> None:
-    first = Place(world_size=1, address="127.0.0.1", port=free_port(), store_is_served=False)
-    meet(connect(first, 5), first, 1)
-    with pytest.raises(ConfigError, match="rank 0 is expected to be given once"):
-        meet(connect(first, 5), first, 1)
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_name_that_does_not_resolve(host: str):
+    begin = time.monotonic()
+    for what in (lambda: client(host, 29500, 60, "rank 1 of 2"), lambda: serve(host, 29500)):
+        text = sentence(what)
+        assert text.startswith(f"the name {host} cannot be resolved on this machine: ")
+        assert "HINT: give the numeric address of node 0, or add the name to /etc/hosts." in text
+    assert time.monotonic() - begin < 5, "at once"
+
+
+def test_the_port_is_in_use():
+    """For who serves: before anybody waits for anything."""
+    with program(b"") as port:
+        with pytest.raises(PortInUseError) as caught:
+            serve("127.0.0.1", port)
+        assert str(caught.value) == (
+            f"port {port} of this machine is in use by another program, or by another run. HINT: another port, the "
+            f"same on every node: MASTER_PORT={port + 1}, or cluster.address=HOST:{port + 1}."
+        )
+
+
+def test_an_address_that_is_not_ours():
+    text = sentence(lambda: serve("192.0.2.7", 29500))
+    assert text.startswith(
+        "192.0.2.7 is expected to be an address of this machine, where node 0 and rank 0 are, but its "
+    )
+    assert "127.0.0.1" in text
+    assert "HINT: give the private address of node 0 on every node, or start node 0's command there." in text
+
+
+def test_a_server_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Permission denied.\nframe #0")
+
+    monkeypatch.setattr(module, "TCPStore", refuse)
+    port = free_port()
+    text = sentence(lambda: serve("127.0.0.1", port))
+    assert text.startswith(
+        f"this machine cannot serve the rendezvous store at 127.0.0.1:{port}: Permission denied. HINT:"
+    )
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_another_program_at_the_port(answer: bytes | None, monkeypatch: pytest.MonkeyPatch):
+    """One that hangs up, one that speaks another language, one that stays silent."""
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    monkeypatch.setattr(module, "NAMES_S", 3.0)
+    begin = time.monotonic()
+    with program(answer) as port:
+        text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
+    assert time.monotonic() - begin < 10
+    assert text.startswith(f"rank 1 of 2 expects the rendezvous store at 127.0.0.1:{port}, but another program answers")
+    assert text.endswith("HINT: another port, the same on every node.")
+
+
+def test_another_store_at_the_port(monkeypatch: pytest.MonkeyPatch):
+    """torch's own, of another framework; but a launcher's is what is asked for."""
+    other = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    client("127.0.0.1", other.port, 10, "rank 1 of 2", ours=False)
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    text = sentence(lambda: client("127.0.0.1", other.port, 10, "rank 1 of 2"))
+    assert "but another program answers there" in text
+
+
+def test_a_slow_first_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    """torch asks a name server for the name behind each address; one that does not answer uses up the time."""
+    server = serve("127.0.0.1", 0)
+    tries: list[int] = []
+
+    def slow(number: str, port: int, ours: bool) -> Any:
+        tries.append(port)
+        return connected(number, port, ours) if len(tries) > 1 else module.DistNetworkError("timed out after 5000ms")
+
+    connected = module._connected
+    monkeypatch.setattr(module, "_connected", slow)
+    assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
+    assert len(tries) == 2
+
+
+NETWORK = r"""
+    ip link add card type veth peer name far
+    ip addr add 10.9.9.1/24 dev card
+    ip link set card up; ip link set far up
+    ip neigh add 10.9.9.9 lladdr 02:00:00:00:00:09 dev card
+    names=$(mktemp); printf 'nameserver 10.9.9.9\noptions timeout:3 attempts:1\n' >$names
+    mount --bind $names /etc/resolv.conf; rm -f $names
+"""
+SCRIPT = """
+import os, socket, threading
+from imagenet_ddp.distributed import store
+from imagenet_ddp.schema import ConfigError
+
+def said(name, what):
+    begin = time.monotonic()
+    try:
+        what()
+    except ConfigError as error:
+        out[name] = [str(error), time.monotonic() - begin]
+
+said("no route", lambda: store.client("192.0.2.1", 29500, 60, "rank 1 of 2"))
+store.ANSWER_S = 0.5
+said("silent", lambda: store.client("10.9.9.9", 29500, 60, "rank 1 of 2"))
+store.ANSWER_S = 1.0
+begin = time.monotonic()
+pipe = os.pipe()
+server = os.fork()
+if not server:
+    os.write(pipe[1], str(store.serve("10.9.9.1", 0).port).encode())
+    time.sleep(60)
+port = int(os.read(pipe[0], 100))
+out["server"] = time.monotonic() - begin
+out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.HELLO).decode()
+out["both"] = time.monotonic() - begin
+os.kill(server, 9)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_network_of_its_own():
+    """No route; a machine that drops what is sent; and a name server that does not answer, which torch asks."""
+    found = in_own_network(NETWORK, SCRIPT)
+    text, seconds = found["no route"]
+    assert text.startswith(
+        "rank 1 of 2 cannot reach 192.0.2.1:29500: Network is unreachable. HINT: is the address right"
+    )
+    assert seconds < 2
+    text, seconds = found["silent"]
+    assert text.startswith(
+        "rank 1 of 2 cannot reach 10.9.9.9:29500: no answer within 1 s, not even a refusal. HINT: a firewall"
+    )
+    assert seconds < 4
+    assert found["client"] == ""
+    assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"

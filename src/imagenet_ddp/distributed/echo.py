@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagenet_ddp.distributed import interfaces
-from imagenet_ddp.distributed.gathering import Gathering
+from imagenet_ddp.distributed.gathering import Gathering, answered
 from imagenet_ddp.distributed.lifeline import listen
 
 CONNECT_S = 5.0
@@ -34,17 +34,17 @@ def try_both_ways(gathering: Gathering, address: str) -> None:
     node_of = [names.index(machine) for machine in machines]
     firsts = [machines.index(name) for name in names]
     number = gathering.number
-    is_first = firsts[node_of[number]] == number
     mine: dict[str, Any] = {}
-    if is_first:
-        listener = listen()
+    listener = listen() if firsts[node_of[number]] == number else None
+    if listener is not None:
         token = secrets.token_hex(8)
         threading.Thread(target=_answer, args=(listener, token), name="echo", daemon=True).start()
         me = {"host": address, "port": listener.getsockname()[1], "token": token}
         store = gathering.store
         store.set(f"echo/{node_of[number]}", json.dumps(me))
         for node in _targets(node_of[number], len(names)):
-            there = json.loads(store.get(f"echo/{node}"))  # waits: all have met already
+            with answered():
+                there = json.loads(store.get(f"echo/{node}"))  # waits: all have met already
             if reason := _try(there):
                 mine[str(node)] = f"{there['host']}:{there['port']}: {reason}"
 
@@ -61,7 +61,7 @@ def try_both_ways(gathering: Gathering, address: str) -> None:
     try:
         gathering.collect("echo", mine, judge)
     finally:
-        if is_first:
+        if listener is not None:
             listener.close()
 
 

@@ -6,17 +6,17 @@ So a mistake is one message, the same everywhere, however many there are.
 """
 
 import atexit
-import functools
+import contextlib
 import hashlib
 import json
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store
 
@@ -33,23 +33,16 @@ class SharedError(ConfigError):
     """Mistakes that all members are told in the same words, so that one of each machine may say them."""
 
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
-
-
-def answered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
     """A store that no longer answers is a ConfigError: who serves it has ended, and has said why itself."""
-
-    @functools.wraps(function)
-    def inner(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except DistError as error:
-            raise ConfigError(
-                f"the rendezvous store no longer answers ({str(error).splitlines()[0]}): the process that serves it, "
-                "that of rank 0, or the launcher, has ended or cannot be reached. HINT: look at its own message."
-            ) from error
-
-    return inner
+    try:
+        yield
+    except DistError as error:
+        raise ConfigError(
+            f"the rendezvous store no longer answers ({str(error).splitlines()[0]}): the process that serves it, that "
+            "of rank 0, or the launcher, has ended or cannot be reached. HINT: look at its own message."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class Gathering:
     def name(self, number: int) -> str:
         return f"{self.noun} {number} ({self.members[number]['host']})"
 
-    @answered
+    @answered()
     def tell(self, key: str, value: str | None, timeout_s: float | None = None) -> str:
         """What number 0 gave as value, on all."""
         if self.number == 0:
@@ -79,7 +72,7 @@ class Gathering:
         self._wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], f"on {key}")
         return self.store.get(key).decode()
 
-    @answered
+    @answered()
     def give_up(self, error: ConfigError) -> None:
         """This one's own mistake, after all have met: the others no longer wait, and say the same."""
         self.store.set("given_up", json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
@@ -94,14 +87,14 @@ class Gathering:
 
         wait(ready, timeout_s, lacking, what, self.name)
 
-    @answered
+    @answered()
     def refuse(self, error: ConfigError, key: str) -> None:
         """Number 0's own mistakes, to all who wait for its word on key; they have them when this returns."""
         if self.number == 0 and self.size > 1:
             self.store.set(key, json.dumps({"mistakes": error.mistakes}))
             _wait_for_readers(self.store, key, self.size - 1)
 
-    @answered
+    @answered()
     def hear(self, key: str, value: Any | None, timeout_s: float | None = None) -> Any:
         """tell, for a plain value; ConfigError where number 0 refused."""
         told = json.loads(self.tell(key, None if self.number else json.dumps({"value": value}), timeout_s))
@@ -114,7 +107,7 @@ class Gathering:
         """The same facts on all, or ConfigError on all. A member that is still busy is waited for, and named."""
         self.collect(key, mine, lambda all_facts: facts.differences(all_facts, self.noun), timeout_s)
 
-    @answered
+    @answered()
     def collect(
         self,
         key: str,
@@ -132,6 +125,8 @@ class Gathering:
             try:
                 self._wait(lambda: store.add("given", 0) >= self.size, bound_s, lacking, f"on {key}")
                 mistakes = judge([json.loads(each) for each in _get_all(store, [f"of/{n}" for n in range(self.size)])])
+            except SharedError:  # one has given up, and all know
+                raise
             except ConfigError as error:
                 mistakes = error.mistakes
             store.set("verdict", json.dumps(mistakes))
@@ -144,7 +139,7 @@ class Gathering:
         if mistakes:
             raise SharedError(mistakes)
 
-    @answered
+    @answered()
     def send_file(self, path: Path | None) -> Path | None:
         """Number 0's file on all: their own where it lies there too with the same content, else a copy. None: none."""
         if self.size == 1:
@@ -209,7 +204,7 @@ class Roll:
     arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by arrival
 
 
-@answered
+@answered()
 def gather(
     store: Store, roll: Roll, number: int | None, mine: Mapping[str, Any], timeout_s: float, *, chief: bool
 ) -> Gathering:
@@ -262,6 +257,7 @@ def _judge(store: Store, roll: Roll, own: int, begin: float, timeout_s: float) -
             print(_waiting(roll, now - begin), file=sys.stderr, flush=True)
         time.sleep(POLL_S)
     numbers: dict[int, int] = {}
+    members: list[dict[str, Any]] = []
     if not mistakes:
         free = [n for n in range(roll.size) if n not in {each["number"] for each in roll.arrived.values()}]
         for arrival, each in sorted(roll.arrived.items(), key=lambda item: item[0] != own):
@@ -269,7 +265,7 @@ def _judge(store: Store, roll: Roll, own: int, begin: float, timeout_s: float) -
         ordered = [roll.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
         mistakes = facts.differences([each["facts"] for each in ordered], roll.noun)
         members = [{key: each[key] for key in ("host", "pid", "machine")} for each in ordered]
-    return {"mistakes": mistakes, "numbers": numbers, "members": members if not mistakes else []}
+    return {"mistakes": mistakes, "numbers": numbers, "members": members}
 
 
 def _read_arrivals(store: Store, roll: Roll) -> None:
@@ -372,7 +368,7 @@ def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
     with path.open("rb") as file:
         piece = 0
         while content := file.read(CHUNK_BYTES):
-            store.set(f"file/{piece}", content)
+            store.set(f"file/{piece}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
             deadline = time.monotonic() + timeout_s
             while int(store.add(f"file/{piece}/read", 0)) < num_readers:
                 if time.monotonic() > deadline:

@@ -7,13 +7,14 @@ vanishes from the network is noticed by the kernel's keep-alive probes.
 import contextlib
 import json
 import os
-import select
+import selectors
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 
+from imagenet_ddp.distributed import pointer
 from imagenet_ddp.distributed.gathering import Gathering
 from imagenet_ddp.schema import ConfigError
 
@@ -39,6 +40,7 @@ class Lifeline:
         self._lock = threading.Lock()
         self.failed: str | None = None  # the first failure, this rank's own or another's
         self._peers: dict[socket.socket, int] = {}
+        self._there = set(range(1, gathering.size))  # who has neither left nor died: rank 0 waits for them at the end
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
         if gathering.number == 0:
@@ -57,6 +59,7 @@ class Lifeline:
     def fail(self, what: str, *, refused: bool = False) -> bool:
         """This rank fails: the others are told why. False: another failed before, and this is what follows."""
         time.sleep(0.2)  # a connection that broke is noticed here a little before its cause is told
+        what = " ".join(what.split())  # one line of the connection
         with self._lock:
             if self.failed is not None:
                 return False
@@ -80,7 +83,7 @@ class Lifeline:
                 self._connection.shutdown(socket.SHUT_WR)
             return
         end = time.monotonic() + BYE_S
-        while self._peers and time.monotonic() < end:
+        while self._there and time.monotonic() < end:
             time.sleep(0.02)
         self._ended.set()
         for peer in list(self._peers):
@@ -92,39 +95,45 @@ class Lifeline:
     def _serve(self) -> None:
         assert self._listener is not None
         buffers: dict[socket.socket, bytes] = {}
-        while not self._ended.is_set():
-            ready = select.select([self._listener, *buffers], [], [], 0.2)[0]
-            for each in ready:
-                if each is self._listener:
-                    with contextlib.suppress(OSError):
-                        peer = self._listener.accept()[0]
-                        keep_alive(peer)
-                        buffers[peer] = b""
-                    continue
-                try:
-                    content = each.recv(4096)
-                except OSError:
-                    content = b""
-                buffers[each] += content
-                *lines, buffers[each] = buffers[each].split(b"\n")
-                for line in lines:
-                    self._heard(each, line.decode(errors="replace"))
-                if not content:
-                    del buffers[each]
-                    self._gone(each)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._ended.is_set():
+                for key, _ in selector.select(timeout=0.2):
+                    each = key.fileobj
+                    assert isinstance(each, socket.socket)
+                    if each is self._listener:
+                        with contextlib.suppress(OSError):
+                            peer = self._listener.accept()[0]
+                            keep_alive(peer)
+                            buffers[peer] = b""
+                            selector.register(peer, selectors.EVENT_READ)
+                        continue
+                    try:
+                        content = each.recv(4096)
+                    except OSError:
+                        content = b""
+                    *lines, buffers[each] = (buffers[each] + content).split(b"\n")
+                    for line in lines:
+                        self._heard(each, line.decode(errors="replace"))
+                    if not content:
+                        selector.unregister(each)
+                        del buffers[each]
+                        self._gone(each)
 
     def _heard(self, peer: socket.socket, line: str) -> None:
         if peer not in self._peers and line.isdecimal():
             self._peers[peer] = int(line)
-        elif line == "bye":
-            self._peers.pop(peer, None)
+        elif line == "bye" and peer in self._peers:
+            self._there.discard(self._peers.pop(peer))
         elif line.startswith("failed ") and peer in self._peers:
             number = self._peers.pop(peer)
+            self._there.discard(number)
             code, _, what = line.removeprefix("failed ").partition(" ")
             self._died(int(code), f"{self._label(number)} {what}")
 
     def _gone(self, peer: socket.socket) -> None:
         number = self._peers.pop(peer, None)
+        self._there.discard(number or 0)
         if number is not None and not self._ended.is_set():
             self._died(1, f"{self._label(number)} is gone: its process, or its machine, no longer answers")
 
@@ -177,6 +186,7 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     def end(code: int, sentence: str) -> None:
         time.sleep(GRACE_S)
         print(f"{rank} ends because {sentence}", file=sys.stderr, flush=True)
+        pointer.remove_owned()
         os._exit(code)
 
     return end

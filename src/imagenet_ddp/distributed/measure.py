@@ -243,7 +243,9 @@ def _time_of(
         _synchronize(device)
         return time.perf_counter() - begin
 
-    first = one()  # it may have made connections, and warmed up; where it took most of the time, it must do
+    first = float(_slowest(torch.tensor([one()]), device)[0])
+    if first > budget_s / 2:  # of smaller buffers there have been others, so that this one warmed nothing up
+        return first
     number = agreed_count(first, device, budget_s, least, most)
     seconds = statistics.median([one() for _ in range(number)])
     return float(_slowest(torch.tensor([seconds]), device)[0])

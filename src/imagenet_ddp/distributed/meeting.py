@@ -1,16 +1,18 @@
 """The commands that were typed meet: one per node, or one per rank. After this, who is who is settled for all."""
 
 import contextlib
+import ipaddress
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.distributed import PrefixStore, Store
 
 from imagenet_ddp.distributed import facts, interfaces, pointer, store
-from imagenet_ddp.distributed.gathering import Gathering, Roll, gather
+from imagenet_ddp.distributed.gathering import Gathering, Roll, SharedError, gather
 from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
 
@@ -42,7 +44,32 @@ class Meeting:
 
 def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
     """config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
-    Raises ConfigError, the same on all where they have met at all."""
+    Raises ConfigError, the same on all where they have met at all; SystemExit where a signal ends the wait."""
+    with _leaving_on_signal():
+        return _meet(rendezvous, config, num_local)
+
+
+@contextlib.contextmanager
+def _leaving_on_signal() -> Iterator[None]:
+    """Before anything trains there is nothing to save: Ctrl-C ends the wait, rather than being remembered."""
+
+    def leave(number: int, frame: object = None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for handler in before.values():  # one that came earlier is remembered by run/signals.py
+        if early := getattr(getattr(handler, "__self__", None), "received", None):
+            leave(early)
+    try:
+        for number in before:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
     timeout_s = config["cluster"]["timeout_s"]
     place = rendezvous.place
     number = place.rank if place else rendezvous.node_rank
@@ -55,8 +82,7 @@ def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> M
         size,
         noun,
         _label(place),
-        f"start the command there too; look at its own message; does that machine reach {host}:{port}? "
-        "cluster.timeout_s sets how long is waited.",
+        _hint(rendezvous, host, port),
         rendezvous.job_id,
         assigned=place is None,
     )
@@ -67,7 +93,9 @@ def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> M
     if place is not None:
         place = replace(place, address=host, port=port)
         if not place.local_world_size:
-            place = _counted(place, [str(each["machine"]) for each in gathering.members])
+            place = _counted(place, gathering)
+        elif wrong := _scattered(place.local_world_size, gathering):
+            raise SharedError(wrong)
         return Meeting(gathering, place, False)
     first = Place(
         rank=gathering.number * num_local,
@@ -147,8 +175,57 @@ def _by_file(
     )
 
 
-def _counted(place: Place, machines: list[str]) -> Place:
+def _counted(place: Place, gathering: Gathering) -> Place:
     """Nodes as the ranks' machines show them, where nobody said how many processes each has."""
+    machines = [str(each["machine"]) for each in gathering.members]
     nodes = list(dict.fromkeys(machines))
-    local = machines.count(machines[place.rank])
-    return replace(place, local_world_size=local, num_nodes=len(nodes), node_rank=nodes.index(machines[place.rank]))
+    counts = {str(each["host"]): machines.count(str(each["machine"])) for each in gathering.members}
+    if len(set(counts.values())) > 1:
+        whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
+        raise SharedError(
+            f"every node is expected to have as many processes as the others, but there are {whose}. "
+            "HINT: as many commands on each."
+        )
+    local = len(machines) // len(nodes)
+    if wrong := _scattered(local, gathering):
+        raise SharedError(wrong)
+    place = replace(place, local_world_size=local, num_nodes=len(nodes), node_rank=nodes.index(machines[place.rank]))
+    if wrong := place.misnumbered(("the rank", "the local rank", "the node")):
+        gathering.give_up(error := ConfigError(wrong))
+        raise error
+    return place
+
+
+def _scattered(local: int, gathering: Gathering) -> list[str]:
+    """Ranks of one node that are not on one machine: then somebody counted machines, not processes."""
+    members = gathering.members
+    for first in range(0, len(members), local):
+        away = next(
+            (n for n in range(first, first + local) if members[n]["machine"] != members[first]["machine"]), None
+        )
+        if away is not None:
+            return [
+                f"ranks {first} and {away} are expected to be on one machine ({local} processes per node), but are on "
+                f"{members[first]['host']} and {members[away]['host']}. HINT: trainer.devices=1 where each machine has "
+                f"one process; cluster.node_rank and trainer.num_nodes={len(members)} where RANK or cluster.rank "
+                "counts machines."
+            ]
+    return []
+
+
+def _hint(rendezvous: Rendezvous, host: str, port: int) -> str:
+    """Why somebody may be missing."""
+    address = rendezvous.address
+    if address is not None and address.file is not None:
+        reach = f"does that machine reach {host}:{port}, and is {address.file} on the same disk there?"
+    elif rendezvous.place is None and _is_loopback(host):
+        reach = f"{host} is this machine itself on every node: give the address of node 0 that the others see."
+    else:
+        reach = f"does that machine reach {host}:{port}?"
+    return f"start the command there too; look at its own message; {reach} cluster.timeout_s sets how long is waited."
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
+    return False

@@ -94,7 +94,9 @@ def network_variables(
         here = ifname.loopback()
         if here is None or "gloo_socket_ifname" not in free:
             return {}, []
-        return {"GLOO_SOCKET_IFNAME": here.name}, [f"GLOO_SOCKET_IFNAME={here.name}: all processes are on this machine"]
+        return {"GLOO_SOCKET_IFNAME": here.name}, [
+            f"GLOO_SOCKET_IFNAME is {here.name}: all processes are on this machine"
+        ]
     if address is None or not free:
         return {}, []
     right, why = ifname.toward(address)
@@ -107,7 +109,7 @@ def network_variables(
     if "gloo_socket_ifname" in free:
         found["GLOO_SOCKET_IFNAME"] = right.name
         said += _other_address(right.addresses[0] if right.addresses else None, right.name, address)
-    return found, [f"{name}={value}: {why}" for name, value in found.items()] + said
+    return found, [f"{name} is {value}: {why}" for name, value in found.items()] + said
 
 
 def mistakes(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:

@@ -72,7 +72,8 @@ def find(
     if found := mistakes(path):
         raise ConfigError(found)
     begin = said = time.monotonic()
-    stale: str | None = None
+    stale: tuple[str, str] | None = None  # token and count of a file that was given up
+    odd_since: float | None = None  # a file that is being written looks odd for a moment
     while True:
         seen = _read(file)
         if seen is None and not file.exists() and may_own:
@@ -80,15 +81,19 @@ def find(
             if _own(file, job_id, hosts, port):
                 return Pointed(tuple(hosts), port, True)
             continue
-        if seen is not None and seen["token"] != stale:
-            if _alive(file, seen):
+        if seen is not None and (seen["token"], _value(_counter(file, seen["token"]))) != stale:
+            alive = _alive(file, seen)
+            if alive:
                 return _join(file, seen, job_id, must_own)
-            stale = seen["token"]
+            if alive is None:
+                continue
+            stale = (seen["token"], _value(_counter(file, seen["token"])))
             what = f"{file} is stale: its owner, {seen['host']} (process {seen['pid']}), no longer renews it"
             print(f"{what}. {'It is replaced.' if may_own else 'Waiting for a new one.'}", file=sys.stderr, flush=True)
             if may_own:
-                _remove_stale(file, stale)
-        elif seen is None and file.exists() and may_own and time.monotonic() - begin > STALE_S:
+                _remove_stale(file, seen["token"])
+        odd_since = (odd_since or time.monotonic()) if seen is None and file.exists() else None
+        if odd_since is not None and may_own and time.monotonic() - odd_since > STALE_S:
             raise ConfigError(
                 f"cluster.address=file://{file} is expected to be a new file, but holds something else. "
                 "HINT: another path; the file is left as it is."
@@ -137,16 +142,17 @@ def _counter(file: Path, token: str) -> Path:
     return file.with_name(f"{file.name}.{token}")
 
 
-def _alive(file: Path, seen: dict[str, Any]) -> bool:
-    """Whether the owner's counter moves. One that does not move for 5 s belongs to a process that is gone."""
+def _alive(file: Path, seen: dict[str, Any]) -> bool | None:
+    """Whether the owner's counter moves: one that does not for 5 s belongs to a process that is gone. None: the file
+    went away meanwhile, or is another's by now."""
     first = _value(_counter(file, seen["token"]))
     end = time.monotonic() + STALE_S
     while time.monotonic() < end:
         time.sleep(LOOK_S)
+        if (now := _read(file)) is None or now["token"] != seen["token"]:
+            return None
         if _value(_counter(file, seen["token"])) != first:
             return True
-        if (now := _read(file)) is None or now["token"] != seen["token"]:
-            return False
     return False
 
 
@@ -159,6 +165,8 @@ def _value(counter: Path) -> str:
 
 def _remove_stale(file: Path, token: str) -> None:
     """By rename, so that of two who see it only one removes it; a new owner's file that got in between is put back."""
+    if (now := _read(file)) is None or now["token"] != token:
+        return
     aside = file.with_name(f"{file.name}.stale.{uuid.uuid4().hex[:8]}")
     try:
         file.rename(aside)

@@ -8,7 +8,7 @@ import threading
 import time
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore
 
 from imagenet_ddp.distributed import interfaces
 from imagenet_ddp.distributed.place import Place
@@ -17,6 +17,7 @@ from imagenet_ddp.schema import ConfigError
 HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
 SAY_EVERY_S = 10.0
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
+NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
 
 
 def connect(place: Place, timeout_s: float) -> Store:
@@ -103,30 +104,45 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
                 f"{who}: waiting for rank 0 at {host}:{port}: {why}, {now - begin:.0f} s.", file=sys.stderr, flush=True
             )
         time.sleep(0.2)
+    # twice: a name server that does not answer holds up torch's first connection beyond its time, and no later one
+    made: TCPStore | Exception | None = None
+    for _ in range(2):
+        made = _connected(number, port, ours)
+        if isinstance(made, TCPStore):
+            made.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+            return made
+        if not isinstance(made, DistNetworkError):
+            break
+    raise ConfigError(
+        f"{who} expects the rendezvous store at {host}:{port}, but another program answers there"
+        f"{f' ({str(made).splitlines()[0]})' if made else ''}. HINT: another port, the same on every node."
+    )
+
+
+def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
+    """None: neither store nor error within NAMES_S, because torch waits without a bound for a port that accepts and
+    stays silent."""
     made: list[TCPStore | Exception] = []
 
     def make() -> None:
         try:
             short = timedelta(seconds=ANSWER_S)
             store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
-            if ours:
-                store.get(HELLO)
-            store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
-            made.append(store)
         except Exception as error:
             made.append(error)
+            return
+        try:
+            if ours:
+                store.get(HELLO)
+        except Exception as error:
+            made.append(DistStoreError(str(error)))
+        else:
+            made.append(store)
 
-    # in a thread, because torch waits without a bound for a port that accepts and stays silent
     thread = threading.Thread(target=make, name="store", daemon=True)
     thread.start()
-    thread.join(2 * ANSWER_S)
-    if made and isinstance(made[0], TCPStore):
-        return made[0]
-    said = f" ({str(made[0]).splitlines()[0]})" if made else ""
-    raise ConfigError(
-        f"{who} expects the rendezvous store at {host}:{port}, but another program answers there{said}. "
-        "HINT: another port, the same on every node."
-    )
+    thread.join(NAMES_S)
+    return made[0] if made else None
 
 
 def unknown_name(host: str, error: OSError) -> str:

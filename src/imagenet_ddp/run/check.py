@@ -11,7 +11,8 @@ from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 
 
-def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
+def mistakes(
+    config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
 ) -> list[str]:
     """Sentences, none where all is well. Paths are relative to the current folder. elsewhere: the checkpoint is on
     another machine, which looks for it and sends it."""

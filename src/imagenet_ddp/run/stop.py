@@ -89,6 +89,9 @@ class Agreement:
                     return
                 time.sleep(POLL_S)
         except Exception as error:
+            # the run itself needs the store no longer, but the next signal cannot be agreed upon
+            while not self._ending and not self._signals.received:
+                time.sleep(POLL_S)
             if not self._ending:
                 self._give_up(f"the rendezvous store does not answer ({str(error).splitlines()[0]})")
 
