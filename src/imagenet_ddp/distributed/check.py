@@ -74,8 +74,8 @@ def _sweep(rendezvous: Rendezvous, line: str, environ: Mapping[str, str]) -> str
         )
     return (
         f"-m runs its jobs on one node, but trainer.num_nodes is {rendezvous.num_nodes}. HINT: on each node a loop "
-        "over the single runs, `for lr in 0.05 0.1; do python -m imagenet_ddp.train ... optim.lr=$lr; done`; or one sweep "
-        "per node."
+        "over the single runs, `for lr in 0.05 0.1; do python -m imagenet_ddp.train ... optim.lr=$lr; done`; or one "
+        "sweep per node."
     )
 
 

@@ -94,9 +94,7 @@ def network_variables(
         here = ifname.loopback()
         if here is None or "gloo_socket_ifname" not in free:
             return {}, []
-        return {"GLOO_SOCKET_IFNAME": here.name}, [
-            f"GLOO_SOCKET_IFNAME is {here.name}: all processes are on this machine"
-        ]
+        return {"GLOO_SOCKET_IFNAME": here.name}, [f"GLOO_SOCKET_IFNAME={here.name}: all processes are on this machine"]
     if address is None or not free:
         return {}, []
     right, why = ifname.toward(address)
@@ -109,7 +107,11 @@ def network_variables(
     if "gloo_socket_ifname" in free:
         found["GLOO_SOCKET_IFNAME"] = right.name
         said += _other_address(right.addresses[0] if right.addresses else None, right.name, address)
-    return found, [f"{name} is {value}: {why}" for name, value in found.items()] + said
+    return found, [f"{name}={_quoted(value)}: {why}" for name, value in found.items()] + said
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if value.startswith("=") else value  # NAME==ens3 reads like a typing mistake
 
 
 def mistakes(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:

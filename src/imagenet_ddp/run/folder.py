@@ -71,7 +71,7 @@ def lock(folder: Path) -> object:
 
 def remove_refused(folder: Path, error: Exception) -> None:
     """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
-    alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, the folder stays."""
+    alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, it stays."""
     code = getattr(error, "exit_code", 2)
     if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
         return
