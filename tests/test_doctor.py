@@ -15,9 +15,13 @@ import pytest
 from conftest import SMALL, Run, clean_environ, write_images
 from examined import ranks
 
-from imagenet_ddp import data_examination, doctor, machine_examination, network_examination, options
+from imagenet_ddp import doctor
 from imagenet_ddp.distributed import cards
-from imagenet_ddp.examination import Check, Look, Machine, examine, survey
+from imagenet_ddp.examination import data as data_examination
+from imagenet_ddp.examination import machine as machine_examination
+from imagenet_ddp.examination import network as network_examination
+from imagenet_ddp.examination import options
+from imagenet_ddp.examination.checks import Check, Look, Machine, examine, survey
 from imagenet_ddp.schema import ConfigError
 
 MIB = 2**20

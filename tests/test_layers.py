@@ -29,11 +29,12 @@ ASSEMBLY = {
     "predictor": {"build"},
     "training": {"announce", "build"},
     "evaluation": {"build"},
-    "worker": {"build", "evaluation", "training"},
+    "examination": {"build", "check", "merge", "session"},
+    "worker": {"build", "evaluation", "examination", "training"},
     "session": {"check", "merge"},
     "together": {"check", "session"},
 }
-COMMANDS = {"train", "evaluate", "predict"}
+COMMANDS = {"train", "evaluate", "predict", "doctor"}
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
@@ -51,8 +52,10 @@ EARLY = [
 ]
 EARLY += [
     f"distributed.{name}"
-    for name in ("address", "asked", "by_hand", "by_launcher", "ddp_answers", "facts", "ifname", "interfaces", "nccl", "pointer", "rendezvous", "scaling")
-    + ("place", "slurm", "split", "tasks")
+    for name in (
+        *("address", "asked", "by_hand", "by_launcher", "ddp_answers", "facts", "ifname", "interfaces", "nccl"),
+        *("place", "pointer", "rendezvous", "scaling", "slurm", "split", "tasks"),
+    )
 ]
 EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
 
@@ -104,6 +107,7 @@ def _imports(node: ast.AST, package_parts: list[str], at_start: bool) -> Iterato
             yield from ((f"{base}.{alias.name}", at_start, child.lineno) for alias in child.names)
         else:
             deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            deferred |= isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)  # for pyright alone
             yield from _imports(child, package_parts, at_start and not deferred)
 
 

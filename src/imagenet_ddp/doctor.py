@@ -12,10 +12,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from imagenet_ddp import check, data_examination, machine_examination, network_examination, session, together, worker
+from imagenet_ddp import check, session, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.examination import Check, Machine, examine, survey
-from imagenet_ddp.options import Options, read
+from imagenet_ddp.examination import data, network
+from imagenet_ddp.examination import machine as this_machine
+from imagenet_ddp.examination.checks import Check, Machine, examine, survey
+from imagenet_ddp.examination.options import Options, read
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
@@ -46,13 +48,13 @@ def main() -> None:
 
 def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
     """(number, how many there are, what was found): first this machine by itself, then all ranks together."""
-    from imagenet_ddp import world_examination
+    from imagenet_ddp.examination import world
 
-    here = [*machine_examination.CHECKS, *network_examination.CHECKS, *data_examination.checks()]
+    here = [*this_machine.CHECKS, *network.CHECKS, *data.checks()]
     place = machine.rendezvous.place if machine.rendezvous else None
     if place is not None and place.local_rank:
         here = []
-    names = world_examination.names(machine)
+    names = world.names(machine)
     total, found = len(here) + len(names), []
     for number, checks in enumerate(examine(machine, here), 1):
         found += checks
@@ -66,7 +68,7 @@ def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, li
 
 def _together(machine: Machine, options: Options, found: list[Check]) -> list[Check]:
     """What all ranks find together; [] on every node but the first."""
-    from imagenet_ddp.world_examination import not_met  # torch
+    from imagenet_ddp.examination.world import not_met  # torch
 
     assert machine.rendezvous is not None
     config, rendezvous = options.config, machine.rendezvous

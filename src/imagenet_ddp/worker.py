@@ -47,23 +47,28 @@ def evaluate(place: Place | None, config: dict[str, Any], run_dir: str, checkpoi
 def diagnose(place: Place | None, config: dict[str, Any], found: list[Any]) -> list[Any]:
     """In every process of an examination; rank 0's checks, [] on the others. found: those of the command before."""
     exit_on_signal()
+    from imagenet_ddp.build import World  # torch from here on
+    from imagenet_ddp.examination.world import examine_world, not_met
 
-    def job(world: Any) -> list[Any]:
-        from imagenet_ddp.world_examination import examine_world  # torch from here on
+    place = place or own_place(os.environ) or Place()
+    if place.world_size == 1:
+        return examine_world(config, World(place), found)
+    try:
+        world = _meet(place, config)
+    except ConfigError as error:
+        return not_met(error) if place.rank == 0 else []
+    return _as_process(lambda _: examine_world(config, world, found), place, config, world)
 
-        return examine_world(config, world, found)
 
-    return _as_process(job, place, config)
-
-
-def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[str, Any]) -> Any:
+def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[str, Any], met: Any = None) -> Any:
+    """met: the world, where this process has met it already."""
     from imagenet_ddp.build import World
     from imagenet_ddp.run.stop import Stopped
 
     place = place or own_place(os.environ) or Place()
-    world = World(place)
+    world = met or World(place)
     try:
-        if place.world_size > 1:
+        if place.world_size > 1 and met is None:
             world = _meet(place, config)
         result = job(world)
         world.leave()
@@ -134,6 +139,7 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
 
     roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
     gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    lifeline = None
     try:
         here = interfaces.reachable_addresses() if several else []
         lifeline = Lifeline(gathering, here or ["127.0.0.1"], label, end_process(f"rank {place.rank}"))
@@ -143,9 +149,10 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
         if several:
             assert place.address
             echo.try_both_ways(gathering, echo.own_address(os.environ, place.address))
-    except SharedError:
-        raise
     except ConfigError as error:
-        gathering.give_up(error)
+        if not isinstance(error, SharedError):
+            gathering.give_up(error)
+        if lifeline is not None:
+            lifeline.end(wait=False)
         raise
     return World(place, store, lambda: connect(place, timeout_s), gathering, lifeline, tuple(notes))

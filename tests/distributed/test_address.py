@@ -38,8 +38,8 @@ def test_what_is_written_is_read_again():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("file://nfs/job42", "three slashes before the path, but is file://nfs/job42, which would be a host's name and a "
-         "path. HINT: k=file:///nfs/job42."),  # T32
+        ("file://nfs/job42", "three slashes before the path, but is file://nfs/job42, which would be a host's name "
+         "and a path. HINT: k=file:///nfs/job42."),  # T32
         ("file://job42", "HINT: k=file:///job42."),
         ("file:///", "is a folder. HINT: k=file:///job1."),
         ("file:///mnt/nfs/", "is a folder. HINT: k=file:///mnt/nfs/job1."),

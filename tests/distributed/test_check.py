@@ -99,7 +99,7 @@ def without(*names: str) -> dict[str, str]:
             {},
             "from 1 to 65535, but is b",
         ),
-        ({}, without("MASTER_ADDR", "LOCAL_RANK"), "but not set: LOCAL_RANK, MASTER_ADDR."),
+        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
         ({}, without("WORLD_SIZE"), "RANK=3 in the environment says that a launcher"),
         ({}, TORCHRUN | {"RANK": "x"}, "RANK is expected to be a whole number, but is x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK is expected to be below WORLD_SIZE (16), but is 16"),
@@ -115,7 +115,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 3},
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
-            "2 on each of 1 nodes, but trainer.devices is 3",
+            "2 on one node, but trainer.devices is 3",
         ),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
@@ -161,7 +161,8 @@ def test_no_meeting_place_shows_the_line_to_type():
         ({}, TORCHRUN, "is one of WORLD_SIZE=16 that a launcher started (torchrun). HINT: without the launcher: "
          "`python -m imagenet_ddp.train -m seed=1,2`."),
         ({}, STEP, "is one of 2 that a launcher started (slurm job 7). HINT: without the launcher:"),
-        ({"trainer__devices": 2}, STEP, "-m runs its jobs on one node, but trainer.num_nodes is 2. HINT: on each node a loop"),
+        ({"trainer__devices": 2}, STEP, "-m runs its jobs on one node, but trainer.num_nodes is 2. HINT: on each "
+         "node a loop"),
         ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "-m runs its jobs on one node, but trainer.num_nodes is 2."),
     ],
 )  # fmt: skip

@@ -72,7 +72,8 @@ def test_paths_of_the_host_may_differ():
 def test_ranks_are_told_in_runs():
     everyone = [{"torch": "2.11" if rank in (1, 9) else "2.15"} for rank in range(10)]
     assert differences(everyone, "rank") == [
-        "the ranks disagree on torch: 2.15 on ranks 0, 2-8; 2.11 on ranks 1, 9. HINT: install the same torch everywhere."
+        "the ranks disagree on torch: 2.15 on ranks 0, 2-8; 2.11 on ranks 1, 9. "
+        "HINT: install the same torch everywhere."
     ]
     everyone = [{"torch": str(rank % 2)} for rank in range(64)]
     assert "0 on ranks 0, 2, 4, 6, 8, 10, 12, 14, ...; 1 on ranks 1, 3," in differences(everyone, "rank")[0]

@@ -65,7 +65,9 @@ class Crowd:
         self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, chief: bool | None = None, **more: Any
     ) -> Future[Gathering]:
         chief = number == 0 if chief is None else chief
-        return self.pool.submit(gather, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief)
+        return self.pool.submit(
+            gather, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief
+        )
 
 
 def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:

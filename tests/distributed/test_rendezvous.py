@@ -38,7 +38,8 @@ BATCH = {
     "SLURM_LOCALID": "0",
 }  # fmt: skip
 STEP = BATCH | {
-    "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "node[03-04]",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "8",
+     "SLURM_STEP_NODELIST": "node[03-04]",
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
 }  # fmt: skip
 PER_NODE = STEP | {
@@ -293,8 +294,10 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
     ("environ", "line", "said"),
     [
         # row 2, T1: several nodes, and nowhere to meet
-        ({}, "num_nodes=2 devices=8", "needs a place where the nodes meet, but there is no cluster.address, no MASTER_ADDR"
-         "...HINT: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 devices=8`"),
+        ({}, "num_nodes=2 devices=8", "needs a place where the nodes meet, but there is no cluster.address, no "
+         "MASTER_ADDR"
+         "...HINT: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
+         "devices=8`"),
         ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a place where the nodes meet"),
         # row 4: the mix-up
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "counts processes"
@@ -303,7 +306,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
          "did you mean trainer.num_nodes=8"),
         ({}, "cluster.world_size=3 devices=2", "did you mean trainer.num_nodes=3...cluster.node_rank=R"),
-        ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but not set: cluster.world_size. HINT: each"),
+        ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but not set: cluster.world_size. "
+         "HINT: each"),
         ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size."),
         ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
          "not set: cluster.local_rank. HINT:...or one command per machine with cluster.node_rank"),
@@ -312,7 +316,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
          "cluster.local_rank is expected to be below the processes of one node (2), but is 2. HINT: local ranks"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 devices=2 cluster.address=a",
-         "cluster.rank is expected to be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + 0 = 2, "
+         "cluster.rank is expected to be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + "
+         "0 = 2, "
          "but is 3. HINT: count the ranks node by node, 0, 1 on node 0."),
         ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
          "= 1 × 2 + 0 = 2, but is 0"),
@@ -327,18 +332,25 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "that of torchrun, and what is set differs: cluster.rank=2, where it says 3. HINT: leave cluster.rank, "
          "cluster.world_size out."),
         (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0, where it says 1. HINT: leave cluster.node_rank out."),
-        (STEP, "cluster.rank=0 cluster.world_size=8", "that of slurm job 4711, and what is set differs: cluster.rank=0"),
-        (STEP, "cluster.node_rank=0", "that of slurm job 4711, and what is set differs: cluster.node_rank=0, where it says 1"),
-        (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1, where each task starts its workers"),
-        (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2", "that of OpenMPI, and what is set differs: cluster.rank=0"),
-        (TORCHRUN_2, "cluster.address=b:29511", "torchrun's, which meets at node-a:29511, but cluster.address is b:29511."
+        (STEP, "cluster.rank=0 cluster.world_size=8", "that of slurm job 4711, and what is set differs: "
+         "cluster.rank=0"),
+        (STEP, "cluster.node_rank=0", "that of slurm job 4711, and what is set differs: cluster.node_rank=0, where "
+         "it says 1"),
+        (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1, where each task starts its "
+         "workers"),
+        (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2", "that of OpenMPI, and what is set differs: "
+         "cluster.rank=0"),
+        (TORCHRUN_2, "cluster.address=b:29511", "torchrun's, which meets at node-a:29511, but cluster.address is "
+         "b:29511."
          " HINT: leave it out."),
         (TORCHRUN_2, "cluster.address=file:///x", "torchrun's, which meets at node-a:29511"),
         (TORCHRUN_2, "cluster=tcp", "cluster=tcp expects an address. HINT: cluster.address=tcp://HOST:29500."),
-        (TORCHRUN_2, "devices=4", "trainer.devices is expected to equal LOCAL_WORLD_SIZE (2, from the launcher), but is 4. "
+        (TORCHRUN_2, "devices=4", "trainer.devices is expected to equal LOCAL_WORLD_SIZE (2, from the launcher), "
+         "but is 4. "
          "HINT: set trainer.devices=2, or leave"),
         (TORCHRUN_2, "num_nodes=3", "to equal WORLD_SIZE (4), but is 2 × 3 = 6. HINT: set trainer.num_nodes=2."),
-        (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "LOCAL_WORLD_SIZE is expected to be the same on every node, but is 2 here"
+        (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "LOCAL_WORLD_SIZE is expected to be the same on every node, but is 2 "
+         "here"
          "...HINT: the same --nproc_per_node on each."),
         (BY_HAND | {"RANK": "4"}, "", "RANK is expected to be below WORLD_SIZE (4), but is 4 (environment). HINT:"),
         (BY_HAND | {"RANK": "x"}, "", "RANK is expected to be a whole number, but is x (environment). HINT:"),
@@ -348,10 +360,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (BY_HAND | {"MASTER_ADDR": ""}, "devices=2", "not set: MASTER_ADDR. HINT:"),
         (BY_HAND | {"NODE_RANK": "0"}, "devices=2", "RANK is expected to be NODE_RANK × 2 (processes per node) + "
          "LOCAL_RANK = 0 × 2 + 1 = 1, but is 3. HINT:"),
-        (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK is expected to be below the processes of one node (2)"),
+        (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK is expected to be below the processes of one node "
+         "(2)"),
         (BY_HAND, "devices=3", "trainer.devices is expected to divide WORLD_SIZE (4), but is 3. HINT:"),
         (BY_HAND, "num_nodes=3", "trainer.num_nodes is expected to divide WORLD_SIZE (4), but is 3. HINT:"),
-        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment says that a launcher started this process, but not "
+        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment says that a launcher started this process, "
+         "but not "
          "set: RANK. HINT: start it with torchrun"),
         (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3 in the environment...not set: WORLD_SIZE. HINT:"),
         (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. HINT:"),
@@ -365,7 +379,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "devices=2", "may count processes or machines"),
         (KUBEFLOW, "devices=2 num_nodes=4", "as where it counts machines"),
         (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "HINT: cluster.node_rank=$RANK trainer.num_nodes=1"),
-        (KUBEFLOW, "", "not set: LOCAL_RANK. HINT: start it with torchrun, set what is missing, trainer.devices=1 where each "
+        (KUBEFLOW, "", "not set: LOCAL_RANK. HINT: start it with torchrun, set what is missing, trainer.devices=1 "
+         "where each "
          "machine has one process, or cluster.node_rank=$RANK trainer.num_nodes=4"),
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 where RANK counts machines"),
         # SLURM (T2, T24)
@@ -373,8 +388,10 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). HINT: --ntasks-per-node=2, or "
          "trainer.devices=4."),
         (ON_ONE, "devices=2", "expected are 2 (one per device) or 1 (one per node)"),
-        (STEP, "num_nodes=1", "trainer.num_nodes is expected to equal the nodes of slurm job 4711 (2), but is 1. HINT:"),
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. HINT: --ntasks-per-node=4."),
+        (STEP, "num_nodes=1", "trainer.num_nodes is expected to equal the nodes of slurm job 4711 (2), but is 1. "
+         "HINT:"),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. HINT: "
+         "--ntasks-per-node=4."),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
         (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE is expected to be 8, as slurm job 4711 started 8 tasks"
          "...but is 2 (environment). HINT: leave it out."),
@@ -384,49 +401,65 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 asks for several. HINT:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
          "HINT: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),
-        (BATCH, "num_nodes=2 devices=4", "has 2 nodes and trainer.num_nodes is 2, but this command was not started by srun, "
+        (BATCH, "num_nodes=2 devices=4", "has 2 nodes and trainer.num_nodes is 2, but this command was not started "
+         "by srun, "
          "so it runs on one. HINT: `srun --ntasks-per-node=4 python -m imagenet_ddp.train num_nodes=2 devices=4`."),
         (BATCH | {"MASTER_ADDR": "node03"}, "", "was not started by srun"),
         (BATCH | {"MASTER_ADDR": "node03"}, "num_nodes=2", "was not started by srun"),
         (BATCH, "cluster.address=node03", "was not started by srun"),
-        (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...HINT: `sbatch --nodes=2`, and in its script `srun "),
+        (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...HINT: `sbatch --nodes=2`, and in its "
+         "script `srun "),
         (ONE_TASK, "num_nodes=2", "is the only task of its step, so it runs on one. HINT: `srun --nodes=2 python"),
         (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2", "is the only task of its step"),
         # OpenMPI
-        (mpi(3, 4, 1, 2), "", "mpirun started 4 processes on 2 machines, but where do they meet?...HINT: `mpirun -x MASTER_ADDR"),
-        (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "node by node, but rank 1 has local rank 0 of 2. HINT: `mpirun --map-by slot"),
+        (mpi(3, 4, 1, 2), "", "mpirun started 4 processes on 2 machines, but where do they meet?...HINT: `mpirun -x "
+         "MASTER_ADDR"),
+        (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "node by node, but rank 1 has local rank 0 of 2. HINT: `mpirun "
+         "--map-by slot"),
         (mpi(1, 2, 1, 2), "devices=3", "OpenMPI started 2 tasks (OMPI_COMM_WORLD_SIZE)...HINT: --npernode=3"),
         (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "not the same number on each. HINT: --npernode="),
         (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT is expected to be from 1 to 65535, but is x. HINT:"),
         (mpi(1, 2, 1, 2, WORLD_SIZE="4"), "", "WORLD_SIZE is expected to be 2, as OpenMPI started 2 tasks"),
-        (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI asks"),
+        (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
+         "asks"),
         (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun asks for several. HINT:"),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=tcp", "cluster=tcp expects an address. HINT: cluster.address=tcp://HOST:29500."),
         ({}, "cluster=file num_nodes=2", "cluster=file expects an address. HINT: cluster.address=file:///PATH."),
         ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp expects an address."),
-        ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp and cluster.address=file:///x do not fit. HINT:"),
-        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not fit."),
+        ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp and cluster.address=file:///x do not "
+         "fit. HINT:"),
+        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not "
+         "fit."),
         ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
          "cluster=env takes the address from MASTER_ADDR, but cluster.address is b. HINT: leave one"),
-        ({}, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK. HINT: set them"),
+        ({}, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK. HINT: "
+         "set them"),
         (STEP, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK."),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
          "NODE_RANK=0 says that there are several nodes, but trainer.num_nodes is not set. HINT: trainer.num_nodes="),
-        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "three slashes before the path...HINT: cluster.address=file:///nfs"),
-        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. HINT: cluster.address=file:///mnt/nfs/job1."),
-        ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address is expected to be from 1 to 65535, but is b."),
-        ({}, "num_nodes=2 cluster.address=http://a", "is expected to be tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH, but"),
+        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "three slashes before the path...HINT: "
+         "cluster.address=file:///nfs"),
+        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. HINT: "
+         "cluster.address=file:///mnt/nfs/job1."),
+        ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address is expected to be from 1 to 65535, but "
+         "is b."),
+        ({}, "num_nodes=2 cluster.address=http://a", "is expected to be tcp://HOST:PORT, HOST:PORT, HOST or "
+         "file:///PATH, but"),
         ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. HINT:"),
         ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. HINT:"),
         # node ranks
-        ({"NODE_RANK": "1"}, "", "NODE_RANK=1 says that there are several nodes, but trainer.num_nodes is not set. HINT: "
+        ({"NODE_RANK": "1"}, "", "NODE_RANK=1 says that there are several nodes, but trainer.num_nodes is not set. "
+         "HINT: "
          "trainer.num_nodes=<number of nodes>, the same on each, or `unset NODE_RANK` where it is left over."),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 says that there are several nodes...HINT:"),
-        ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank is expected to be 0 (trainer.num_nodes=1), but is 1. HINT:"),
-        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank is expected to be a whole number from 0 "
+        ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank is expected to be 0 (trainer.num_nodes=1), but "
+         "is 1. HINT:"),
+        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank is expected to be a whole "
+         "number from 0 "
          "to 1 (trainer.num_nodes=2), but is 2. HINT:"),
-        ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK is expected to be a whole number from 0 to 1"),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK is expected to be a whole number from 0 "
+         "to 1"),
         ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "but is empty. HINT:"),
     ],
 )  # fmt: skip

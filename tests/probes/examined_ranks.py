@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from imagenet_ddp import options
 from imagenet_ddp.build import World
 from imagenet_ddp.distributed import measure
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.examination import Check
-from imagenet_ddp.world_examination import examine_world
+from imagenet_ddp.examination import options
+from imagenet_ddp.examination.checks import Check
+from imagenet_ddp.examination.world import examine_world
 
 CPU = torch.device("cpu")
 

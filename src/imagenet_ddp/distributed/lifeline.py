@@ -72,7 +72,7 @@ class Lifeline:
             self._tell_all(code, f"{self._label(0)} {what}")
         return True
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = True) -> None:
         """This rank leaves, and that is no death. Rank 0 waits a little for the others to leave first."""
         if self._ended.is_set():
             return
@@ -83,7 +83,7 @@ class Lifeline:
                 self._connection.shutdown(socket.SHUT_WR)
             return
         end = time.monotonic() + BYE_S
-        while self._there and time.monotonic() < end:
+        while wait and self._there and time.monotonic() < end:
             time.sleep(0.02)
         self._ended.set()
         for peer in list(self._peers):

@@ -129,9 +129,10 @@ def _place(asked: Asked, environ: Mapping[str, str], tasks: _Tasks) -> Rendezvou
         devices = tasks.gpus_per_node
     by_node = tasks.per_node == 1 and (devices or 1) > 1
     if devices is not None and devices != tasks.per_node and not by_node:
+        where = "one node" if tasks.num_nodes == 1 else f"each of {tasks.num_nodes} nodes"
         raise ConfigError(
-            f"{tasks.source} started {tasks.num_tasks} tasks ({tasks.variable}), {tasks.per_node} on each of "
-            f"{tasks.num_nodes} nodes, but trainer.devices is {devices}: expected are {tasks.num_nodes * devices} "
+            f"{tasks.source} started {tasks.num_tasks} tasks ({tasks.variable}), {tasks.per_node} on {where}, but "
+            f"trainer.devices is {devices}: expected are {tasks.num_nodes * devices} "
             f"(one per device) or {tasks.num_nodes} (one per node). HINT: {tasks.per_node_option}={devices}, or "
             f"trainer.devices={tasks.per_node}."
         )

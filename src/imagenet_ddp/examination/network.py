@@ -9,7 +9,7 @@ from typing import Any
 from imagenet_ddp.distributed import check as distributed_check
 from imagenet_ddp.distributed import interfaces, nccl
 from imagenet_ddp.distributed.address import Address
-from imagenet_ddp.examination import Check, Look, Machine, fails, ok, said_processes
+from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_processes
 
 
 def _interfaces(machine: Machine) -> list[Check]:

@@ -8,7 +8,7 @@ from torch import nn
 from imagenet_ddp.distributed import scaling
 from imagenet_ddp.distributed.measure import StepTimes
 from imagenet_ddp.distributed.scaling import Cluster, Link, Step
-from imagenet_ddp.examination import Check
+from imagenet_ddp.examination.checks import Check
 
 Config = Mapping[str, Any]
 

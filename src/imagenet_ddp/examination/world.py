@@ -14,12 +14,12 @@ from imagenet_ddp.build import World
 from imagenet_ddp.data.layout import reading_s
 from imagenet_ddp.data.loader import choose_num_workers
 from imagenet_ddp.data.transforms import normalise, train_transform
-from imagenet_ddp.data_examination import num_classes
 from imagenet_ddp.distributed import devices, measure, scaling
 from imagenet_ddp.distributed.measure import AllReduce, StepTimes, Training
 from imagenet_ddp.distributed.scaling import Cluster
-from imagenet_ddp.examination import Check, Machine, fails
-from imagenet_ddp.forecast import foretell, said_s, whole_step
+from imagenet_ddp.examination.checks import Check, Machine, fails
+from imagenet_ddp.examination.data import num_classes
+from imagenet_ddp.examination.forecast import foretell, said_s, whole_step
 from imagenet_ddp.learning.nets import make_net
 from imagenet_ddp.learning.optim import make_optimizer
 from imagenet_ddp.schema import ConfigError

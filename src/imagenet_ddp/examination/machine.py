@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from imagenet_ddp.distributed import cards as gpu
-from imagenet_ddp.examination import Check, Look, Machine, fails, ok, said_number, said_processes
+from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_number, said_processes
 from imagenet_ddp.schema import conf_dir
 
 MIB = 2**20

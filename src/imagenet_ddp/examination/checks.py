@@ -1,5 +1,5 @@
 """What a check of doctor finds, what it goes by, and how a list of checks is gone through: each whatever the one before
-found. The checks themselves are in machine_, network_, data_ and world_examination."""
+found. The checks themselves are in machine, network, data and world."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

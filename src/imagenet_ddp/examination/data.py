@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.data import layout as data_layout
 from imagenet_ddp.data.layout import Layout
-from imagenet_ddp.examination import Check, Look, Machine, fails, ok
+from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.run import check as run_check
 
 MIB = 2**20
