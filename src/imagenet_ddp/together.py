@@ -16,6 +16,8 @@ from imagenet_ddp.distributed.rendezvous import recognise
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.session import Job, plain_but_missing
 
+LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
+
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.gathering import Gathering
     from imagenet_ddp.distributed.meeting import Meeting
@@ -32,6 +34,8 @@ def meet(request: check.Request, rendezvous: Rendezvous) -> "Meeting | None":
     """The other commands of this run, once all are there with the same options; None where this is the only one."""
     if rendezvous.alone or (rendezvous.place is not None and rendezvous.place.world_size == 1):
         return None
+    # a peer that ends is said in our words; torch's C++ would add its stack
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from imagenet_ddp.distributed import devices, meeting
     from imagenet_ddp.distributed.gathering import SharedError
 
@@ -107,8 +111,11 @@ def run(
             flush=True,
         )
     workers = Workers(worker, (None, *arguments), num_local, first, config["cluster"]["timeout_s"])
+    done = False
     try:
-        return workers.run()
+        result = workers.run()
+        done = True
+        return result
     finally:
         if met is not None:
-            met.leave()
+            met.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)

@@ -37,6 +37,8 @@ def _single(request: check.Request) -> float | None:
     job = together.agree(lambda: session.decide(request, os.environ, rendezvous, num_local), met)
     if job.finished:
         print(*job.said, sep="\n")
+        if met is not None:
+            met.leave()
         return None
     arguments = (job.config, str(job.run_dir), str(job.checkpoint) if job.checkpoint else None, list(job.said),
                  session.command("train", sys.argv[1:]))  # fmt: skip

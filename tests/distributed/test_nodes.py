@@ -61,7 +61,7 @@ def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
             for process in processes:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-            printed = "\n".join(f"== {each.args[-1]}\n{each.out}{each.err}" for each in processes)
+            printed = "\n".join(f"== exit code {each.returncode}\n{each.out}{each.err}" for each in processes)
             pytest.fail(f"{len(found)} of {len(processes)} commands ended within {timeout_s} s:\n{printed}")
         time.sleep(0.02)
     return [End(process.returncode, process.out, process.err, found[process]) for process in processes]
@@ -160,7 +160,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
         yield zeta, alpha
 
 
-# ---- ways to start ----------------------------------------------------------------------------------------------------
+# ---- ways to start --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def test_ways_to_start(
     if way is torchrun_c10d:
         assert "job7" in folder.name
     trained_before[way.__name__] = weights(folder)
-    one, *others = trained_before.values()
+    one = next(iter(trained_before.values()))
     for name, values in weights(folder).items():
         assert torch.equal(values, one[name]), (name, list(trained_before))
     nobody_is_left(two)
@@ -336,7 +336,7 @@ def test_three_nodes_meet_in_a_stale_file(tree: Path, small: list[str], tmp_path
         nobody_is_left(hosts)
 
 
-# ---- the world is not what was asked ----------------------------------------------------------------------------------
+# ---- the world is not what was asked --------------------------------------------------------------------------------
 
 
 def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
@@ -427,6 +427,7 @@ def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> 
         (0, f"rank 0's machine is reached at the rendezvous port, but not at another one ({ZETA}:"),
         (1, "node 0 (zeta) cannot reach node 1 (alpha) at 10.77.0.1:"),
     ],
+    ids=["zeta", "alpha"],
 )
 def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: int, sentence: str) -> None:
     """Only the rendezvous port of one of the two lets strangers in (T33)."""
@@ -437,7 +438,7 @@ def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: i
     assert [files(host) for host in two] == [set(), set()]
 
 
-# ---- the end comes from outside ---------------------------------------------------------------------------------------
+# ---- the end comes from outside -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("what", "rank"), [("kill", 0), ("kill", 1), ("crash", 1)])

@@ -16,7 +16,6 @@ from imagenet_ddp.distributed.gathering import Gathering, Roll, SharedError, gat
 from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
 
-LEAVE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,13 @@ class Meeting:
     place: Place
     starts_workers: bool
 
-    def leave(self) -> None:
-        """The one that serves the store goes last, or after 10 s. In a thread, because a store whose machine is gone
-        is waited for without a bound."""
+    def leave(self, timeout_s: float = 10.0) -> None:
+        """The one that serves the store goes last, or after timeout_s. In a thread, because a store whose machine is
+        gone is waited for without a bound."""
         if self.starts_workers:
             thread = threading.Thread(target=self._leave, name="leave", daemon=True)
             thread.start()
-            thread.join(LEAVE_S)
+            thread.join(timeout_s)
 
     def _leave(self) -> None:
         with contextlib.suppress(Exception):  # the server may be gone
