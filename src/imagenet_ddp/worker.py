@@ -124,6 +124,7 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
     from imagenet_ddp.distributed import devices, echo, interfaces, nccl
     from imagenet_ddp.distributed.gathering import Roll, SharedError, gather
     from imagenet_ddp.distributed.lifeline import Lifeline, end_process
+    from imagenet_ddp.distributed.meeting import leaving_on_signal
     from imagenet_ddp.distributed.store import connect
 
     timeout_s = config["cluster"]["timeout_s"]
@@ -131,17 +132,22 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
     master = place.address if several else None
     variables, notes = nccl.network_variables(master, not several, config["nccl"], os.environ)
     os.environ |= {**nccl.variables(config["nccl"], os.environ), **variables}
-    store = connect(place, timeout_s)
+    with leaving_on_signal():
+        store = connect(place, timeout_s)
     local = place.local_world_size
 
     def label(rank: int) -> str:
         return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
     roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
-    gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    with leaving_on_signal():
+        gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
     lifeline = None
     try:
         here = interfaces.reachable_addresses() if several else []
+        if several and place.address:
+            own = echo.own_address(os.environ, place.address)
+            here = [own, *(address for address in here if address != own)]  # the others' interface first
         lifeline = Lifeline(gathering, here or ["127.0.0.1"], label, end_process(f"rank {place.rank}"))
         uuid = devices.gpu_uuid(config["trainer"], place.local_rank)
         mine = {"uuid": uuid}

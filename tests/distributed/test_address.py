@@ -41,6 +41,8 @@ def test_what_is_written_is_read_again():
         ("file://nfs/job42", "three slashes before the path, but is file://nfs/job42, which would be a host's name "
          "and a path. HINT: k=file:///nfs/job42."),  # T32
         ("file://job42", "HINT: k=file:///job42."),
+        ("file:job42", "HINT: k=file:///job42."),
+        ("0.0.0.0:1", "0.0.0.0 is no machine's"),
         ("file:///", "is a folder. HINT: k=file:///job1."),
         ("file:///mnt/nfs/", "is a folder. HINT: k=file:///mnt/nfs/job1."),
         ("env://", "HINT: cluster=env."),
@@ -96,7 +98,7 @@ def test_a_wrong_master_port(port: str):
 
 
 def test_every_number_is_an_address():
-    for number in range(0, 2**32, 2**27 + 12345):
+    for number in range(1, 2**32, 2**27 + 12345):  # 0.0.0.0 and :: are no machine's
         text = str(ipaddress.ip_address(number))
         assert from_environment({"MASTER_ADDR": text}) == parse(text, "k") == Address(text)
         six = str(ipaddress.IPv6Address(number << 64 | number))

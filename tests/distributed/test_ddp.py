@@ -249,3 +249,15 @@ def test_mpi_ranks_must_be_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [(("mpi",), {"timeout": timedelta(seconds=1800)})]
     monkeypatch.setattr(distributed, "get_rank", lambda: 0)
     strategy.setup_distributed()
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_powersgd_of_a_gradient_without_rank(rank: int) -> None:
+    """A matrix of zeros, or of one row over and over, has fewer independent columns than the factors have."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    state, _ = ddp.comm_hook({"comm_hook": "powersgd", "powersgd_rank": rank, "powersgd_start_step": 2})
+    assert isinstance(state, powerSGD_hook.PowerSGDState)
+    for matrix in (torch.zeros(1, 8, rank), torch.ones(1, 8, rank)):
+        powerSGD_hook._orthogonalize(matrix, state.orthogonalization_epsilon)
+        assert matrix.isfinite().all(), (rank, matrix)

@@ -99,8 +99,11 @@ def test_a_clean_end_is_no_death():
     assert [member.err for member in members] == ["", "", ""]
 
 
-def test_the_end_may_be_told_twice():
-    assert [member.wait() for member in crowd("line.end(); line.end()", "line.end(); line.end()")] == [0, 0]
+def test_the_end_may_be_told_twice_and_takes_no_time():
+    timed = "begin = time.monotonic(); line.end(); line.end(); print('took', time.monotonic() - begin)"
+    members = crowd(timed, "line.end(); line.end()")
+    assert [member.wait() for member in members] == [0, 0]
+    assert float(members[0].says("took").split()[1]) < 5
 
 
 def test_a_death_at_the_end_of_others_is_still_one():

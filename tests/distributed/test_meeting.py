@@ -31,9 +31,8 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             module, "this_process",
             lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
         )  # fmt: skip
-    monkeypatch.setattr(meeting, "_leaving_on_signal", contextlib.nullcontext)  # threads take no signals
+    monkeypatch.setattr(meeting, "leaving_on_signal", contextlib.nullcontext)  # threads take no signals
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
-    monkeypatch.setattr(meeting, "LEAVE_S", 2.0)
     for name, value in (("RENEW_S", 0.1), ("STALE_S", 0.8), ("LOOK_S", 0.02)):
         monkeypatch.setattr(pointer, name, value)
     yield
@@ -121,7 +120,7 @@ def test_who_serves_does_not_wait_for_ever(commands: Commands):
     address = tcp()
     first, _ = (each.result(30) for each in [commands.start(node(address, rank)) for rank in (0, 1)])
     begin = time.monotonic()
-    first.leave()
+    first.leave(2.0)
     assert 1.5 < time.monotonic() - begin < 4
 
 

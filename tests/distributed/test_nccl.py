@@ -261,7 +261,10 @@ def test_chosen_by_itself(machine: None):
     both = {"NCCL_SOCKET_IFNAME": "=ens3", "GLOO_SOCKET_IFNAME": "ens3"}
     found, said = network_variables(MASTER, False, config(), {})
     assert found == both
-    assert said == ['NCCL_SOCKET_IFNAME="=ens3": it routes to 10.1.1.9', "GLOO_SOCKET_IFNAME=ens3: it routes to 10.1.1.9"]
+    assert said == [
+        'NCCL_SOCKET_IFNAME="=ens3": it routes to 10.1.1.9',
+        "GLOO_SOCKET_IFNAME=ens3: it routes to 10.1.1.9",
+    ]
     assert network_variables("node-a", False, config(), {})[0] == both
     assert network_variables("10.2.2.9", False, config(), {})[0]["GLOO_SOCKET_IFNAME"] == "ens3f1"
     # Debian's line in /etc/hosts: the machine that bears the name finds 127.0.1.1, the others its address.

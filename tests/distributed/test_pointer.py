@@ -277,6 +277,14 @@ def test_mistakes_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "plain").touch()
     (text,) = mistakes(f"{tmp_path}/plain/job")
     assert "does not exist here" in text
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (text,) = mistakes(f"{tmp_path}/link")
+    assert "is a link to nothing" in text
+    os.mkfifo(tmp_path / "pipe")
+    (text,) = mistakes(f"{tmp_path}/pipe")
+    assert "is expected to be a plain file, or none yet" in text
+    (text,) = mistakes(f"{tmp_path}/{'a' * 300}")
+    assert "cannot be used: File name too long" in text
     monkeypatch.setattr(pointer.os, "access", lambda path, mode: False)  # root may write anywhere
     (text,) = mistakes(f"{tmp_path}/new")
     assert f"is expected to be writable, but {tmp_path} is not, for this user. HINT: " in text

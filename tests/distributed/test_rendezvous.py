@@ -217,7 +217,8 @@ def test_alone(environ: dict[str, str], line: str):
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "", Place(1, 0, 1, 2, 1, 2, "a", 29500, False, "OpenMPI")),
         (mpi(1, 2, 1, 2, WORLD_SIZE="2"), "", Place(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
         # a worker of ours
-        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID}, "strategy=dp num_nodes=7",
+        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "own workers"},
+         "strategy=dp num_nodes=7",
          Place(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "own workers")),
     ],
 )  # fmt: skip

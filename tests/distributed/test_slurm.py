@@ -102,3 +102,8 @@ def test_run_key():
     array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
     assert run_key(array) == "slurm_7_3"
     assert run_key(array | {"SLURM_STEP_ID": "0"}) == "slurm_7_3_0"
+
+
+@pytest.mark.parametrize("text", ["n[a-b]", "n[-1]", "n[01-2x]", "n[", "n[1-2", "a b", "n[]"])
+def test_what_is_no_list_of_hosts(text: str):
+    assert expand_hosts(text) == []

@@ -46,6 +46,8 @@ def port_of(environ: Mapping[str, str]) -> int:
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
     """key: what the text comes from, for the sentence; default_port: MASTER_PORT. Raises ValueError with a whole
     sentence."""
+    if re.match(r"file:/*(?!/)", text) and not text.startswith("file://"):
+        text = text.replace("file:", "file://", 1)
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "tcp", text
@@ -63,6 +65,11 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
             hint = f"{key}=tcp://HOST:{DEFAULT_PORT}"
         raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {hint}.")
     host = found[1].strip("[]")
+    if host in ("0.0.0.0", "::"):
+        raise ValueError(
+            f"{key} is expected to be the address of node 0, but {host} is no machine's. HINT: the private address of "
+            f"node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
+        )
     if found[2] is None:
         return Address(host, port_of({"MASTER_PORT": default_port or ""}))
     return Address(host, _number(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))

@@ -133,7 +133,14 @@ def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable | None]:
             return None, bf16_compress_hook
         case "powersgd":
             rank, start = strategy["powersgd_rank"], strategy["powersgd_start_step"]
-            return PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=start), powersgd_in_order
+            # the last: a gradient of zeros, or of lower rank, is divided by the norm of a zero column without it
+            state = PowerSGDState(
+                None,
+                matrix_approximation_rank=rank,
+                start_powerSGD_iter=start,
+                orthogonalization_epsilon=1e-8,  # type: ignore[arg-type]
+            )
+            return state, powersgd_in_order
     return None, None
 
 

@@ -147,6 +147,7 @@ def _worker(worker: Callable[..., Any], arguments: tuple, first: Place | None, p
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
             sys.exit(1)
+    os.environ["IMAGENET_DDP_SOURCE"] = "own workers"
     if first is not None:
         local_rank = int(os.environ["LOCAL_RANK"])
         os.environ |= {

@@ -17,7 +17,6 @@ from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
 
 
-
 @dataclass(frozen=True)
 class Meeting:
     """This command among the others. place: that of its process, or of the first worker it starts."""
@@ -44,12 +43,12 @@ class Meeting:
 def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
     """config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
     Raises ConfigError, the same on all where they have met at all; SystemExit where a signal ends the wait."""
-    with _leaving_on_signal():
+    with leaving_on_signal():
         return _meet(rendezvous, config, num_local)
 
 
 @contextlib.contextmanager
-def _leaving_on_signal() -> Iterator[None]:
+def leaving_on_signal() -> Iterator[None]:
     """Before anything trains there is nothing to save: Ctrl-C ends the wait, rather than being remembered."""
 
     def leave(number: int, frame: object = None) -> None:

@@ -75,8 +75,8 @@ class Rendezvous:
 
 def own_place(environ: Mapping[str, str]) -> Place | None:
     """The place of a worker that launch.py started; None in any other process."""
-    if environ.get("TORCHELASTIC_RUN_ID") != OWN_RUN_ID:
-        return None
+    if environ.get("TORCHELASTIC_RUN_ID") != OWN_RUN_ID or "IMAGENET_DDP_SOURCE" not in environ:
+        return None  # the second, because a torchrun may be given that name too
     number = {name: int(environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")}
     local_world_size = int(environ["LOCAL_WORLD_SIZE"])
     return Place(
@@ -88,5 +88,5 @@ def own_place(environ: Mapping[str, str]) -> Place | None:
         num_nodes=number["WORLD_SIZE"] // local_world_size,
         address=environ["MASTER_ADDR"],
         port=number["MASTER_PORT"],
-        source=environ.get("IMAGENET_DDP_SOURCE", "own workers"),
+        source=environ["IMAGENET_DDP_SOURCE"],
     )

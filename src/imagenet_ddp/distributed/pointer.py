@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import json
 import os
+import stat
 import sys
 import threading
 import time
@@ -42,8 +43,18 @@ class Pointed:
 def mistakes(path: str) -> list[str]:
     """What can be said of the path before anything waits."""
     folder = Path(path).parent
-    if Path(path).is_dir():
+    try:
+        kind = Path(path).stat().st_mode  # what a link leads to, which must be there
+    except (FileNotFoundError, NotADirectoryError):
+        if Path(path).is_symlink():
+            return [f"cluster.address=file://{path} is a link to nothing. HINT: remove it, or another path."]
+        kind = None
+    except OSError as error:
+        return [f"cluster.address=file://{path} cannot be used: {error.strerror}. HINT: another path."]
+    if kind is not None and stat.S_ISDIR(kind):
         return [f"cluster.address=file://{path} is expected to be a file, but is a folder. HINT: file://{path}/job1."]
+    if kind is not None and not stat.S_ISREG(kind):
+        return [f"cluster.address=file://{path} is expected to be a plain file, or none yet. HINT: another path."]
     if not folder.is_dir():
         return [
             f"the folder of cluster.address=file://{path} is expected to exist on every node, but {folder} does not "

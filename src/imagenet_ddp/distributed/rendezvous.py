@@ -25,7 +25,7 @@ from typing import Any
 from imagenet_ddp.distributed import by_hand, by_launcher, slurm, split, tasks
 from imagenet_ddp.distributed.address import Address
 from imagenet_ddp.distributed.asked import Asked, num_devices
-from imagenet_ddp.distributed.place import OWN_RUN_ID, Rendezvous, own_place
+from imagenet_ddp.distributed.place import Rendezvous, own_place
 from imagenet_ddp.schema import ConfigError
 
 
@@ -90,7 +90,7 @@ def _must_fit(cluster: Mapping[str, Any], launcher: str, found: Rendezvous) -> N
 
 def _run_key(environ: Mapping[str, str], found: Rendezvous) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id not in ("none", OWN_RUN_ID) and found.place is not None:
+    if run_id != "none" and found.place is not None:
         return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
     return slurm.run_key(environ)
 

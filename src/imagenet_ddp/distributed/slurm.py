@@ -86,7 +86,11 @@ def run_key(environ: Mapping[str, str]) -> str | None:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """'node[01-03,7],gpu1' -> node01, node02, node03, node7, gpu1."""
+    """'node[01-03,7],gpu1' -> node01, node02, node03, node7, gpu1. [] for what is no such list."""
+    ranges = r"\d+(?:-\d+)?"
+    part = rf"[\w.-]*(?:\[{ranges}(?:,{ranges})*\][\w.-]*)*"
+    if not re.fullmatch(rf"{part}(?:,{part})*", text):
+        return []
     hosts = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names = [""]

@@ -59,7 +59,7 @@ class PortInUseError(ConfigError):
     def __init__(self, port: int):
         super().__init__(
             f"port {port} of this machine is in use by another program, or by another run. HINT: another port, the "
-            f"same on every node: MASTER_PORT={port + 1}, or cluster.address=HOST:{port + 1}."
+            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
         )
 
 
