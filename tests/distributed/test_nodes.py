@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL
+from conftest import ROOT, SMALL, write_images
 from hosts import Host, Hosts, Process, requirement
 
 pytestmark = [
@@ -522,3 +522,43 @@ def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[s
     else:
         assert "Stopped and saved after step" in found[0].out
         assert found[0].code == 128 + signal.SIGTERM
+
+
+# ---- what doctor foretells ------------------------------------------------------------------------------------------
+
+
+def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_path: Path) -> None:
+    """Efficiency over 100 Mbit/s: what training on two nodes reaches of twice what it reaches on one."""
+    images = tmp_path / "images"
+    write_images(images / "train", {"cat": 384, "dog": 384}, size=100)
+    write_images(images / "val", {"cat": 2, "dog": 2}, size=100)
+    options = [*SMALL, f"data.root={images}", "data.image_size=96", "data.val_resize=96", "data.batch_size=48"]
+    options += ["trainer.max_epochs=2"]
+    nodes = ["trainer.num_nodes=2", "trainer.devices=1"]
+    environ = {"MASTER_ADDR": two[0].address}
+
+    def on_both(verb: str, *more: str) -> list[Process]:
+        processes = [host.popen(command(*options, *more, verb=verb), environ) for host in two]
+        for process in processes:
+            process.wait(240)
+        return processes
+
+    def images_per_s(host: Host, folder: str) -> float:
+        return json.loads((host.folder / "work" / folder / "summary.json").read_text())["images_per_s"]
+
+    # alone, but both at the same time: they share the machine's cores in all three
+    for process in on_both("train", "hydra.run.dir=alone"):
+        assert process.returncode == 0, process.err
+    alone = sum(images_per_s(host, "alone") for host in two)
+    two[0].slow(mbit=100)
+    first, other = on_both("doctor", *nodes, "format=json")
+    prediction = json.loads(first.out)["prediction"]
+    assert first.returncode in (0, 1), first.err  # 1: two such nodes are slower than one
+    assert other.returncode == 0, other.err
+    foretold = next(each["efficiency"] for each in prediction["nodes"] if each["num_nodes"] == 2)
+    for process in on_both("train", *nodes, "hydra.run.dir=together"):
+        assert process.returncode == 0, process.err
+    reached = images_per_s(two[0], "together") / alone
+    measured = prediction["measured"]["efficiency"]
+    print(f"efficiency foretold {foretold:.3f}, measured by doctor {measured:.3f}, reached {reached:.3f}")
+    assert foretold == pytest.approx(reached, rel=0.2), prediction
