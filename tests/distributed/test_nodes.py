@@ -561,4 +561,5 @@ def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_
     reached = images_per_s(two[0], "together") / alone
     measured = prediction["measured"]["efficiency"]
     print(f"efficiency foretold {foretold:.3f}, measured by doctor {measured:.3f}, reached {reached:.3f}")
+    print(f"images/s alone {alone:.1f}, foretold {prediction['nodes'][0]['images_per_s'] * 2:.1f}")
     assert foretold == pytest.approx(reached, rel=0.2), prediction

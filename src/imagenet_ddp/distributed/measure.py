@@ -51,12 +51,12 @@ def process_group(
 # ---- computing -----------------------------------------------------------------------------------------------------
 
 
-TURN = 3  # steps
+TURN, ROW = 3, 10  # steps with gradients that travel, and without
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Medians, in seconds, of the slowest rank."""
+    """Medians, in seconds: of the slowest rank with gradients that travel, else the mean over the ranks."""
 
     forward_s: float
     backward_s: float
@@ -107,8 +107,6 @@ def steps(
     clock = _Clock(device)
 
     def one(net: nn.Module, travels: bool) -> list[float]:
-        if dist.is_initialized():
-            dist.barrier()
         with net.no_sync() if isinstance(net, DistributedDataParallel) and not travels else contextlib.nullcontext():
             clock.lap()
             loss = training.forward(net)
@@ -119,22 +117,30 @@ def steps(
         clock.lap()
         return clock.laps()
 
-    round_s = 0.0
+    seconds = [0.0 for _ in ways]
     for _ in range(warm_up):
-        begin = time.perf_counter()
-        for way in ways:
+        for position, way in enumerate(ways):
+            begin = time.perf_counter()
             one(*way)
-        round_s = time.perf_counter() - begin
-    turns = agreed_count(TURN * round_s, device, budget_s, 1, -(-most // (TURN - 1)))
+            seconds[position] = time.perf_counter() - begin
+    seconds = _slowest(torch.tensor(seconds), device).tolist()
+    rows = [
+        TURN if travels else max(TURN, min(ROW, int(budget_s / 2 / max(each, 1e-6))))
+        for each, (_, travels) in zip(seconds, ways, strict=True)
+    ]
+    turn_s = sum(each * row for each, row in zip(seconds, rows, strict=True))
+    turns = agreed_count(turn_s, device, budget_s, 1, max(1, most // (min(rows) - 1)))
     laps: list[list[list[float]]] = [[] for _ in ways]
     for _ in range(turns):
-        for way, of_way in zip(ways, laps, strict=True):
-            of_way += [one(*way) for _ in range(TURN)][1:]
-    number = turns * (TURN - 1)
+        for way, row, of_way in zip(ways, rows, laps, strict=True):
+            if dist.is_initialized():
+                dist.barrier()
+            of_way += [one(*way) for _ in range(row)][1:]
     found = []
-    for of_way in laps:
+    for (_, travels), of_way in zip(ways, laps, strict=True):
         medians = torch.tensor([statistics.median(parts) for parts in zip(*of_way, strict=True)])
-        found.append(StepTimes(*_slowest(medians, device).tolist(), num_steps=number))
+        across = _slowest if travels else _mean  # gradients that travel make all as slow as the slowest
+        found.append(StepTimes(*across(medians, device).tolist(), num_steps=len(of_way)))
     return found
 
 
@@ -151,6 +157,15 @@ def _slowest(seconds: Tensor, device: torch.device) -> Tensor:
     seconds = seconds.to(device, torch.float32)
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     return seconds.cpu()
+
+
+def _mean(seconds: Tensor, device: torch.device) -> Tensor:
+    """Over all ranks."""
+    if not dist.is_initialized():
+        return seconds
+    seconds = seconds.to(device)
+    dist.all_reduce(seconds)
+    return seconds.cpu() / dist.get_world_size()
 
 
 class _Clock:
