@@ -140,7 +140,7 @@ def test_missing_nodes_of_a_file_are_asked_for_the_disk(commands: Commands, tmp_
     commands.timeout_s = 0.5
     address = Address(file=str(tmp_path / "job"))
     (text,) = mistakes(commands.start(node(address, None)))
-    assert "Missing: 1 more nodes." in text and f"is {tmp_path}/job on the same disk there?" in text
+    assert "Missing: 1 more node." in text and f"is {tmp_path}/job on the same disk there?" in text
 
 
 def test_different_commands_are_refused_on_all(commands: Commands):

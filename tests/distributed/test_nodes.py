@@ -354,8 +354,8 @@ def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_p
     )
     assert since(began, found) < 12 + 60, "60: five commands import torch"
     refused(found, "HINT: ", "Missing: ")
-    assert "1 of 2 nodes joined after 10 s, waiting. There: zeta. Missing: 1 more nodes." in found[0].said
-    assert "1 of 2 nodes joined after 12 s. There: zeta. Missing: 1 more nodes." in found[0].said
+    assert "1 of 2 nodes joined after 10 s, waiting. There: zeta. Missing: 1 more node." in found[0].said
+    assert "1 of 2 nodes joined after 12 s. There: zeta. Missing: 1 more node." in found[0].said
     assert "1 of 2 nodes joined after 12 s. Missing: node 1." in found[1].said
     assert (
         f"waited 12 s for rank 0 at {ZETA}:29503, but nothing listens there yet. Missing: rank 0 (node 0)."
@@ -418,7 +418,7 @@ def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> 
     two[0].block(ports=[29500])
     zeta, alpha = ends(*start(two, *small, *TWO, "cluster.timeout_s=15", env=AT_ZETA))
     refused([alpha], f"cannot reach {ZETA}:29500: no answer within 10 s", "firewall", "security group")
-    refused([zeta], "1 of 2 nodes joined after 15 s. There: zeta. Missing: 1 more nodes.", f"reach {ZETA}:29500")
+    refused([zeta], "1 of 2 nodes joined after 15 s. There: zeta. Missing: 1 more node.", f"reach {ZETA}:29500")
 
 
 @pytest.mark.parametrize(

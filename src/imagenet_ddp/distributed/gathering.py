@@ -322,7 +322,8 @@ def _missing(roll: Roll) -> str:
     everyone = list(roll.arrived.values())
     given = {each["number"] for each in everyone}
     if roll.assigned and None in given:
-        return f"There: {_hosts(everyone)}. Missing: {roll.size - len(everyone)} more {roll.noun}s."
+        more = roll.size - len(everyone)
+        return f"There: {_hosts(everyone)}. Missing: {more} more {roll.noun}{'s' if more > 1 else ''}."
     names = [roll.label(number) for number in range(roll.size) if number not in given]
     return f"Missing: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}."
 

@@ -82,8 +82,8 @@ def _rendezvous(machine: Machine) -> list[Check]:
         return ok(found.place.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
     if found.alone:
         return ok(f"none needed: this machine alone, {said_processes(machine.num_local)}", **numbers)
-    which = "to be found out" if found.node_rank is None else found.node_rank
-    what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, this is node {which}"
+    which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
+    what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
     return ok(f"{what}, {said_processes(machine.num_local)}", **numbers)
 
 
