@@ -60,3 +60,13 @@ def test_threads_depend_on_the_machine_alone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert [devices.choose_num_threads("auto", ranks) for ranks in (1, 2, 3, 16)] == [8, 4, 2, 1]
     assert devices.choose_num_threads(5, 2) == 5
+
+
+def test_a_gpu_that_two_ranks_share_is_named() -> None:
+    def label(rank: int) -> str:
+        return f"rank {rank} (node {rank // 2}, local rank {rank % 2})"
+
+    assert devices.shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], label) == []
+    assert devices.shared_gpus([None, None], label) == []  # CPUs
+    (text,) = devices.shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
+    assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. HINT: LOCAL_RANK" in text
