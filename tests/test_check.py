@@ -471,3 +471,9 @@ def test_a_merge_is_checked_again():
     config = merged("data.root=gone")
     (text,) = semantic(config, ENVIRON, "evaluate")
     assert text.startswith("data.root is expected to be a folder, but gone (")
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "ddp_spawn"])
+def test_strategies_for_nets_in_pieces_lead_to_ddp(name: str):
+    (text,) = refused(f"strategy={name}", "trainer.num_nodes=2", "cluster.address=tcp://127.0.0.1:29500")
+    assert text.endswith(f"one of auto, balanced_dp, ddp, dp, but is {name}. HINT: set strategy=ddp.")

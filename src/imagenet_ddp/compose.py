@@ -187,7 +187,7 @@ class Composer:
                 except Exception as error:
                     options = repository.get_group_options(override.key_or_group)
                     found.append(self._refused_choice(override, options, error))
-                    if close := get_close_matches(str(override.value()), options, 1):
+                    if close := get_close_matches(str(override.value()), options, 1, cutoff=0.75):
                         # go on as if that had been typed, so that what hangs on it is looked at too
                         meant = self._parsed(f"{override.key_or_group}={close[0]}")
                         try:
@@ -229,6 +229,8 @@ class Composer:
             return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
             close = get_close_matches(str(value), options, 1)
+            if group == "strategy" and str(value).startswith(("fsdp", "deepspeed", "ddp_")):
+                close = ["ddp"]  # what those are for is not here: nets that do not fit one device
             hint = f"set {group}={close[0] if close else 'none' if 'none' in options else (options or ['NAME'])[0]}"
             if not close and group in ("experiment", "recipe"):
                 hint = "leave it out"

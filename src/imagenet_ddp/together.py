@@ -105,8 +105,10 @@ def run(
         return worker(None, *arguments)
     first = met.place if met else None
     if met is not None and first is not None and first.node_rank > 0:
+        last = first.rank + num_local - 1
+        ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
         print(
-            f"Node {first.node_rank} of {first.num_nodes}, ranks {first.rank} to {first.rank + num_local - 1}, met at "
+            f"Node {first.node_rank} of {first.num_nodes}, {ranks}, met at "
             f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
             flush=True,
         )

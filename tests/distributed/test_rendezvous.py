@@ -494,6 +494,7 @@ def test_several_mistakes_come_together():
         ({}, None),
         (TORCHRUN_2, None),  # none for every static torchrun (E9)
         (STANDALONE, "torchrun_5c7a-1"),
+        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": "05e8f6ab-6133-464b-954d-28b7ec8ad6df"}, None),  # made up by torch
         (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": "a/b c"}, "torchrun_a_b_c"),
         (STEP, "slurm_4711_0"),
         (BATCH_1, "slurm_4711"),

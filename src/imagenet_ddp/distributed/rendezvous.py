@@ -17,6 +17,7 @@ from it, those of the first line too, are refused. docs/launching.md explains ea
 tests/distributed/test_rendezvous.py holds it.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -90,7 +91,8 @@ def _must_fit(cluster: Mapping[str, Any], launcher: str, found: Rendezvous) -> N
 
 def _run_key(environ: Mapping[str, str], found: Rendezvous) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id != "none" and found.place is not None:
+    made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)  # by torch, another at each start
+    if run_id != "none" and not made_up and found.place is not None:
         return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
     return slurm.run_key(environ)
 

@@ -1,5 +1,6 @@
 """Doctor's checks of how this machine finds the others: interfaces, variables, meeting place, names, port."""
 
+import errno
 import ipaddress
 import os
 import socket
@@ -84,7 +85,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
         return ok(f"none needed: this machine alone, {said_processes(machine.num_local)}", **numbers)
     which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
-    return ok(f"{what}, {said_processes(machine.num_local)}", **numbers)
+    return ok(f"{what}, {said_processes(machine.num_local)} each", **numbers)
 
 
 def _names(machine: Machine) -> list[Check]:
@@ -127,6 +128,8 @@ def _port(machine: Machine) -> list[Check]:
             probe.bind((number, address.port))
             probe.listen(1)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and found.num_nodes > 1 and found.node_rank is None:
+                return ok(f"{address.port} is in use, perhaps by another node on this machine: tried when all meet")
             hint = f"another port, the same on every node: cluster.address={address.host}:{address.port + 1}"
             return fails([f"port {address.port} of this machine cannot be taken: {error.strerror}. HINT: {hint}."])
     return ok(f"{address.port} is free", port=address.port)
