@@ -184,7 +184,9 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-    return [f"{key}='{quoted}'", *rest]  # first: Hydra takes no option behind one that begins with -
+    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
+    where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
+    return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]
 
 
 def new_folder(
