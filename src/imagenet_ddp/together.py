@@ -4,6 +4,7 @@ workers. Once per command."""
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
         run_dir = job.run_dir.resolve()
         gathering.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
         gathering.send_file(job.checkpoint)
-        return job
+        return replace(job, run_dir=run_dir)
     config, run_dir, relative, said, finished = gathering.hear("job", None)
     checkpoint = gathering.send_file(None)
     return Job(config, _folder_here(Path(run_dir), relative, gathering), checkpoint, tuple(said), finished)
