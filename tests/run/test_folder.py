@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.run.folder import find_resume, lock, make_given, make_new, remove_refused
+from imagenet_ddp.run.folder import find_resume, is_locked, lock, make_given, make_new, remove_refused
 from imagenet_ddp.schema import ConfigError
 
 
@@ -52,10 +52,14 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    assert list(tmp_path.iterdir()) == [], "asking makes nothing"
     held = lock(tmp_path)
+    assert is_locked(tmp_path)
     with pytest.raises(ConfigError, match="another process trains in it"):
         lock(tmp_path)
     held.close()  # type: ignore[attr-defined]
+    assert not is_locked(tmp_path)
     lock(tmp_path).close()  # type: ignore[attr-defined]
 
 

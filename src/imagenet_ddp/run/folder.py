@@ -1,6 +1,7 @@
 """The run folder: chosen once, for one run only, and found again by resume=. No torch here."""
 
 import fcntl
+import glob
 import json
 import shutil
 from collections.abc import Iterable
@@ -13,11 +14,9 @@ from imagenet_ddp.schema import ConfigError
 def make_new(wanted: Path, *, again: bool = False) -> Path:
     """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
     one. again: the job was started before, and its folder, the last one of these names, is taken."""
+    if again and (same := newest(wanted)):
+        return same
     number = 0
-    if again:
-        same = [path for path in (wanted, *wanted.parent.glob(f"{wanted.name}-*")) if path.is_dir()]
-        if same:
-            return max(same, key=lambda path: path.stat().st_mtime_ns)
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -30,6 +29,12 @@ def make_new(wanted: Path, *, again: bool = False) -> Path:
                 return folder
     except (OSError, ValueError) as error:
         raise _unusable(wanted, error) from error
+
+
+def newest(wanted: Path) -> Path | None:
+    """The last folder that make_new has made for this name."""
+    same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if path.is_dir()]
+    return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def make_given(folder: Path, *, again: bool = False) -> Path:
@@ -69,6 +74,19 @@ def lock(folder: Path) -> object:
     return file
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process trains in it. Takes nothing and makes nothing; false where that cannot be known: an old folder,
+    or a file system whose locks end at each machine."""
+    try:
+        with (folder / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back when the file is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def remove_refused(folder: Path, error: Exception) -> None:
     """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
     alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, it stays."""
@@ -97,6 +115,14 @@ class Resume:
     sentence: str
 
 
+def find_own(folder: Path) -> Resume | None:
+    """The checkpoint of a run that goes on in its own folder, whatever it began from; None where it has none yet."""
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    if not checkpoint.is_file():
+        return None
+    return Resume(folder, checkpoint, finished_epochs(folder), f"Started again: going on from {checkpoint}.")
+
+
 def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
     """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this
     name.
@@ -113,18 +139,18 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
                 f"resume={asked} is expected to be a checkpoint or a run folder with one, but {checkpoint} is no file."
             )
         folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
-        finished = _finished_epochs(folder) if folder else None
+        finished = finished_epochs(folder) if folder else None
         return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
     if run_dir is not None:
         checkpoint = run_dir / "checkpoints" / "last.ckpt"
         if not checkpoint.is_file():
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
         return Resume(
-            run_dir, checkpoint, _finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
+            run_dir, checkpoint, finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
         )
     candidates = [path for path in _run_folders(runs) if (path / "checkpoints" / "last.ckpt").is_file()]
     candidates.sort(key=lambda path: (path / "checkpoints" / "last.ckpt").stat().st_mtime_ns)
-    unfinished = [path for path in candidates if _finished_epochs(path) is None]
+    unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
         why = (
             f"all {len(candidates)} runs in {runs} are finished" if candidates else f"no run in {runs} has a checkpoint"
@@ -141,7 +167,7 @@ def _run_folders(runs: Path) -> Iterable[Path]:
     return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
 
 
-def _finished_epochs(folder: Path) -> int | None:
+def finished_epochs(folder: Path) -> int | None:
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,0 +1,53 @@
+"""The report's files. A file of the same name that is not ours stays as it is."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is known by its header
+CSV_HEAD = b"place,run,best/val/top1,"
+
+
+@dataclass
+class Outcome:
+    written: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)  # left as they are
+    error: str = ""  # why writing ended early
+
+
+def write(folder: Path, contents: Mapping[str, bytes | None]) -> Outcome:
+    """name -> content; None: an earlier report's file of that name no longer holds and is removed."""
+    outcome = Outcome()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            path = folder / name
+            there = path.is_symlink() or path.exists()
+            if there and not _is_ours(path):
+                outcome.foreign += [name] if content is not None else []
+            elif content is not None:
+                _replace(path, content)
+                outcome.written.append(name)
+            elif there:
+                path.unlink()
+    except OSError as error:
+        outcome.error = error.strerror or str(error)
+    return outcome
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file() or path.is_symlink():
+        return False
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return MARKER.encode() in head or (path.suffix == ".csv" and head.startswith(CSV_HEAD))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
