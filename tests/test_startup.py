@@ -13,6 +13,7 @@ QUICK = [
     pytest.param("train", ["--help"], 0, id="train-help"),
     pytest.param("evaluate", ["--help"], 0, id="evaluate-help"),
     pytest.param("predict", ["--help"], 0, id="predict-help"),
+    pytest.param("tune", ["--help"], 0, id="tune-help"),
     pytest.param("train", ["--cfg", "job"], 0, id="train-cfg"),
     pytest.param("train", ["--version"], 0, id="train-version"),
     pytest.param("train", ["trainer.max_epochs=-1", "model.name=resnet19", "nosuchkey=1"], 2, id="train-refused"),

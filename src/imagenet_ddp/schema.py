@@ -4,6 +4,7 @@ The ground floor: every room may import this file; it imports neither torch nor 
 Lightning's own Trainer keys are in `trainer_keys.py`; a field here says its unit and what None or "auto" means.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,18 @@ def conf_dir() -> Path:
         if (candidate / "train.yaml").is_file():
             return candidate
     raise FileNotFoundError(f"conf/train.yaml is neither in {here} nor in {here.parent.parent}: reinstall imagenet_ddp")
+
+
+def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"trainer.devices": 2, ...}"""
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            found.update(leaves(value, f"{path}."))
+        else:
+            found[path] = value
+    return found
 
 
 @dataclass
@@ -123,6 +136,7 @@ class ClusterConfig:
     world_size: int | None = None  # processes in all, one command per process
     job_id: str | None = None  # tells this job from others at the same address; needed for two equal ones
     timeout_s: float = 120.0  # longest wait for all to arrive
+    requeue: bool = True  # on SIGUSR2, once all is saved: have SLURM start the job again, where it allows that
     num_threads: Any = "auto"  # CPU threads per process: a number or auto (this machine's cores / its processes)
 
 
@@ -178,7 +192,16 @@ class _Common:
 
 
 @dataclass
+class SweepConfig:
+    """What -m runs."""
+
+    job: Any = "auto"  # number of the only job to run; all; list: show them; auto: the job array's task, else all
+    resume: str | None = None  # folder of a sweep: its options, its finished jobs left out, the others gone on with
+
+
+@dataclass
 class TrainConfig(_Common):
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: str | None = None  # path of a checkpoint, or auto: the last one of this run, else a fresh start
 
 
@@ -201,11 +224,34 @@ class PredictConfig(_Common):
     top_k: int = 5  # classes per image, most likely first
 
 
+@dataclass
+class TuneOptions:
+    num_trials: int = 20  # of the whole study: finished, pruned and failed ones
+    num_at_once: int = 1  # trials that run at the same time, each with its share of GPUs and CPU cores
+    launcher: str = "auto"  # local; srun: a step each, inside an allocation; auto: srun where there is an allocation
+    resume: str | None = None  # folder of the study to go on with; auto: the newest unfinished one, else a new one
+    sampler: str = "tpe"  # tpe: learns from the trials before; random
+    num_random_trials: int = 10  # tpe: so many random trials before it learns
+    pruner: str = "median"  # which trials end early: median: below the others' median; hyperband; none
+    pruner_num_trials: int = 4  # median: so many trials finish first
+    pruner_num_epochs: int = 3  # no trial ends before so many epochs
+    hyperband_factor: int = 3  # hyperband: one of so many trials lives on from each rung
+    timeout_s: float | None = None  # no trial begins after so many seconds of this command
+    max_failures: int = 3  # the study ends after so many failed trials in a row
+
+
+@dataclass
+class TuneConfig(TrainConfig):
+    tune: TuneOptions = field(default_factory=TuneOptions)
+    search: dict[str, Any] = field(default_factory=dict)  # key -> {low, high, log, step} or {choices}; see docs/tuning
+
+
 VERBS: dict[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "doctor": DoctorConfig,
+    "tune": TuneConfig,
 }
 
 

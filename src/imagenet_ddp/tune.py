@@ -1,0 +1,101 @@
+"""python -m imagenet_ddp.tune: a study of many trials, each a run of train with options that earlier trials suggest.
+
+Exit codes: 0 done; 1 no trial finished, or too many failed in a row; 2 refused; 128 + n stopped by signal n, to go on
+with tune.resume.
+"""
+
+import os
+import shutil
+import signal
+import sys
+
+from imagenet_ddp import check, session
+from imagenet_ddp.distributed import scontrol
+from imagenet_ddp.run import folder
+from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.tuning import asked, board
+from imagenet_ddp.tuning.asked import Plan
+from imagenet_ddp.tuning.board import percent, say
+from imagenet_ddp.tuning.loop import Loop
+from imagenet_ddp.tuning.space import written
+from imagenet_ddp.tuning.study import Study
+
+
+def main() -> None:
+    signals = Signals().hold()
+    try:
+        plan = asked.read(sys.argv[1:], os.environ)
+        if plan is None:  # --help, --cfg: Hydra prints, and no more
+            session.with_hydra("tune", [written(token) for token in sys.argv[1:]], lambda config: None)
+            return
+        code = _tune(plan, signals)
+        if code == 128 + signal.SIGUSR2 and "SLURM_JOB_ID" in os.environ and plan.config.cluster.requeue:
+            _start_again(plan)
+        sys.exit(code)
+    except ConfigError as error:
+        check.refuse(error)
+
+
+def _tune(plan: Plan, signals: Signals) -> int:
+    locked = folder.lock(plan.folder)
+    plan.store()
+    study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters, plan.max_epochs)
+    num, once = plan.options["num_trials"], len(plan.places)
+    say(f"Study folder: {plan.folder}")
+    say(f"{num} trials, {once} at once. Sampler: {plan.options['sampler']}, seed {plan.config.seed}. Pruner: "
+        f"{plan.options['pruner']}. Each trial is judged by its highest val top-1.")  # fmt: skip
+    loop = Loop(plan, study, signals)
+    code = loop.run()
+    if loop.refused:
+        _remove(plan)
+        print(*loop.refused, sep="\n", file=sys.stderr)
+    if code is None:
+        code = _end(plan, study)
+    del locked
+    return code
+
+
+def _end(plan: Plan, study: Study) -> int:
+    tried = study.tried()
+    best = board.best_of(tried)
+    say(board.counts(tried))
+    if best is None:
+        return 1
+    print(board.table(tried))
+    line = board.write_best(plan.folder / "best.yaml", best,
+                            session.command("train", _without_epochs(plan)), plan.max_epochs)  # fmt: skip
+    drawn, left_out = study.draw(plan.folder / "figures")
+    for text in left_out:
+        say(text)
+    say(f"Figures: {os.path.relpath(plan.folder)}/figures/ with {', '.join(path.name for path in drawn)}")
+    say(f"Best: trial {best.number}, val top-1 {percent(best.top1)}. Train longer with its options:")
+    print(f"  {line}", flush=True)
+    return 0
+
+
+def _start_again(plan: Plan) -> None:
+    """After SIGUSR2, which SLURM sends some time before the time limit (sbatch --signal=B:USR2@120)."""
+    if plan.options["resume"] is not None:
+        scontrol.start_again(os.environ)
+    else:
+        say("SLURM is not asked to start this job again, which would begin another study. HINT: tune.resume=auto and "
+            "hydra.run.dir=FOLDER in the job's command.")  # fmt: skip
+
+
+def _without_epochs(plan: Plan) -> list[str]:
+    return [token for token in plan.train_argv if not (plan.max_epochs and token.startswith("trainer.max_epochs="))]
+
+
+def _remove(plan: Plan) -> None:
+    """Nothing was trained, so nothing is left."""
+    if plan.goes_on:
+        return
+    shutil.rmtree(plan.folder / "trials", ignore_errors=True)
+    for name in ("study.db", asked.STORED, ".lock"):
+        (plan.folder / name).unlink(missing_ok=True)
+    folder.remove_refused(plan.folder, ConfigError(""))
+
+
+if __name__ == "__main__":
+    main()

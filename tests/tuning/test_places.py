@@ -1,0 +1,111 @@
+"""Which GPUs, cores or steps each of several trials at once is given."""
+
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.distributed.cards import Card
+from imagenet_ddp.tuning import places
+from imagenet_ddp.tuning.places import by_srun, share
+
+
+def shared(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
+    whole = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto", **trainer}
+    return share({"trainer": whole}, {"num_at_once": num, "launcher": launcher}, environ or {})
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cards."""
+    four = [Card(number, f"GPU-{number}", "A100", 40_000, 0, 8.0) for number in range(4)]
+    monkeypatch.setattr(places.cards, "cards", lambda: four)
+    monkeypatch.setattr(places, "has_no_gpu", lambda trainer: None)
+
+
+def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
+    given, found = shared(num, environ, **trainer)
+    assert found == []
+    return [place.environ["CUDA_VISIBLE_DEVICES"] for place in given]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_no_gpu_is_given_twice():
+    assert seen(2) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
+    assert seen(3, devices=1) == ["GPU-0", "GPU-1", "GPU-2"]
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "3,1"}) == ["GPU-3", "GPU-1"]
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}) == ["MIG-a", "MIG-b"]
+    assert shared(1) == ([places.Place()], [])
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (3, {"devices": 2}, {}, "at most 4, the GPUs of this machine, but is 3 × 2 = 6. HINT: set tune.num_at_once=2"),
+        (5, {}, {}, "but is 5 × 1 = 5. HINT: set tune.num_at_once=4"),
+        (2, {"devices": 8}, {}, "HINT: set trainer.devices=4 tune.num_at_once=1"),
+        (2, {"devices": [0, 3]}, {}, "names GPUs, but tune.num_at_once=2 shares them out. HINT: trainer.devices=2"),
+        (2, {"devices": -1}, {}, "means all GPUs"),
+        (1, {"num_nodes": 2}, {}, "outside of a SLURM allocation, trials run on this machine"),
+        (1, {}, {"RANK": "0"}, "start tune itself once"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, environ, **trainer)
+    assert given == []
+    assert words in found[0]
+
+
+def test_cpu_trials_share_the_cores(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(places.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    given, found = shared(3, accelerator="cpu")
+    assert found == []
+    assert [place.cores for place in given] == [(0, 1), (2, 3), (4, 5)]
+    monkeypatch.setattr(places.os, "sched_getaffinity", lambda _: {5, 7})
+    assert [place.cores for place in shared(3, accelerator="cpu")[0]] == [(5,), (7,), (5,)]
+
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (1, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16"),
+        (4, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8"),
+        (2, {"accelerator": "cpu", "num_nodes": 2, "devices": 2}, {},
+         "--nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4"),
+        (4, {}, {"SLURM_GPUS_ON_NODE": "8"},
+         "--nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=2 --gpus-per-node=4 --gpu-bind=none"),
+        (4, {"devices": 1}, {"SLURM_GPUS_PER_NODE": "a100:8", "SLURM_MEM_PER_NODE": "4096"},
+         "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --gpus-per-node=1 --gpu-bind=none --mem=2048M"),
+    ],
+)  # fmt: skip
+def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, {**JOB, **environ}, "srun", **trainer)
+    assert found == []
+    assert len({id(place) for place in given}) == num
+    assert all(" ".join(place.words) == f"srun --exact {words}" for place in given)
+
+
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, but is 3. HINT: #SBATCH --nodes=3"),
+        (40, {"accelerator": "cpu"}, JOB, "needs 20 × 1 CPUs on a node, but SLURM job 7 has 16. HINT: set tune.num_at"),
+        (4, {"devices": 3}, {**JOB, "SLURM_GPUS_ON_NODE": "4"}, "needs 2 × 3 GPUs on a node"),
+        (1, {}, {}, "starts steps in an allocation, but there is none"),
+    ],
+)
+def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, environ, "srun", **trainer)
+    assert given == []
+    assert words in found[0]
+
+
+def test_auto_starts_steps_in_an_allocation_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(places.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert by_srun("auto", JOB)
+    assert not by_srun("auto", {**JOB, "SLURM_STEP_ID": "0"})
+    assert not by_srun("auto", {})
+    assert not by_srun("local", JOB)
