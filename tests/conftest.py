@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +94,23 @@ def run(tmp_path: Path) -> Run:
         )
 
     return start
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A real SLURM, one for all tests; cluster.Cluster."""
+    from cluster import Cluster, requirement
+
+    if reason := requirement():
+        pytest.skip(reason)
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """What the scripts expect where they are submitted: an environment to activate. Python is on PATH already."""
+    activate = tmp_path / ".venv/bin/activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    return tmp_path

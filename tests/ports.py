@@ -13,9 +13,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def program(answer: bytes | None) -> Iterator[int]:
-    """Another program's port. answer None: it accepts and stays silent."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def program(answer: bytes | None, port: int = 0) -> Iterator[int]:
+    """Another program's port, this one or any. answer None: it accepts and stays silent."""
+    with socket.create_server(("127.0.0.1", port)) as server:
         kept = []
 
         def run() -> None:

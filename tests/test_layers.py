@@ -33,8 +33,11 @@ ASSEMBLY = {
     "worker": {"build", "evaluation", "examination", "training"},
     "session": {"check", "merge"},
     "together": {"check", "session"},
+    "sweep": {"check", "session"},
+    "reporting": {"keys"},
+    "tuning": {"check", "compose", "keys", "session"},
 }
-COMMANDS = {"train", "evaluate", "predict", "doctor"}
+COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune"}
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
@@ -48,13 +51,34 @@ EARLY = [
     "session",
     "together",
     "worker",
+    "sweep",
     "data.shapes",
+    "run.folder",
+    "run.look",
+    "run.plots",
+]
+EARLY += [
+    f"{room}.{path.stem}"
+    for room in ("reporting", "tuning")
+    for path in sorted((PACKAGE / room).glob("*.py"))
+    if path.stem != "__init__"
 ]
 EARLY += [
     f"distributed.{name}"
     for name in (
-        *("address", "asked", "by_hand", "by_launcher", "ddp_answers", "facts", "ifname", "interfaces", "nccl"),
-        *("place", "pointer", "rendezvous", "scaling", "slurm", "split", "tasks"),
+        *(
+            "address",
+            "asked",
+            "by_hand",
+            "by_launcher",
+            "cards",
+            "ddp_answers",
+            "facts",
+            "ifname",
+            "interfaces",
+            "nccl",
+        ),
+        *("patience", "place", "pointer", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
     )
 ]
 EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)

@@ -50,9 +50,12 @@ class Request:
     argv: list[str]  # for Hydra: as typed, without --local-rank
     typed: list[str]  # the key=value options
     configs: list[DictConfig]  # one per job, without the hydra node, interpolations as they are
+    jobs: list[list[str]]  # of -m: each job's options, and what tells it from the others
+    names: list[str]
     hydra: DictConfig | None  # the hydra node of the first job; its interpolations resolve
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
+    again: bool = False  # a job of a sweep that goes on in its folder, where it has one
 
 
 def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Request:
@@ -60,10 +63,10 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> 
     schema.register(verb)  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
-        return Request(verb, argv, [], [], None, False, True)
+        return Request(verb, argv, [], [], [], [], None, False, True)
     args, argv, found = _options(argv, known_keys(verb))
     if args.help or args.hydra_help or args.shell_completion:
-        return Request(verb, argv, args.overrides, [], None, False, True)
+        return Request(verb, argv, args.overrides, [], [], [], None, False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
@@ -80,7 +83,12 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> 
         if not only_shown:
             bare = _without_hydra(config)
             partial = verb != "train" or bare.get("resume") not in (None, "auto")
-            mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=multirun, partial=partial)
+            job = bare.get("sweep", {}).get("job", "auto")
+            if isinstance(job, int) and not multirun:
+                mistakes.append(f"sweep.job={job} is one of the jobs of -m, but -m is not set. HINT: add -m.")
+            alone = isinstance(job, int) or (job == "auto" and "SLURM_ARRAY_TASK_ID" in environ)
+            several = multirun and not alone
+            mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial)
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
             mistakes += _targets(hooks, list(bare.allow_targets or []), "hydra.callbacks.")
@@ -96,11 +104,18 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> 
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     bare = [_without_hydra(config) for config in configs]
-    return Request(verb, argv, args.overrides, bare, configs[0].hydra, multirun, only_shown)
+    lines = [[str(override.input_line) for override in job] for job in jobs]
+    return Request(verb, argv, args.overrides, bare, lines, names, configs[0].hydra, multirun, only_shown)
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
-    """Show the mistakes on stderr and exit with code 2; HYDRA_FULL_ERROR=1 adds the traceback."""
+    """Show the mistakes on stderr and exit with code 2."""
+    show(error, verb)
+    sys.exit(2)
+
+
+def show(error: ConfigError, verb: str | None = None) -> None:
+    """HYDRA_FULL_ERROR=1 adds the traceback."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem
@@ -110,7 +125,6 @@ def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
     for number, text in enumerate(error.mistakes, 1):
         lines += ["", *_wrapped(text, f"{number:2}. ")]
     print("\n".join(lines), file=sys.stderr)
-    sys.exit(2)
 
 
 def semantic(

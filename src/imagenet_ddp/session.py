@@ -19,7 +19,7 @@ from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
-from imagenet_ddp.schema import ConfigError, conf_dir
+from imagenet_ddp.schema import ConfigError, conf_dir, leaves
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -39,16 +39,10 @@ class Job:
     finished: bool = False
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given."""
-    content = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(content, dict)
-    return content  # type: ignore[return-value]
-
-
-def plain_but_missing(config: DictConfig) -> dict[str, Any]:
-    """As plain, where a checkpoint fills in what is not typed: its own keys may be missing."""
-    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
+    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
+    be missing, because a checkpoint fills them in."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
     assert isinstance(content, dict)
     return content  # type: ignore[return-value]
 
@@ -70,9 +64,14 @@ def decide(
 ) -> Job:
     """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
     nothing. num_local: workers that each node has said it starts; None where none has."""
-    if request.verb == "train" and request.configs[0].resume:
+    if request.verb == "train" and (request.configs[0].resume or _again(request, environ)):
         return _resume(request, environ, rendezvous, num_local)
     return Job(plain(request.configs[0]), new_folder(request, run_key=rendezvous.run_key))
+
+
+def _again(request: check.Request, environ: Mapping[str, str]) -> bool:
+    """Whether this run has begun before: its launcher has started the job again, or the sweep goes on."""
+    return request.again or restarted(environ)
 
 
 def _resume(request: check.Request, environ: Mapping[str, str], rendezvous: Rendezvous, num_local: int | None) -> Job:
@@ -80,7 +79,14 @@ def _resume(request: check.Request, environ: Mapping[str, str], rendezvous: Rend
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
-    found = folder.find_resume(config.resume, typed_dir, wanted.parent)
+    found = None
+    if _again(request, environ):
+        own = typed_dir or (folder.newest(wanted.with_name(run_key)) if run_key else None)
+        found = folder.find_own(own) if own else None
+    if found is None:
+        if not config.resume:
+            return Job(plain(config), new_folder(request, again=True, run_key=run_key))
+        found = folder.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
         # a run that died before its first checkpoint begins again in the folder it was given
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), said=(found.sentence,))
@@ -138,24 +144,13 @@ def plain_value(value: Any) -> Any:
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, "key was A, is now B") for every leaf that differs."""
-    before, after = _leaves(stored), _leaves(now)
-    keys = [key for key in sorted(before.keys() | after.keys()) if key != "resume"]
+    before, after = leaves(stored), leaves(now)
+    keys = [key for key in sorted(before.keys() | after.keys()) if key != "resume" and not key.startswith("sweep.")]
     return [
         (key, f"{key} was {before.get(key, 'not set')}, is now {after.get(key, 'not set')}")
         for key in keys
         if before.get(key) != after.get(key)
     ]
-
-
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            leaves.update(_leaves(value, f"{path}."))
-        else:
-            leaves[path] = value
-    return leaves
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
@@ -197,7 +192,7 @@ def new_folder(
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
-        return folder.make_given(wanted, again=again or restarted(os.environ))
+        return folder.make_given(wanted, again=again or _again(request, os.environ))
     if name:
         wanted = wanted.parent.with_name(name) / wanted.name
     if run_key is None:
@@ -210,8 +205,9 @@ def new_folder(
 TYPED_ONLY = ("allow_targets",)
 
 # Where the processes of one command meet, and which of them it is.
-OF_THIS_COMMAND = tuple(
-    f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
+OF_THIS_COMMAND = (
+    *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
+    "sweep",
 )
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
@@ -221,6 +217,7 @@ OF_THIS_MACHINE = (
     "trainer.num_nodes",
     "strategy",
     "cluster",
+    "nccl",
     "callbacks",
     "logger",
 )

@@ -2,6 +2,7 @@
 workers. Once per command."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp import check
-from imagenet_ddp.distributed import split
+from imagenet_ddp.distributed import scontrol, split
 from imagenet_ddp.distributed.check import has_no_gpu
-from imagenet_ddp.distributed.launch import Workers
+from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
 from imagenet_ddp.distributed.place import Rendezvous
-from imagenet_ddp.distributed.rendezvous import recognise
+from imagenet_ddp.distributed.rendezvous import located, recognise
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.session import Job, plain_but_missing
+from imagenet_ddp.session import Job, plain
 
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 def rendezvous_of(request: check.Request, environ: Mapping[str, str]) -> Rendezvous:
     """What this command is among others: of a config that check.py found good."""
-    config = plain_but_missing(request.configs[0])
+    config = plain(request.configs[0], partial=True)
     cpu = has_no_gpu(config["trainer"]) is not None
-    return recognise(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+    return located(recognise(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
 
 
 def meet(request: check.Request, rendezvous: Rendezvous) -> "Meeting | None":
@@ -40,7 +41,7 @@ def meet(request: check.Request, rendezvous: Rendezvous) -> "Meeting | None":
     from imagenet_ddp.distributed import devices, meeting
     from imagenet_ddp.distributed.gathering import SharedError
 
-    config = plain_but_missing(request.configs[0])
+    config = plain(request.configs[0], partial=True)
     place = rendezvous.place
     num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
     try:
@@ -55,6 +56,8 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
     """Number 0's decision on all: one folder, whatever the clocks say, and the checkpoint it goes on from."""
     if met is None:
         return make()
+    from imagenet_ddp.distributed.transfer import send_file
+
     gathering = met.gathering
     if gathering.number == 0:
         try:
@@ -64,10 +67,10 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
             raise
         run_dir = job.run_dir.resolve()
         gathering.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
-        gathering.send_file(job.checkpoint)
+        send_file(gathering, job.checkpoint)
         return replace(job, run_dir=run_dir)
     config, run_dir, relative, said, finished = gathering.hear("job", None)
-    checkpoint = gathering.send_file(None)
+    checkpoint = send_file(gathering, None)
     return Job(config, _folder_here(Path(run_dir), relative, gathering), checkpoint, tuple(said), finished)
 
 
@@ -119,6 +122,11 @@ def run(
         result = workers.run()
         done = True
         return result
+    except WorkersFailedError as error:
+        asked = error.exit_code == 128 + signal.SIGUSR2 and (first is None or first.node_rank == 0)
+        if asked and "SLURM_JOB_ID" in os.environ and config["cluster"]["requeue"]:
+            error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
+        raise
     finally:
         if met is not None:
             met.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)

@@ -1,6 +1,7 @@
 """One process of a run, from its first line to its exit code: meet the others, do the job, say what went wrong."""
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -8,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed import pointer
+from imagenet_ddp.distributed import pointer, scontrol
 from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.run.signals import Signals, exit_on_signal
 from imagenet_ddp.schema import ConfigError
@@ -79,6 +80,10 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         _refuse(error, world)
     except Stopped as stop:
         world.leave()
+        # a worker that launch.py has started leaves this to the command that was typed
+        asked = stop.signal_number == signal.SIGUSR2 and own_place(os.environ) is None
+        if asked and place.rank == 0 and "SLURM_JOB_ID" in os.environ and config["cluster"]["requeue"]:
+            scontrol.start_again(os.environ)  # all ranks have saved; this ends the job, and with it this process
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
@@ -144,17 +149,17 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
         gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
     lifeline = None
     try:
-        here = interfaces.reachable_addresses() if several else []
-        if several and place.address:
-            own = echo.own_address(os.environ, place.address)
-            here = [own, *(address for address in here if address != own)]  # the others' interface first
-        lifeline = Lifeline(gathering, here or ["127.0.0.1"], label, end_process(f"rank {place.rank}"))
+        here = ["127.0.0.1"]
+        if several:
+            assert place.address
+            here = [echo.own_address(os.environ, place.address)]  # the others' interface first
+            here += [address for address in interfaces.reachable_addresses() if address not in here]
+        lifeline = Lifeline(gathering, here, label, end_process(f"rank {place.rank}"))
         uuid = devices.gpu_uuid(config["trainer"], place.local_rank)
         mine = {"uuid": uuid}
         gathering.collect("gpus", mine, lambda told: devices.shared_gpus([each["uuid"] for each in told], label))
         if several:
-            assert place.address
-            echo.try_both_ways(gathering, echo.own_address(os.environ, place.address))
+            echo.try_both_ways(gathering, here[0])
     except ConfigError as error:
         if not isinstance(error, SharedError):
             gathering.give_up(error)

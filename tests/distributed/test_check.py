@@ -187,6 +187,26 @@ def test_a_sweep_alone(environ: dict[str, str]):
     assert mistakes(config(trainer__devices=1), environ, multirun=True) == []
 
 
+@pytest.mark.parametrize(
+    ("environ", "refused"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "2"}, True),
+        ({"SLURM_GPUS_ON_NODE": "4"}, False),
+        ({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "2,3"}, False),
+        ({}, False),
+    ],
+)
+def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], refused: bool):
+    """A task of a step, on a node with four."""
+    monkeypatch.setattr(check, "GPU_PATHS", ("/",))
+    monkeypatch.setattr(check, "cards", lambda: [None] * 4)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    found = [text for text in mistakes(config(), step | environ) if "SLURM_GPUS_ON_NODE" in text]
+    assert len(found) == refused
+    if refused:
+        assert "this job has 2 of the node's 4 GPUs" in found[0] and "HINT: srun without --gpu-bind." in found[0]
+
+
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(check, "GPU_PATHS", ("/",))
     assert mistakes(config(trainer__devices=99), {}) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.distributed import facts
-from imagenet_ddp.distributed.facts import code_digest, differences, leaves, of_this_command, this_process
+from imagenet_ddp.distributed.facts import code_digest, differences, of_this_command, this_process
 from imagenet_ddp.schema import ClusterConfig, DataConfig, NcclConfig
 
 
@@ -101,15 +101,6 @@ def test_one_command_per_node_and_one_per_rank_do_not_fit():
     for numbers in ((2, None), (None, 2)):
         (text,) = differences([of_this_command(config(), number) for number in numbers], "node")
         assert text.startswith("the nodes disagree on number of workers: ")
-
-
-def test_leaves():
-    assert leaves({"a": 1, "b": {"c": [1, 2], "d": {"e": None}}, "f": {}}) == {
-        "a": 1,
-        "b.c": [1, 2],
-        "b.d.e": None,
-        "f": {},
-    }
 
 
 def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

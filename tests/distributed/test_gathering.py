@@ -1,28 +1,24 @@
 """All who take part, at a real store: threads with a connection of their own each, and processes where one must die."""
 
-import hashlib
-import itertools
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from crew import crew
+from crowd import FACTS, Crowd, connect, met, mistakes, on_all, roll
 from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import gathering as module
-from imagenet_ddp.distributed.gathering import Gathering, Roll, SharedError, gather
+from imagenet_ddp.distributed import patience
+from imagenet_ddp.distributed.gathering import SharedError, gather
 from imagenet_ddp.schema import ConfigError
 
 HOST = socket.gethostname()
-FACTS = {"seed": 0}
-NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -33,62 +29,13 @@ def _short(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(scope="module")
 def connections() -> list[TCPStore]:
-    """The server's own, and one per member of the largest crowd: a new one may wait seconds for a name server."""
-    ten = timedelta(seconds=10)
-    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
-    return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(23))]
-
-
-def label(number: int) -> str:
-    return f"rank {number} (node {number // 4}, local rank {number % 4})"
-
-
-def roll(size: int, **more: Any) -> Roll:
-    return Roll(**{"size": size, "noun": "rank", "label": label, "hint": "start the command there too.", **more})
-
-
-class Crowd:
-    """Members in threads; each result is a Gathering or the error."""
-
-    def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
-        self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
-        prefix = str(next(NUMBERS))
-        self._stores = iter([PrefixStore(prefix, each) for each in connections])
-
-    def __enter__(self) -> "Crowd":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown()
-
-    def join(
-        self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, chief: bool | None = None, **more: Any
-    ) -> Future[Gathering]:
-        chief = number == 0 if chief is None else chief
-        return self.pool.submit(
-            gather, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief
-        )
-
-
-def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        future.result(15)
-    assert type(caught.value) is kind
-    return caught.value.mistakes
+    return connect(24)
 
 
 @pytest.fixture
 def crowd(connections: list[TCPStore]) -> Iterator[Crowd]:
     with Crowd(connections) as crowd:
         yield crowd
-
-
-def met(crowd: Crowd, size: int) -> list[Gathering]:
-    return [future.result(15) for future in [crowd.join(number, size) for number in range(size)]]
-
-
-def on_all(crowd: Crowd, members: list[Gathering], act: Callable[[Gathering], Any]) -> list[Future[Any]]:
-    return [crowd.pool.submit(act, member) for member in members]
 
 
 # ---- who is there ----------------------------------------------------------------------------------------------------
@@ -125,7 +72,7 @@ def test_many_meet_within_seconds(crowd: Crowd, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_missing_ranks_are_named_in_time_on_all(crowd: Crowd, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(module, "SAY_EVERY_S", 0.2)
+    monkeypatch.setattr(patience, "SAY_EVERY_S", 0.2)
     crowd.timeout_s = 0.7
     begin = time.monotonic()
     futures = [crowd.join(number, 12) for number in range(12) if number not in (5, 9)]
@@ -280,7 +227,7 @@ def test_compare(crowd: Crowd):
 
 
 def test_a_busy_member_is_waited_for_and_named(crowd: Crowd, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(module, "SAY_EVERY_S", 0.2)
+    monkeypatch.setattr(patience, "SAY_EVERY_S", 0.2)
     members = met(crowd, 2)
     waiting = crowd.pool.submit(members[0].compare, "data", {}, 10)
     time.sleep(0.5)
@@ -314,91 +261,6 @@ def test_collect_is_judged_once_by_number_0(crowd: Crowd):
     for future in on_all(crowd, met(crowd, 3), lambda m: m.collect("gpus", {"uuid": m.number}, judge)):
         assert mistakes(future) == ["two share a GPU"]
     assert judged == [[0, 1, 2]]
-
-
-# ---- a file ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def sent(crowd: Crowd) -> Callable[[Path | None], list[Path | None]]:
-    def send(path: Path | None) -> list[Path | None]:
-        members = met(crowd, 3)
-        return [future.result(60) for future in on_all(crowd, members, lambda m: m.send_file(path))]
-
-    return send
-
-
-def test_a_file_that_is_there_is_not_sent(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "last.ckpt"
-    path.write_bytes(b"weights")
-    monkeypatch.setattr(module, "_send", None)
-    assert sent(path) == [path] * 3
-
-
-def test_no_file(sent: Callable[..., Any]):
-    assert sent(None) == [None] * 3
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch, path: Path, content: bytes | None) -> None:
-    """On the disks of the others the path holds another content, or nothing: theirs is looked at by these threads,
-    after number 0 has told of its own."""
-    here, is_file = hashlib.sha256(path.read_bytes()).hexdigest(), Path.is_file
-    chief: set[int] = set()
-    digest = module._digest
-
-    def seen(each: Path) -> str:
-        if each != path:
-            return digest(each)
-        if not chief:
-            chief.add(threading.get_ident())
-        mine = threading.get_ident() in chief
-        return here if mine else hashlib.sha256(content or b"").hexdigest()
-
-    monkeypatch.setattr(module, "_digest", seen)
-    monkeypatch.setattr(Path, "is_file", lambda each: is_file(each) if each != path else content is not None)
-
-
-@pytest.mark.parametrize("content", [None, b"the weights of another run"])
-def test_a_file_that_is_lacking_is_sent(
-    sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
-):
-    path = tmp_path / "last.ckpt"
-    path.write_bytes(b"weights" * 1000)
-    monkeypatch.setattr(module, "CHUNK_BYTES", 999)
-    elsewhere(monkeypatch, path, content)
-    found = sent(path)
-    assert found[0] == path
-    for copy in found[1:]:
-        assert copy != path and copy.name == "last.ckpt"
-        assert copy.read_bytes() == path.read_bytes()
-    assert found[1] != found[2]
-
-
-def test_an_empty_file(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "empty"
-    path.touch()
-    elsewhere(monkeypatch, path, None)
-    assert [each.read_bytes() for each in sent(path)] == [b""] * 3
-
-
-def test_a_large_file_takes_seconds(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "large.ckpt"
-    path.write_bytes(os.urandom(2**20) * 100)
-    elsewhere(monkeypatch, path, None)
-    begin = time.monotonic()
-    found = sent(path)
-    assert time.monotonic() - begin < 20
-    assert found[1].read_bytes() == path.read_bytes()
-
-
-def test_a_file_that_changes_on_the_way_is_noticed(crowd: Crowd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "last.ckpt"
-    path.write_bytes(b"weights")
-    elsewhere(monkeypatch, path, None)
-    send = module._send
-    monkeypatch.setattr(module, "_send", lambda *args: (path.write_bytes(b"WEIGHTS"), send(*args)))
-    _, *others = on_all(crowd, met(crowd, 2), lambda m: m.send_file(path))
-    assert "arrived from rank 0 with another content. HINT: " in mistakes(others[0], ConfigError)[0]
 
 
 # ---- the end of the one that serves ----------------------------------------------------------------------------------

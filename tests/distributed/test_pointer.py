@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from imagenet_ddp.distributed import pointer
+from imagenet_ddp.distributed import patience, pointer
 from imagenet_ddp.distributed.pointer import Pointed, find, mistakes, remove_owned
 from imagenet_ddp.schema import ConfigError
 
@@ -107,7 +107,7 @@ def test_another_machine_goes_by_the_addresses_that_others_reach(file: Path, mon
 
 
 def test_who_waits_for_rank_0_makes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(pointer, "SAY_EVERY_S", 0.1)
+    monkeypatch.setattr(patience, "SAY_EVERY_S", 0.1)
     with pytest.raises(
         ConfigError, match=r"waited 0 s for rank 0 to make .*job42, in vain\. Missing: rank 0"
     ) as caught:

@@ -386,13 +386,16 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 where RANK counts machines"),
         # SLURM (T2, T24)
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
-         "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). HINT: --ntasks-per-node=2, or "
-         "trainer.devices=4."),
+         "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). HINT: "
+         "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),
         (ON_ONE, "devices=2", "expected are 2 (one per device) or 1 (one per node)"),
         (STEP, "num_nodes=1", "trainer.num_nodes is expected to equal the nodes of slurm job 4711 (2), but is 1. "
-         "HINT:"),
+         "HINT: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
+        (STEP | {"CUDA_VISIBLE_DEVICES": "0"}, "", "each task of slurm job 4711 is expected to see the 4 GPUs of its "
+         "node, but sees 1 (CUDA_VISIBLE_DEVICES=0). HINT: #SBATCH --gpus-per-node=4, "),
+        (PER_NODE | {"CUDA_VISIBLE_DEVICES": "0,1"}, "devices=8", "to see the 8 GPUs of its node, but sees 2"),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. HINT: "
-         "--ntasks-per-node=4."),
+         "#SBATCH --ntasks-per-node=4."),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
         (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE is expected to be 8, as slurm job 4711 started 8 tasks"
          "...but is 2 (environment). HINT: leave it out."),

@@ -4,7 +4,15 @@ import itertools
 
 import pytest
 
-from imagenet_ddp.distributed.slurm import expand_counts, expand_hosts, num_job_nodes, read_step, run_key
+from imagenet_ddp.distributed.slurm import (
+    array_name,
+    expand_counts,
+    expand_hosts,
+    num_job_nodes,
+    read_step,
+    run_key,
+    sweep_key,
+)
 
 STEP = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
 
@@ -80,12 +88,18 @@ def test_ports_of_steps_that_run_at_once_differ():
     def port(job: int, step: str) -> int:
         found = read_step({**STEP, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": step})
         assert found is not None
-        return found.port
+        return found.ports[0]
 
     assert port(4711, "0") == 29500 + 711
     assert len({port(4711, str(step)) for step in range(10)}) == 10
     assert len({port(job, "0") for job in range(4700, 4800)}) == 100
     assert all(29500 <= port(job, step) < 30500 for job in (0, 999, 10**9) for step in ("0", "5", "4294967290", "x"))
+
+
+def test_where_a_port_is_taken_the_next_one_is_far_from_other_steps():
+    found = read_step(STEP | {"SLURM_JOB_ID": "4711"})
+    assert found is not None
+    assert found.ports == (30211, 30336, 30461, 29586, 29711, 29836, 29961, 30086)
 
 
 def test_num_job_nodes():
@@ -102,6 +116,17 @@ def test_run_key():
     array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
     assert run_key(array) == "slurm_7_3"
     assert run_key(array | {"SLURM_STEP_ID": "0"}) == "slurm_7_3_0"
+
+
+def test_sweep_key_is_the_same_in_every_task_and_step():
+    assert sweep_key({}) is None
+    assert sweep_key({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}) == "slurm_7"
+    assert sweep_key({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}) == "slurm_7"
+
+
+def test_array_name():
+    assert array_name({"SLURM_JOB_ID": "9"}) is None
+    assert array_name({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}) == "7_3"
 
 
 @pytest.mark.parametrize("text", ["n[a-b]", "n[-1]", "n[01-2x]", "n[", "n[1-2", "a b", "n[]"])

@@ -10,6 +10,7 @@ from own_network import in_own_network
 from ports import free_port, program
 from torch.distributed import TCPStore
 
+from imagenet_ddp.distributed import patience
 from imagenet_ddp.distributed import store as module
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.store import PortInUseError, client, connect, serve
@@ -46,7 +47,7 @@ def test_any_free_port():
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(module, "SAY_EVERY_S", 0.2)
+    monkeypatch.setattr(patience, "SAY_EVERY_S", 0.2)
     port = free_port()
     begin = time.monotonic()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
@@ -191,3 +192,22 @@ def test_in_a_network_of_its_own():
     assert seconds < 4
     assert found["client"] == ""
     assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"
+
+
+def test_the_first_free_port_of_several():
+    """The others look at each, and pass by another program and another job."""
+    with program(b"220 not a store\r\n") as taken:
+        another, free = free_port(), free_port()
+        serve("127.0.0.1", another).set(module.HELLO, "slurm job 7.0")
+        ours = module.serve_one_of("127.0.0.1", (taken, free), "slurm job 7.1")
+        assert ours.port == free
+        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), job_id="slurm job 7.1")
+        assert found.port == free
+        text = sentence(
+            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), job_id="slurm job 7.1")
+        )
+        assert f"rank 0 at 127.0.0.1:{taken}, {another}, but only other jobs answer there. Missing: rank 0" in text
+        text = sentence(lambda: module.serve_one_of("127.0.0.1", (taken,), "slurm job 7.1"))
+        assert text.startswith(
+            f"ports {taken} of 127.0.0.1 are all in use by other programs. HINT: export MASTER_PORT="
+        )

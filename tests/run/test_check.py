@@ -6,7 +6,8 @@ import pytest
 from imagenet_ddp.run.check import mistakes
 
 COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
-NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}, "resume": None, "checkpoint": None}
+RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
+NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
 PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
 
 
@@ -29,6 +30,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"name": "a.b-c (1)"},
         {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
+        {"sweep": {"job": 3}},
+        {"sweep": {"job": "list"}},
     ],
 )
 def test_well(typed: dict[str, Any]):
@@ -47,6 +50,8 @@ def test_well(typed: dict[str, Any]):
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a is expected to name its class by _target_"),
         ({"logger": {"a": 3}}, "HINT: set logger.a._target_=lightning.pytorch.loggers.NAME."),
+        ({"sweep": {"job": -1}}, "sweep.job is expected to be "),
+        ({"sweep": {"job": "none"}}, "sweep.job is expected to be "),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. HINT: resume=runs/"),
         ({"resume": "empty"}, "is a folder. HINT: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto."),
         ({"resume": "~/x.ckpt"}, "HINT: resume=/home/ann/x.ckpt."),

@@ -12,11 +12,13 @@ FORMS = "tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH"
 
 @dataclass(frozen=True)
 class Address:
-    """Where the store is: at a port of a host, or where a file says. One of host and file is None."""
+    """Where the store is: at a port of a host, or where a file says. One of host and file is None. more_ports: where
+    the port is taken, rank 0 takes the first of these that is free."""
 
     host: str | None = None
     port: int = DEFAULT_PORT
     file: str | None = None
+    more_ports: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.file is not None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.distributed import ddp_answers, interfaces, nccl, pointer, split
+from imagenet_ddp.distributed import ddp_answers, interfaces, nccl, pointer, slurm, split
 from imagenet_ddp.distributed.asked import num_devices
+from imagenet_ddp.distributed.cards import cards
 from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import recognise
 from imagenet_ddp.schema import ConfigError
@@ -45,6 +46,7 @@ def mistakes(
         found += expect(key, config[node][name], allowed, f"{key}={example}")
     broken = bool(found)
     found += _cpu(config, environ)
+    found += _gpus_of_other_jobs(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     found += ddp_answers.mistakes(config)
     found += split.mistakes(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
@@ -102,6 +104,21 @@ def has_no_gpu(trainer: Mapping[str, Any]) -> str | None:
     if accelerator == "auto" and sys.platform != "darwin" and not any(Path(path).exists() for path in GPU_PATHS):
         return "this machine has no GPU"
     return None
+
+
+def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """srun --gpu-bind=none (SLURM 22.05, several tasks) takes CUDA_VISIBLE_DEVICES away. Where SLURM does not hide the
+    devices themselves, a task then takes the first ones of the node, whosever they are."""
+    ours = environ.get("SLURM_GPUS_ON_NODE", "")
+    if not slurm.in_step(environ) or not ours.isdecimal() or "CUDA_VISIBLE_DEVICES" in environ or has_no_gpu(trainer):
+        return []
+    seen = len(cards())
+    if seen <= int(ours):
+        return []
+    return [
+        f"this job has {ours} of the node's {seen} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES does not say "
+        "which, and the first ones may be another job's. HINT: srun without --gpu-bind."
+    ]
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:

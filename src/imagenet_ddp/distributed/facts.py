@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.schema import leaves
+
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # A node's own: its number, its interfaces, where its disk is mounted, by which name it knows node 0.
 OWN = re.compile(
@@ -56,18 +58,6 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
         found.append(f"the {noun}s disagree on {name}: {whose}. HINT: {_hint(key, first)}.")
     if len(found) > NUM_SHOWN:
         found[NUM_SHOWN:] = [f"the {noun}s disagree on {len(found) - NUM_SHOWN} more. HINT: the same line on each."]
-    return found
-
-
-def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"trainer.devices": 2, ...}"""
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            found.update(leaves(value, f"{path}."))
-        else:
-            found[path] = value
     return found
 
 

@@ -5,28 +5,21 @@ them, the chief (rank 0, or the node that serves the store), reads all arrivals 
 So a mistake is one message, the same everywhere, however many there are.
 """
 
-import atexit
 import contextlib
-import hashlib
 import json
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store
 
 from imagenet_ddp.distributed import facts
+from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
 
 POLL_S = 0.05
-SAY_EVERY_S = 10.0
 GRACE_S = 5.0  # the chief's verdict comes that much later than its own wait ends
-CHUNK_BYTES = 4 * 2**20
 
 
 class SharedError(ConfigError):
@@ -69,7 +62,7 @@ class Gathering:
             assert value is not None
             self.store.set(key, value)
             return value
-        self._wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], f"on {key}")
+        self.wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], f"on {key}")
         return self.store.get(key).decode()
 
     @answered()
@@ -77,15 +70,24 @@ class Gathering:
         """This one's own mistake, after all have met: the others no longer wait, and say the same."""
         self.store.set("given_up", json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
-    def _wait(
-        self, done: Callable[[], bool], timeout_s: float, lacking: Callable[[], Sequence[int]], what: str
-    ) -> None:
-        def ready() -> bool:
+    def wait(self, done: Callable[[], bool], timeout_s: float, lacking: Callable[[], Sequence[int]], what: str) -> None:
+        """Until done, or one has given up. lacking: the numbers that are waited for, what: for which word of theirs."""
+
+        def names() -> str:
+            numbers = lacking()
+            return ", ".join(map(self.name, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+        patience = Patience(timeout_s)
+        while True:
             if self.store.check(["given_up"]):
                 raise SharedError(json.loads(self.store.get("given_up")))
-            return done()
-
-        wait(ready, timeout_s, lacking, what, self.name)
+            if done():
+                return
+            if not patience.lasts(lambda seconds: f"Waiting for {names()} {what}, {seconds:.0f} s.", POLL_S):
+                raise ConfigError(
+                    f"waited {patience.seconds:.0f} s for the word of {names()} {what}, in vain. "
+                    "HINT: look at their own messages; are they still running?"
+                )
 
     @answered()
     def refuse(self, error: ConfigError, key: str) -> None:
@@ -123,7 +125,7 @@ class Gathering:
         if self.number == 0:
             lacking = lambda: [n for n in range(self.size) if not store.check([f"of/{n}"])]  # noqa: E731
             try:
-                self._wait(lambda: store.add("given", 0) >= self.size, bound_s, lacking, f"on {key}")
+                self.wait(lambda: store.add("given", 0) >= self.size, bound_s, lacking, f"on {key}")
                 mistakes = judge([json.loads(each) for each in _get_all(store, [f"of/{n}" for n in range(self.size)])])
             except SharedError:  # one has given up, and all know
                 raise
@@ -133,62 +135,11 @@ class Gathering:
             if mistakes:
                 _wait_for_readers(store, "verdict", self.size - 1)
         else:
-            self._wait(lambda: store.check(["verdict"]), bound_s + GRACE_S, lambda: [0], f"on {key}")
+            self.wait(lambda: store.check(["verdict"]), bound_s + GRACE_S, lambda: [0], f"on {key}")
             mistakes = json.loads(store.get("verdict"))
             store.add("verdict/read", 1)
         if mistakes:
             raise SharedError(mistakes)
-
-    @answered()
-    def send_file(self, path: Path | None) -> Path | None:
-        """Number 0's file on all: their own where it lies there too with the same content, else a copy. None: none."""
-        if self.size == 1:
-            return path
-        mine = None
-        if self.number == 0 and path is not None:
-            mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": _digest(path)}
-        told = self.hear("file", mine)
-        if told is None:
-            return None
-        there = self.number == 0 or (
-            (here := Path(told["path"])).is_file()
-            and here.stat().st_size == told["bytes"]
-            and _digest(here) == told["sha256"]
-        )
-        self.store.set(f"file/of/{self.number}", "there" if there else "lacking")
-        if self.number == 0:
-            lacking = lambda: [n for n in range(self.size) if not self.store.check([f"file/of/{n}"])]  # noqa: E731
-            self._wait(lambda: not lacking(), self.timeout_s, lacking, f"whether they have {path}")
-            needy = [n for n in range(self.size) if self.store.get(f"file/of/{n}") == b"lacking"]
-            if needy:
-                assert path is not None
-                _send(self.store, path, len(needy), self.timeout_s)
-            return path
-        if there:
-            return Path(told["path"])
-        return _receive(self.store, told, self.timeout_s)
-
-
-def wait(
-    done: Callable[[], bool],
-    timeout_s: float,
-    lacking: Callable[[], Sequence[int]],
-    what: str,
-    name: Callable[[int], str],
-) -> None:
-    """Until done; every 10 s a line says who is waited for, and at the end of the time a ConfigError does."""
-    begin = said = time.monotonic()
-    while not done():
-        now = time.monotonic()
-        if now - begin > timeout_s:
-            raise ConfigError(
-                f"waited {now - begin:.0f} s for the word of {_names(lacking(), name)} {what}, in vain. "
-                "HINT: look at their own messages; are they still running?"
-            )
-        if now - said >= SAY_EVERY_S:
-            said = now
-            print(f"Waiting for {_names(lacking(), name)} {what}, {now - begin:.0f} s.", file=sys.stderr, flush=True)
-        time.sleep(POLL_S)
 
 
 @dataclass
@@ -212,24 +163,17 @@ def gather(
     arrival = int(store.add("arrivals", 1)) - 1
     me = {**facts.this_process(), "number": number, "size": roll.size, "job_id": roll.job_id, "facts": mine}
     store.set(f"arrival/{arrival}", json.dumps(me))
-    begin = time.monotonic()
+    patience = Patience(timeout_s if chief else timeout_s + GRACE_S)
     if chief:
-        verdict = _judge(store, roll, arrival, begin, timeout_s)
+        verdict = _judge(store, roll, arrival, patience)
         store.set("verdict", json.dumps(verdict))
         if verdict["mistakes"]:
             _wait_for_readers(store, "verdict", int(store.add("arrivals", 0)) - 1)
     else:
-        said = begin
         while not store.check(["verdict"]):
-            now = time.monotonic()
-            if now - begin > timeout_s + GRACE_S:
+            if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):
                 _read_arrivals(store, roll)
-                raise ConfigError(_lacking(roll, now - begin))
-            if now - said >= SAY_EVERY_S:
-                said = now
-                _read_arrivals(store, roll)
-                print(_waiting(roll, now - begin), file=sys.stderr, flush=True)
-            time.sleep(POLL_S)
+                raise ConfigError(_lacking(roll, patience.seconds))
         verdict = json.loads(store.get("verdict"))
         store.add("verdict/read", 1)
     if verdict["mistakes"]:
@@ -240,22 +184,16 @@ def gather(
     return Gathering(store, numbers[arrival], verdict["members"], roll.noun, timeout_s)
 
 
-def _judge(store: Store, roll: Roll, own: int, begin: float, timeout_s: float) -> dict[str, Any]:
+def _judge(store: Store, roll: Roll, own: int, patience: Patience) -> dict[str, Any]:
     """The chief's part."""
-    said, mistakes = begin, []
     while True:
         _read_arrivals(store, roll)
         mistakes = _unfit(roll)
         if mistakes or len(roll.arrived) >= roll.size:
             break
-        now = time.monotonic()
-        if now - begin > timeout_s:
-            mistakes = [_lacking(roll, now - begin)]
+        if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):
+            mistakes = [_lacking(roll, patience.seconds)]
             break
-        if now - said >= SAY_EVERY_S:
-            said = now
-            print(_waiting(roll, now - begin), file=sys.stderr, flush=True)
-        time.sleep(POLL_S)
     numbers: dict[int, int] = {}
     members: list[dict[str, Any]] = []
     if not mistakes:
@@ -313,7 +251,8 @@ def _lacking(roll: Roll, seconds: float) -> str:
     return f"{joined}. {_missing(roll)} HINT: {roll.hint}"
 
 
-def _waiting(roll: Roll, seconds: float) -> str:
+def _waiting(store: Store, roll: Roll, seconds: float) -> str:
+    _read_arrivals(store, roll)
     joined = f"{len(roll.arrived)} of {roll.size} {roll.noun}s joined after {seconds:.0f} s"
     return f"{joined}, waiting. {_missing(roll)}"
 
@@ -341,10 +280,6 @@ def _hosts(members: Sequence[Mapping[str, Any]], *, pids: bool = False) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _names(numbers: Sequence[int], name: Callable[[int], str]) -> str:
-    return ", ".join(name(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
-
-
 def _get_all(store: Store, keys: list[str]) -> list[bytes]:
     found: list[bytes] = []
     for begin in range(0, len(keys), 256):
@@ -357,45 +292,3 @@ def _wait_for_readers(store: Store, key: str, count: int) -> None:
     end = time.monotonic() + GRACE_S
     while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
         time.sleep(POLL_S)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
-    """Piece by piece, each deleted when all have read it."""
-    with path.open("rb") as file:
-        piece = 0
-        while content := file.read(CHUNK_BYTES):
-            store.set(f"file/{piece}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
-            deadline = time.monotonic() + timeout_s
-            while int(store.add(f"file/{piece}/read", 0)) < num_readers:
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"{path} could not be sent to all within {timeout_s:g} s. HINT: a shared disk.")
-                time.sleep(0.002)
-            store.delete_key(f"file/{piece}")
-            piece += 1
-
-
-def _receive(store: Store, told: Mapping[str, Any], timeout_s: float) -> Path:
-    name = Path(told["path"])
-    folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # this process's workers are done with it by then
-    target = Path(folder) / name.name
-    received = piece = 0
-    with target.open("wb") as file:
-        while received < told["bytes"]:
-            deadline = time.monotonic() + timeout_s
-            while not store.check([f"file/{piece}"]):
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"{name} did not arrive from rank 0 within {timeout_s:g} s. HINT: a shared disk.")
-                time.sleep(0.002)
-            content = store.get(f"file/{piece}")
-            store.add(f"file/{piece}/read", 1)
-            received += file.write(content)
-            piece += 1
-    if _digest(target) != told["sha256"]:
-        raise ConfigError(f"{name} arrived from rank 0 with another content. HINT: is somebody writing to it there?")
-    return target

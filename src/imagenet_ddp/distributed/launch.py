@@ -24,11 +24,12 @@ FORWARDED = tuple(
 
 class WorkersFailedError(Exception):
     """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker
-    has already said why, on its own standard error."""
+    has already said why, on its own standard error. starts_again: SLURM will start the job anew."""
 
     def __init__(self, exit_code: int):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code = exit_code
+        self.starts_again = False
 
 
 @dataclass
@@ -62,15 +63,20 @@ class Workers:
         # one that came before these handlers is remembered by run/signals.py
         asked += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
         try:
-            if not asked:
+            if not [number for number in asked if number != signal.SIGUSR2]:
                 engine.start()
             while engine.is_alive() or asked:
+                if engine.is_alive():
+                    engine.join(0.1)
                 if asked:
-                    number = asked.pop(0)
+                    number = asked[0]
                     result["stopped"] = number
-                    if not _pass_on(number):  # nobody is there yet: there is nothing to save
+                    if _pass_on(number):
+                        asked.pop(0)
+                    elif number != signal.SIGUSR2 or not engine.is_alive():
+                        # nobody is there yet: there is nothing to save. SIGUSR2 asks for another turn, and waits
+                        # until this one has got on by a step
                         raise WorkersFailedError(128 + number)
-                engine.join(0.1)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -85,7 +91,9 @@ class Workers:
         from torch.distributed.launcher.api import elastic_launch
 
         # workers start with these signals held back, and take them once they have their own handlers (see _worker);
-        # the tracker comes first, because its start lets them through again
+        # the tracker comes first, because its start lets two of them through again. It is deaf to the others for good:
+        # SLURM sends SIGUSR2 to every process of a step
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:

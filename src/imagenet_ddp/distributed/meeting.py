@@ -54,9 +54,11 @@ def leaving_on_signal() -> Iterator[None]:
     def leave(number: int, frame: object = None) -> None:
         raise SystemExit(128 + number)
 
+    # SIGUSR2 asks for another turn, and each turn must have got on by a step: it is remembered until then
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for handler in before.values():  # one that came earlier is remembered by run/signals.py
-        if early := getattr(getattr(handler, "__self__", None), "received", None):
+        early = getattr(getattr(handler, "__self__", None), "received", None)
+        if early is not None and early in before:
             leave(early)
     try:
         for number in before:
@@ -124,20 +126,28 @@ def _store(rendezvous: Rendezvous, number: int | None, timeout_s: float, who: st
     if address.file is not None:
         return _by_file(address.file, rendezvous, number, timeout_s, who)
     assert address.host
+    host, port = address.host, address.port
     if place is not None and place.store_is_served:
-        return store.client(address.host, address.port, timeout_s, who, ours=False), address.host, address.port, False
-    if number == 0 or (number is None and _is_ours(address.host)):
+        return store.client(host, port, timeout_s, who, ours=False), host, port, False
+    if address.more_ports:
+        if number == 0:
+            served = store.serve_one_of(host, (port, *address.more_ports), rendezvous.job_id)
+        else:
+            job_id = rendezvous.job_id or ""
+            served = store.client(host, port, timeout_s, who, more_ports=address.more_ports, job_id=job_id)
+        return served, host, served.port, number == 0
+    if number == 0 or (number is None and _is_ours(host)):
         try:
-            return store.serve(address.host, address.port), address.host, address.port, True
+            return store.serve(host, port), host, port, True
         except store.PortInUseError:
             if number == 0:
                 raise
             # two nodes on one machine: the other one was first, or the port is another program's
             with contextlib.suppress(ConfigError):
-                served = store.client(address.host, address.port, store.ANSWER_S, who)
-                return served, address.host, address.port, False
+                served = store.client(host, port, store.ANSWER_S, who)
+                return served, host, port, False
             raise
-    return store.client(address.host, address.port, timeout_s, who), address.host, address.port, False
+    return store.client(host, port, timeout_s, who), host, port, False
 
 
 def _is_ours(host: str) -> bool:

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.distributed.facts import this_process
+from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
 
 RENEW_S = 2.0
 STALE_S = 5.0  # without a renewal: more than two of them late
 LOOK_S = 0.2
-SAY_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def find(
     file = Path(path)
     if found := mistakes(path):
         raise ConfigError(found)
-    begin = said = time.monotonic()
+    patience = Patience(timeout_s)
     stale: tuple[str, str] | None = None  # token and count of a file that was given up
     odd_since: float | None = None  # a file that is being written looks odd for a moment
     while True:
@@ -109,16 +109,11 @@ def find(
                 f"cluster.address=file://{file} is expected to be a new file, but holds something else. "
                 "HINT: another path; the file is left as it is."
             )
-        now = time.monotonic()
-        if now - begin > timeout_s:
+        if not patience.lasts(lambda seconds: f"Waiting for rank 0 to make {file}, {seconds:.0f} s.", LOOK_S):
             raise ConfigError(
-                f"waited {now - begin:.0f} s for rank 0 to make {file}, in vain. Missing: rank 0 (node 0). HINT: start "
-                f"its command; is {file.parent} really the same disk on every node?"
+                f"waited {patience.seconds:.0f} s for rank 0 to make {file}, in vain. Missing: rank 0 (node 0). "
+                f"HINT: start its command; is {file.parent} really the same disk on every node?"
             )
-        if now - said >= SAY_EVERY_S:
-            said = now
-            print(f"Waiting for rank 0 to make {file}, {now - begin:.0f} s.", file=sys.stderr, flush=True)
-        time.sleep(LOOK_S)
 
 
 def _join(file: Path, seen: dict[str, Any], job_id: str | None, must_own: bool) -> Pointed:

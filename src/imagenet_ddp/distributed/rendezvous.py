@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed import by_hand, by_launcher, slurm, split, tasks
+from imagenet_ddp.distributed import by_hand, by_launcher, interfaces, scontrol, slurm, split, tasks
 from imagenet_ddp.distributed.address import Address
 from imagenet_ddp.distributed.asked import Asked, num_devices
 from imagenet_ddp.distributed.place import Rendezvous, own_place
@@ -69,6 +69,19 @@ def recognise(
     if launcher is not None:
         _must_fit(cluster, launcher, found)
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
+
+
+def located(found: Rendezvous, environ: Mapping[str, str]) -> Rendezvous:
+    """The same, by an address: a node of SLURM whose name no name server knows is in SLURM's own book."""
+    if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
+        return found
+    try:
+        interfaces.resolve(found.address.host)
+    except OSError:
+        if host := scontrol.node_address(found.address.host):
+            place = replace(found.place, address=host) if found.place else None
+            return replace(found, address=replace(found.address, host=host), place=place)
+    return found
 
 
 def _must_fit(cluster: Mapping[str, Any], launcher: str, found: Rendezvous) -> None:

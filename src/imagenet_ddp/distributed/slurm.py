@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# A port of the step's own, so that two of one machine do not meet: 29500 and the job's last three digits, and 100 for
-# each step before this one.
+# Ports of the step's own, so that two of one machine do not meet: 29500 and the job's last three digits, and 100 for
+# each step before this one; then others at this distance, for rank 0 takes the first one that is free. All lie below
+# the ports that Linux gives to whoever asks for any (32768).
 FIRST_PORT, NUM_PORTS = 29500, 1000
+NUM_TRIES, DISTANCE = 8, 125
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ class Step:
         return f"slurm job {self.job_id}"
 
     @property
-    def port(self) -> int:
+    def ports(self) -> tuple[int, ...]:
         job, step = (int(re.sub(r"\D", "", text) or 0) for text in (self.job_id, self.step_id))
-        return FIRST_PORT + (job + 100 * step) % NUM_PORTS
+        first = job + 100 * step
+        return tuple(FIRST_PORT + (first + DISTANCE * number) % NUM_PORTS for number in range(NUM_TRIES))
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
@@ -77,12 +80,22 @@ def num_job_nodes(environ: Mapping[str, str]) -> int:
 
 def run_key(environ: Mapping[str, str]) -> str | None:
     """A name for this job's run that stays the same when SLURM starts the job again; None outside of SLURM."""
-    job = environ.get("SLURM_JOB_ID")
+    job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return None
-    if "SLURM_ARRAY_JOB_ID" in environ and "SLURM_ARRAY_TASK_ID" in environ:
-        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return "slurm_" + "_".join([job, *([environ["SLURM_STEP_ID"]] if "SLURM_STEP_ID" in environ else [])])
+
+
+def sweep_key(environ: Mapping[str, str]) -> str | None:
+    """The same for a sweep, whose jobs may be tasks of an array or steps of one job."""
+    job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
+    return f"slurm_{job}" if job is not None else None
+
+
+def array_name(environ: Mapping[str, str]) -> str | None:
+    """ARRAY_TASK, as SLURM's commands name a task of a job array; None outside of one."""
+    names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
+    return "_".join(environ[name] for name in names) if all(name in environ for name in names) else None
 
 
 def expand_hosts(text: str) -> list[str]:

@@ -1,21 +1,22 @@
 """The key-value store all meet at: served by one process, found by the others, with a sentence for each way to fail."""
 
+import contextlib
 import errno
 import functools
 import socket
-import sys
 import threading
-import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore
 
 from imagenet_ddp.distributed import interfaces
+from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.schema import ConfigError
 
 HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
-SAY_EVERY_S = 10.0
+LOOK_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
 NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
 
@@ -27,6 +28,19 @@ def connect(place: Place, timeout_s: float) -> Store:
     who = f"rank {place.rank} of {place.world_size}"
     store = client(place.address, place.port, timeout_s, who, ours=not place.store_is_served)
     return PrefixStore(f"imagenet_ddp/{place.attempt}", store)
+
+
+def serve_one_of(host: str, ports: Sequence[int], job_id: str | None) -> TCPStore:
+    """At the first port that is free; the store says job_id there."""
+    for port in ports:
+        with contextlib.suppress(PortInUseError):
+            store = serve(host, port)
+            store.set(HELLO, job_id or "")
+            return store
+    raise ConfigError(
+        f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
+        "HINT: export MASTER_PORT=PORT in the batch script, one that is free."
+    )
 
 
 @functools.cache
@@ -63,56 +77,74 @@ class PortInUseError(ConfigError):
         )
 
 
-def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = True) -> TCPStore:
+def client(
+    host: str,
+    port: int,
+    timeout_s: float,
+    who: str,
+    *,
+    ours: bool = True,
+    more_ports: Sequence[int] = (),
+    job_id: str | None = None,
+) -> TCPStore:
     """Waits for the server to come, at most timeout_s, and says so every 10 s. ours: served by `serve`, not by a
-    launcher. ConfigError: a name that does not resolve, no route, no answer, another program."""
-    begin = said = time.monotonic()
+    launcher. more_ports: the store may be at one of these too, and says job_id there. ConfigError: a name that does not
+    resolve, no route, no answer, another program."""
+    patience, ports = Patience(timeout_s), (port, *more_ports)
     silent = 0
     while True:
-        try:
-            number = interfaces.resolve(host)
-            with socket.create_connection((number, port), timeout=ANSWER_S):
-                break
-        except socket.gaierror as error:
-            raise ConfigError(unknown_name(host, error)) from error
-        except TimeoutError as error:
-            silent += 1
-            if silent == 2:
-                raise ConfigError(
-                    f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-                    "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
-                    "is the address right, and the machine up?"
-                ) from error
-            why = "no answer"
-        except OSError as error:
-            if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
-                raise ConfigError(
-                    f"{who} cannot reach {host}:{port}: {error.strerror}. "
-                    "HINT: is the address right, and in a network this machine is in?"
-                ) from error
-            why = "nothing listens there yet" if error.errno == errno.ECONNREFUSED else str(error.strerror or error)
-        now = time.monotonic()
-        if now - begin > timeout_s:
+        why = ""
+        for port in ports:
+            try:
+                number = interfaces.resolve(host)
+                with socket.create_connection((number, port), timeout=ANSWER_S):
+                    pass
+            except socket.gaierror as error:
+                raise ConfigError(unknown_name(host, error)) from error
+            except TimeoutError as error:
+                silent += 1
+                if silent == 2:
+                    raise ConfigError(
+                        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
+                        "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
+                        "is the address right, and the machine up?"
+                    ) from error
+                why = "no answer"
+            except OSError as error:
+                if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
+                    raise ConfigError(
+                        f"{who} cannot reach {host}:{port}: {error.strerror}. "
+                        "HINT: is the address right, and in a network this machine is in?"
+                    ) from error
+                refused = error.errno == errno.ECONNREFUSED
+                why = "nothing listens there yet" if refused else str(error.strerror or error)
+            else:
+                if store := _store_at(host, number, port, who, ours, job_id if more_ports else None):
+                    store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+                    return store
+                why = "only other jobs answer there"
+        where = f"{host}:{', '.join(map(str, ports))}"
+        line = f"{who}: waiting for rank 0 at {where}: {why}"
+        if not patience.lasts(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", LOOK_S):
             raise ConfigError(
-                f"{who} waited {now - begin:.0f} s for rank 0 at {host}:{port}, but {why}. Missing: rank 0 (node 0). "
-                "HINT: start the command on the machine that has that address; look at its own message; "
-                "cluster.timeout_s sets how long is waited."
+                f"{who} waited {patience.seconds:.0f} s for rank 0 at {where}, but {why}. "
+                "Missing: rank 0 (node 0). HINT: start the command on the machine that has that address; look at its "
+                "own message; cluster.timeout_s sets how long is waited."
             )
-        if now - said >= SAY_EVERY_S:
-            said = now
-            print(
-                f"{who}: waiting for rank 0 at {host}:{port}: {why}, {now - begin:.0f} s.", file=sys.stderr, flush=True
-            )
-        time.sleep(0.2)
+
+
+def _store_at(host: str, number: str, port: int, who: str, ours: bool, job_id: str | None) -> TCPStore | None:
+    """None: there is another program, or another job, and the next port may be ours."""
     # twice: a name server that does not answer holds up torch's first connection beyond its time, and no later one
     made: TCPStore | Exception | None = None
     for _ in range(2):
         made = _connected(number, port, ours)
         if isinstance(made, TCPStore):
-            made.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
-            return made
+            return made if job_id is None or made.get(HELLO).decode() == job_id else None
         if not isinstance(made, DistNetworkError):
             break
+    if job_id is not None:
+        return None
     raise ConfigError(
         f"{who} expects the rendezvous store at {host}:{port}, but another program answers there"
         f"{f' ({str(made).splitlines()[0]})' if made else ''}. HINT: another port, the same on every node."
@@ -143,6 +175,21 @@ def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | Non
     thread.start()
     thread.join(NAMES_S)
     return made[0] if made else None
+
+
+def _no_answer(who: str, host: str, port: int) -> str:
+    return (
+        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
+        "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
+        "is the address right, and the machine up?"
+    )
+
+
+def _no_route(who: str, host: str, port: int, error: OSError) -> str:
+    return (
+        f"{who} cannot reach {host}:{port}: {error.strerror}. "
+        "HINT: is the address right, and in a network this machine is in?"
+    )
 
 
 def unknown_name(host: str, error: OSError) -> str:

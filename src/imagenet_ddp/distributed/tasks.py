@@ -25,6 +25,7 @@ class _Tasks:
     gpus_per_node: int | None
     variable: str  # that says num_tasks
     per_node_option: str  # of the command that started the tasks
+    nodes_hint: str  # with {} for their number
     address: Address | None
     job_id: str | None = None
 
@@ -43,7 +44,8 @@ def slurm_step(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
     if address is None and (step.num_nodes == 1 or step.hosts):
         # on one node no name needs to resolve
         host = HERE if step.num_nodes == 1 else step.hosts[0]
-        address = Address(host, _port(environ, step.port))
+        more = () if environ.get("MASTER_PORT") else step.ports[1:]
+        address = Address(host, _port(environ, step.ports[0]), more_ports=more)
     if address is None:
         raise ConfigError(
             f"{step.name} has {step.num_nodes} nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR "
@@ -55,9 +57,16 @@ def slurm_step(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         environ,
         _Tasks(
             step.name, step.num_tasks, step.num_nodes, step.local_task, step.node, per_node, step.gpus_per_node,
-            "SLURM_STEP_NUM_TASKS", "--ntasks-per-node", address, f"{step.name}.{step.step_id}",
+            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}",
+            address, _job_id(step, environ),
         ),
     )  # fmt: skip
+
+
+def _job_id(step: slurm.Step, environ: Mapping[str, str]) -> str:
+    """Another one when SLURM has started the job again: its ports may still be somebody's."""
+    restart = environ.get("SLURM_RESTART_COUNT", "0")
+    return f"{step.name}.{step.step_id}" + (f", restart {restart}" if restart != "0" else "")
 
 
 def openmpi(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
@@ -86,7 +95,7 @@ def openmpi(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         environ,
         _Tasks(
             "OpenMPI", size, num_nodes, local_rank, rank // local_size, local_size if even else None, None,
-            "OMPI_COMM_WORLD_SIZE", "--npernode", address,
+            "OMPI_COMM_WORLD_SIZE", "--npernode", "hosts for {}", address,
         ),
     )  # fmt: skip
 
@@ -114,7 +123,7 @@ def _place(asked: Asked, environ: Mapping[str, str], tasks: _Tasks) -> Rendezvou
     if asked.num_nodes is not None and asked.num_nodes != tasks.num_nodes:
         found.append(
             f"trainer.num_nodes is expected to equal the nodes of {tasks.source} ({tasks.num_nodes}), but is "
-            f"{asked.num_nodes}. HINT: leave trainer.num_nodes out, or ask for {asked.num_nodes} nodes."
+            f"{asked.num_nodes}. HINT: {tasks.nodes_hint.format(asked.num_nodes)}, or leave trainer.num_nodes out."
         )
     if tasks.per_node is None:
         found.append(
@@ -136,6 +145,8 @@ def _place(asked: Asked, environ: Mapping[str, str], tasks: _Tasks) -> Rendezvou
             f"(one per device) or {tasks.num_nodes} (one per node). HINT: {tasks.per_node_option}={devices}, or "
             f"trainer.devices={tasks.per_node}."
         )
+    if wrong := _too_few_gpus(asked, environ, tasks, devices or 1 if by_node else tasks.per_node):
+        raise ConfigError(wrong)
     size = tasks.num_nodes * (devices or 1) if by_node else tasks.num_tasks
     if environ.get("WORLD_SIZE", str(size)) not in (str(size), str(tasks.num_tasks)):
         raise ConfigError(
@@ -158,6 +169,19 @@ def _place(asked: Asked, environ: Mapping[str, str], tasks: _Tasks) -> Rendezvou
         source=tasks.source,
     )
     return Rendezvous(tasks.source, tasks.address, place, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
+
+
+def _too_few_gpus(asked: Asked, environ: Mapping[str, str], tasks: _Tasks, needed: int) -> str | None:
+    """Each process takes the GPU of its local rank, so it must see those of the whole node."""
+    shown = environ.get("CUDA_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES", ""))
+    num_seen = len([name for name in shown.split(",") if name])
+    if asked.cpu or not num_seen or num_seen >= needed:
+        return None
+    return (
+        f"each task of {tasks.source} is expected to see the {needed} GPUs of its node, but sees {num_seen} "
+        f"(CUDA_VISIBLE_DEVICES={shown}). HINT: #SBATCH --gpus-per-node={needed}, without --gpus-per-task and with "
+        "`srun --gpu-bind=none`."
+    )
 
 
 def batch_shell(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:

@@ -10,7 +10,7 @@ from typing import Any
 from imagenet_ddp.distributed import split
 from imagenet_ddp.distributed.check import has_no_gpu
 from imagenet_ddp.distributed.place import Rendezvous
-from imagenet_ddp.distributed.rendezvous import recognise
+from imagenet_ddp.distributed.rendezvous import located, recognise
 from imagenet_ddp.schema import ConfigError
 
 
@@ -71,7 +71,8 @@ def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequenc
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:
-        found = recognise(config, environ, verb="doctor", typed=typed, cpu=has_no_gpu(config["trainer"]) is not None)
+        cpu = has_no_gpu(config["trainer"]) is not None
+        found = located(recognise(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
         machine.rendezvous = found
         if found.place is not None:
             machine.num_local = found.place.local_world_size or machine.num_local

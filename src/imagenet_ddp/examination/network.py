@@ -102,7 +102,9 @@ def _names(machine: Machine) -> list[Check]:
     except OSError as error:
         what = f"the name {host}, where all meet, cannot be resolved on this machine: {error.strerror}"
         return fails([f"{what}. HINT: give the numeric address of node 0, or add the name to /etc/hosts."])
-    if ipaddress.ip_address(number.partition("%")[0]).is_loopback and machine.meets_others:
+    # SLURM's own book of nodes is believed: it names this machine only where all nodes are on it
+    by_slurm = machine.rendezvous is not None and machine.rendezvous.source.startswith("slurm")
+    if ipaddress.ip_address(number.partition("%")[0]).is_loopback and machine.meets_others and not by_slurm:
         what = f"{host}, where all nodes meet, is {number} here, which is this machine itself on each"
         return fails([f"{what}. HINT: the address of node 0 that the other nodes see."])
     where = "this machine" if interfaces.is_local(number) else "another machine"
@@ -122,17 +124,22 @@ def _port(machine: Machine) -> list[Check]:
         return ok(f"{address.port}: not tried, as {address.host} does not resolve")
     if not interfaces.is_local(number):
         return ok(f"{address.port} of {address.host} is tried when all meet")
-    with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((number, address.port))
-            probe.listen(1)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and found.num_nodes > 1 and found.node_rank is None:
-                return ok(f"{address.port} is in use, perhaps by another node on this machine: tried when all meet")
-            hint = f"another port, the same on every node: cluster.address={address.host}:{address.port + 1}"
-            return fails([f"port {address.port} of this machine cannot be taken: {error.strerror}. HINT: {hint}."])
-    return ok(f"{address.port} is free", port=address.port)
+    refused: OSError | None = None
+    for port in (address.port, *address.more_ports):
+        with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((number, port))
+                probe.listen(1)
+            except OSError as error:
+                refused = refused or error
+                continue
+            return ok(f"{port} is free", port=port)
+    assert refused is not None
+    if refused.errno == errno.EADDRINUSE and found.num_nodes > 1 and found.node_rank is None:
+        return ok(f"{address.port} is in use, perhaps by another node on this machine: tried when all meet")
+    hint = f"another port, the same on every node: cluster.address={address.host}:{address.port + 1}"
+    return fails([f"port {address.port} of this machine cannot be taken: {refused.strerror}. HINT: {hint}."])
 
 
 def _file(address: Address) -> list[Check]:

@@ -28,6 +28,10 @@ class Figures:
         return cls(loss / count, hits1 / count, hits5 / count)
 
 
+# Of this epoch and of all before, rank 0's times: what a run that is stopped in mid-epoch goes on with.
+SUMMED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", "all_batch_s", "all_data_s")
+
+
 class Meters(L.Callback):
     """Comes first among the callbacks: the others read it. Times are this rank's, in seconds; images are those of all
     ranks."""
@@ -35,8 +39,8 @@ class Meters(L.Callback):
     def __init__(self) -> None:
         self.batch_s = self.data_s = 0.0  # of the last step
         self.batch_sum_s = self.data_sum_s = 0.0  # of this epoch's steps
-        self.num_steps = 0  # of this epoch, since the run (re)started
-        self.num_images = 0  # of this epoch, over all ranks, since the run (re)started
+        self.num_steps = 0  # of this epoch
+        self.num_images = 0  # of this epoch, over all ranks
         self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
         self.all_images = 0  # of the whole run, over all ranks
         self.all_batch_s = self.all_data_s = 0.0
@@ -151,15 +155,13 @@ class Meters(L.Callback):
             "sums": self._total(self._trainer),
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
-            "all_images": self.all_images,
-            "all_batch_s": self.all_batch_s,
-            "all_data_s": self.all_data_s,
+            **{name: getattr(self, name) for name in SUMMED},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict["sums"]
-        for name in ("train_s", "train_cpu_s", "all_images", "all_batch_s", "all_data_s"):
-            setattr(self, name, state_dict[name])
+        for name in ("train_s", "train_cpu_s", *SUMMED):
+            setattr(self, name, state_dict.get(name, 0))
 
 
 def cpu_s(trainer: L.Trainer) -> float:

@@ -1,10 +1,14 @@
 """Signals that ask a run to stop are only remembered here; what follows is agreed in stop.py. No torch: it is the
 first thing every process does, before imports that take seconds."""
 
+import atexit
 import os
 import signal
+import time
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT") if hasattr(signal, name))
+# SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
+TWIN_S = 0.5  # SLURM signals every process of a step, and a parent passes on what it got: one request comes twice
 
 
 class Signals:
@@ -12,10 +16,12 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._times = 0
+        self._times, self._last_s = 0, 0.0
 
     def hold(self) -> "Signals":
         """From now on remember instead of dying. Asked a third time, the process ends at once without saving."""
+        # Python gives its handlers back while it ends: a SIGUSR2 of that moment would make a finished run a failed one
+        atexit.register(deafen)
         for number in STOP_SIGNALS:
             earlier = getattr(signal.getsignal(number), "__self__", None)
             if isinstance(earlier, Signals):  # of this process before its heavy imports
@@ -23,14 +29,21 @@ class Signals:
             signal.signal(number, self._remember)
         if hasattr(signal, "pthread_sigmask"):
             # a worker starts with them held back by its parent (distributed/launch.py)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])
         return self
 
     def _remember(self, number: int, frame: object) -> None:
         self.received = self.received or number
-        self._times += 1
+        now = time.monotonic()
+        self._times += not self._times or now - self._last_s > TWIN_S
+        self._last_s = now
         if self._times >= 3:
             os._exit(128 + number)
+
+
+def deafen() -> None:
+    if hasattr(signal, "SIGUSR2"):
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def exit_on_signal() -> None:
@@ -42,4 +55,4 @@ def exit_on_signal() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, leave)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])

@@ -1,0 +1,198 @@
+"""Several runs by one command (-m): which of them this process starts, in which folder, and what became of them.
+
+Each job is a run like any other, in <sweep folder>/<number>. They run here one after the other; or by a launcher of
+Hydra's, as SLURM jobs; or one per command (sweep.job), as tasks of a job array or as steps of one allocation. Whoever
+starts a job anew finds what is there: finished, or a checkpoint to go on from, or nothing.
+"""
+
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_ddp import check, session
+from imagenet_ddp.distributed import slurm
+from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.distributed.rendezvous import restarted
+from imagenet_ddp.run import folder
+from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.schema import ConfigError
+
+FILE = "sweep.yaml"
+
+
+def resumed(argv: list[str]) -> list[str]:
+    """argv, where sweep.resume=DIR stands in it with the options that sweep began with before those that are typed."""
+    words = [word for word in argv if word.partition("=")[0] == "sweep.resume" and not word.endswith("=null")]
+    if not words:
+        return argv
+    sweep_dir = Path(words[-1].partition("=")[2].strip("'\""))
+    try:
+        stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
+        options = [str(option) for option in stored["options"]]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"sweep.resume={sweep_dir} is expected to be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
+            "HINT: the folder that the sweep has named in its last line."
+        ) from error
+    typed = [word for word in argv if word not in words]
+    flags = [word for word in typed if word in ("-m", "--multirun")] or ["-m"]
+    rest = [word for word in typed if word not in flags]
+    return session.in_folder([*options, *rest, words[-1], *flags], "hydra.sweep.dir", sweep_dir)
+
+
+def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
+    """The number of the one job this process starts; None: all. Raises ConfigError, and leaves where the jobs were
+    only to be listed."""
+    chosen, count = request.configs[0].sweep.job, len(request.configs)
+    if chosen == "list":
+        for number, names in enumerate(request.names):
+            print(number, names)
+        sys.exit(0)
+    in_array = "SLURM_ARRAY_TASK_ID" in environ
+    if chosen == "all" or (chosen == "auto" and not in_array):
+        return None
+    number = int(environ["SLURM_ARRAY_TASK_ID"] if chosen == "auto" else chosen)
+    if number >= count:
+        where = "SLURM_ARRAY_TASK_ID" if chosen == "auto" else "sweep.job"
+        raise ConfigError(
+            f"{where} is expected to be one of the {count} jobs of this sweep, 0 to {count - 1}, but is {number}. "
+            f"HINT: {'#SBATCH --array' if in_array else 'sweep.job'}=0{f'-{count - 1}' if count > 1 else ''}."
+        )
+    return number
+
+
+def only(request: check.Request, number: int, environ: Mapping[str, str]) -> check.Request:
+    """That job as a request of its own, in its folder of the sweep that the others are in too."""
+    assert request.hydra is not None
+    wanted, key = Path(request.hydra.sweep.dir), slurm.sweep_key(environ)
+    if session.typed_value(request, "hydra.sweep.dir") is None:
+        if key is None:
+            raise ConfigError(
+                f"sweep.job={number} runs one job of a sweep, but in which folder are the others? "
+                "HINT: hydra.sweep.dir=FOLDER, the same for all."
+            )
+        wanted = wanted.with_name(key)
+    sweep_dir = wanted.absolute()
+    write(request, sweep_dir)
+    flags = [word for word in request.argv if word not in request.typed and word not in ("-m", "--multirun")]
+    options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
+    job = _job(request, number, options, request.configs[number], sweep_dir / str(number))
+    return replace(job, argv=[*job.typed, *flags])
+
+
+def _job(request: check.Request, number: int, options: list[str], config: DictConfig, run_dir: Path) -> check.Request:
+    return replace(
+        request,
+        typed=session.in_folder(options, "hydra.run.dir", run_dir),
+        configs=[config],
+        hydra=OmegaConf.create({"run": {"dir": str(run_dir)}}),
+        multirun=False,
+        again=bool(config.sweep.resume),
+    )
+
+
+def write(request: check.Request, sweep_dir: Path) -> None:
+    """What the sweep's jobs are, for sweep.resume and for reports; the first one's word stays."""
+    path = sweep_dir / FILE
+    if path.exists():
+        return
+    content = {
+        "command": session.command(request.verb, sys.argv[1:]),
+        "options": [word for word in request.typed if word.partition("=")[0] not in ("hydra.sweep.dir", "sweep.job")],
+        "jobs": [shlex.split(names) for names in request.names],
+    }
+    try:
+        sweep_dir.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{FILE}.{os.getpid()}.tmp")
+        temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}. HINT: hydra.sweep.dir=FOLDER.") from error
+
+
+def run(request: check.Request, start: Callable[[check.Request], float | None]) -> float | None:
+    """All jobs, by Hydra's launcher. start: runs one. Leaves by exit code 1 where a job has failed."""
+    assert request.hydra is not None
+    if any(config.resume for config in request.configs):
+        raise ConfigError(
+            "resume= goes on with one run, but -m starts several. HINT: sweep.resume=FOLDER goes on with a sweep."
+        )
+    sweep_dir = _folder(request).absolute()
+    write(request, sweep_dir)
+    launcher = str(request.hydra.launcher.get("_target_"))
+    own_launcher = launcher.endswith(".BasicLauncher")
+    if own_launcher:
+        from imagenet_ddp.distributed import devices
+
+        for config in request.configs:
+            devices.local_devices(config.trainer)
+    codes: dict[int, int] = {}
+    # another sweeper than Hydra's own chooses its jobs as it goes
+    names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
+
+    def task(config: DictConfig) -> float | None:
+        # on another machine where a launcher brings it there, as a copy of its own
+        signals = Signals().hold()
+        hydra = HydraConfig.get()
+        number = hydra.job.num
+        if signals.received:
+            sys.exit(128 + signals.received)
+        print(f"Job {number}: {names[number] if number < len(names) else hydra.job.override_dirname}", flush=True)
+        # as Hydra composed it: other sweepers than its own choose their values only now
+        job = _job(request, number, list(hydra.overrides.task), config, sweep_dir / str(number))
+        try:
+            return start(job)
+        except ConfigError as error:
+            check.show(error)
+            codes[number] = 2
+        except WorkersFailedError as error:
+            if error.exit_code > 128 and (own_launcher or error.starts_again):
+                raise SystemExit(error.exit_code) from None  # stopped: no further job
+            codes[number] = error.exit_code
+        return math.nan
+
+    result = session.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
+    names = names or [""] * _count(sweep_dir)
+    failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
+    if failed:
+        print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
+        for number in failed:
+            code = f": exit code {codes[number]}" if number in codes else ""
+            print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
+        print(f"Go on with: {session.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
+        sys.exit(1)
+    print(f"Sweep folder: {sweep_dir}")
+    return result
+
+
+def _count(sweep_dir: Path) -> int:
+    return sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
+
+
+def _folder(request: check.Request) -> Path:
+    assert request.hydra is not None
+    wanted = Path(request.hydra.sweep.dir)
+    if request.configs[0].sweep.resume:
+        return wanted
+    if session.typed_value(request, "hydra.sweep.dir"):
+        return wanted if restarted(os.environ) else folder.make_given(wanted)
+    if key := slurm.sweep_key(os.environ):
+        return folder.make_new(wanted.with_name(key), again=restarted(os.environ))
+    return folder.make_new(wanted)
+
+
+def best(run_dir: Path) -> float | None:
+    """The highest val/top1 of a finished run, a fraction."""
+    try:
+        return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))["best/val/top1"]
+    except (OSError, ValueError, KeyError):
+        return None

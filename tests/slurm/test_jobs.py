@@ -1,0 +1,188 @@
+"""scripts/*.sbatch and srun on a real SLURM: worlds, refusals, time limits, cancelled jobs, drained nodes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from conftest import ROOT, SMALL
+from ports import program
+from test_train import PROBES, assert_equal_weights, assert_same_metrics, probe, rows, seen, summary
+
+pytestmark = pytest.mark.slow
+SCRIPTS = ROOT / "scripts"
+NO_GPU = ("--gpus-per-node=0", "--cpus-per-task=2")
+ALL = list(range(29))
+TRAIN = ("python", "-m", "imagenet_ddp.train")
+# SLURM looks at time limits every half minute, and half a minute ahead: the signal comes 5 to 35 s after the start.
+SHORT_TURNS = ("--time=2", "--signal=USR2@85")
+
+
+def options(tree: Path, *more: str) -> list[str]:
+    return [*SMALL, f"data.root={tree}", "trainer.log_every_n_steps=1", *more]
+
+
+def log(work: Path, job: str) -> str:
+    return (work / f"slurm-{job}.log").read_text()
+
+
+def folder(work: Path, name: str) -> Path:
+    return work / "runs/imagefolder_mobilenet_v3_small" / name
+
+
+def environ(devices: int = 1) -> dict[str, str]:
+    return {"DEVICES": str(devices), "PYTHONPATH": PROBES}
+
+
+@pytest.fixture
+def submit(cluster: Cluster, work: Path) -> Callable[..., str]:
+    def submit(script: str, *words: str, sbatch: tuple[str, ...] = (), devices: int = 1) -> str:
+        return cluster.submit(*NO_GPU, *sbatch, SCRIPTS / script, *words, cwd=work, env=environ(devices))
+
+    return submit
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 2), (2, 1)])
+def test_train_sbatch(
+    cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str], nodes: int, devices: int
+) -> None:
+    """The names n1 and n2 are in SLURM's book alone."""
+    words = options(tree, *probe(work / "seen"))
+    job = submit("train.sbatch", *words, sbatch=(f"--nodes={nodes}",), devices=devices)
+    assert cluster.end(job)["JobState"] == "COMPLETED", log(work, job)
+    run_dir = folder(work, f"slurm_{job}_0")
+    found = summary(run_dir)
+    assert (found["world_size"], found["num_nodes"]) == (2, nodes)
+    assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == {0: ALL, 1: ALL}
+    assert f"Rendezvous: slurm job {job} at 127.0.0.1:" in log(work, job)
+    assert log(work, job).rstrip().endswith("11 of 11 validation images, each once.")
+    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
+
+
+def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: Path) -> None:
+    """And where rank 0's first port is another program's, the next one is taken."""
+    job = int(cluster.run(["sbatch", "--parsable", "--wrap=true"], cwd=work).stdout) + 1
+    with program(b"220 not a store\r\n", 29500 + job % 1000):
+        command = ["srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=2", *TRAIN]
+        done = cluster.run([*command, *options(tree, "trainer.devices=2", "trainer.max_epochs=1")], cwd=work)
+    assert summary(folder(work, f"slurm_{job}_0"))["world_size"] == 4
+    assert f"Rendezvous: slurm job {job} at 127.0.0.1:{29500 + (job + 125) % 1000}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("srun", "words", "sentences"),
+    [
+        (["--nodes=2", "--ntasks=3"], [], ["not the same number on each", "#SBATCH --ntasks-per-node=2"]),
+        (["--nodes=2", "--ntasks-per-node=2"], ["trainer.devices=4"], ["#SBATCH --ntasks-per-node=4"]),
+        (["--nodes=2", "--ntasks-per-node=2"], ["trainer.num_nodes=1"], ["#SBATCH --nodes=1", "leave trainer.num_n"]),
+        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["nodes of slurm job", "(1), but is 2"]),
+        (["--ntasks=2"], ["-m", "optim.lr=0.1,0.2"], ["-m starts the workers of each job itself"]),
+        (["--job-name=bash", "--nodes=1", "--ntasks=2"], ["trainer.devices=3"], ["2 on one node"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_number_of_tasks_is_refused(
+    cluster: Cluster, work: Path, tree: Path, srun: list[str], words: list[str], sentences: list[str]
+) -> None:
+    done = cluster.run(["srun", *srun, *TRAIN, *options(tree), *words], cwd=work, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    for sentence in sentences:
+        assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (work / "runs").exists()
+
+
+def test_gpus_that_a_task_must_see(cluster: Cluster, work: Path, tree: Path) -> None:
+    """Bound one by one, the task of local rank 1 has no second GPU. SLURM's GPUs are make-believe: what is looked at
+    is CUDA_VISIBLE_DEVICES."""
+    words = [*options(tree), "trainer.accelerator=gpu"]
+    command = ["srun", "--nodes=1", "--ntasks=2", "--gpus-per-task=1", *TRAIN, *words]
+    done = cluster.run(command, cwd=work, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = " ".join(done.stderr.split())
+    assert "is expected to see the 2 GPUs of its node, but sees 1 (CUDA_VISIBLE_DEVICES=" in said
+    assert "HINT: #SBATCH --gpus-per-node=2" in said
+
+
+def test_a_batch_shell_of_two_nodes(cluster: Cluster, work: Path, tree: Path) -> None:
+    script = work / "bare.sh"
+    script.write_text(f"#!/bin/sh\n{' '.join(TRAIN)} {' '.join(options(tree))}\n")
+    job = cluster.submit("--nodes=2", "--output=slurm-%j.log", script, cwd=work)
+    assert cluster.end(job)["ExitCode"] == "2:0"
+    assert "but this command was not started by srun" in " ".join(log(work, job).split())
+
+
+def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    """Stopped by its time limit at least twice, a run ends as one that was never stopped."""
+    words = options(tree, "trainer.max_epochs=7")  # 28 steps; with two seconds each, at most 13 fit into a turn
+    job = submit("train.sbatch", *words, *probe(work / "seen", slow_s=2.0), sbatch=("--nodes=2", *SHORT_TURNS))
+    fields = cluster.end(job, 400)
+    assert fields["JobState"] == "COMPLETED", log(work, job)
+    assert int(fields["Restarts"]) >= 2
+    run_dir = folder(work, f"slurm_{job}_0")
+    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
+    whole = submit("train.sbatch", *words, *probe(work / "whole"), sbatch=("--nodes=2",))
+    assert cluster.end(whole)["JobState"] == "COMPLETED", log(work, whole)
+    other = folder(work, f"slurm_{whole}_0")
+    assert_equal_weights(run_dir, other)
+    assert_same_metrics(run_dir, other)
+    assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, 8)]
+    assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(7), ALL)
+
+
+def test_drained_requeued_cancelled(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    """A job of n1 is signalled, and n1 drained: it goes on at n2, in the same folder. There it is cancelled, and does
+    not come back."""
+    words = options(tree, "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
+    job = submit("train.sbatch", *words, sbatch=("--nodes=1",), devices=2)
+    run_dir = folder(work, f"slurm_{job}_0")
+    cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
+    first = cluster.job(job)["NodeList"]
+    try:
+        cluster.run(["scontrol", "update", f"NodeName={first}", "State=DRAIN", "Reason=test"])
+        cluster.run(["scancel", "--signal=USR2", job])
+        cluster.until(lambda: cluster.job(job)["JobState"] == "PENDING")
+        epochs = len(rows(run_dir))
+        cluster.until(lambda: cluster.hasten() or len(rows(run_dir)) >= epochs + 1)
+        assert cluster.job(job)["NodeList"] != first
+        cluster.run(["scancel", job])
+        fields = cluster.end(job)
+    finally:
+        cluster.run(["scontrol", "update", f"NodeName={first}", "State=RESUME"], check=False)
+    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "1")
+    assert "Started again: going on from" in log(work, job)
+    assert log(work, job).count("Stopped and saved after step") == 2
+    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
+
+
+def test_a_job_that_may_not_come_back_says_so(
+    cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]
+) -> None:
+    words = options(tree, "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
+    job = submit("train.sbatch", *words, sbatch=("--nodes=1", "--no-requeue"))
+    cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
+    cluster.run(["scancel", "--signal=USR2", job])
+    assert cluster.end(job)["ExitCode"] == "140:0"
+    assert f"SLURM does not start job {job} again: the job was submitted with --no-requeue" in log(work, job)
+    assert (folder(work, f"slurm_{job}_0") / "checkpoints/last.ckpt").exists()
+
+
+def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    """An agent on each node; the signal is for its workers, and does not end it."""
+    words = options(tree, "trainer.max_epochs=6", *probe(work / "seen", slow_s=0.3))
+    job = submit("train_torchrun.sbatch", *words, sbatch=("--nodes=2",))
+    cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
+    cluster.run(["scancel", "--signal=USR2", job])
+    fields = cluster.end(job)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)
+    (run_dir,) = folder(work, "").iterdir()
+    assert (run_dir.name, summary(run_dir)["world_size"]) == (f"torchrun_{job}", 2)
+    assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, 7)]
+    assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(6), ALL)
+
+
+def test_doctor_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    job = submit("doctor.sbatch", *options(tree), sbatch=("--nodes=2", "--output=slurm-%j.log"))
+    assert cluster.end(job)["JobState"] == "COMPLETED", log(work, job)
+    assert f"slurm job {job} at 127.0.0.1:" in log(work, job)
+    assert "all 2 are here" in log(work, job)
+    assert "FAIL" not in log(work, job)

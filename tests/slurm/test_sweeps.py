@@ -1,0 +1,105 @@
+"""Sweeps on a real SLURM: by submitit, as a job array, and as the steps of one allocation."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster import Cluster
+from conftest import ROOT, SMALL
+from test_train import PROBES, assert_equal_weights, probe, rows, seen, summary
+
+pytestmark = pytest.mark.slow
+TRAIN = (sys.executable, "-m", "imagenet_ddp.train")
+# the signal comes 5 to 35 s after the start: see SHORT_TURNS in test_jobs.py
+SUBMITIT = (
+    "hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=85",
+    "hydra.launcher.array_parallelism=2", "hydra.launcher.cpus_per_task=2",
+)  # fmt: skip
+
+
+def options(tree: Path, *more: str) -> list[str]:
+    return [*SMALL, f"data.root={tree}", "trainer.log_every_n_steps=1", *more]
+
+
+def jobs_at_once(cluster: Cluster) -> int:
+    return cluster.run(["squeue", "-h", "-t", "RUNNING"], check=False).stdout.count("\n")
+
+
+def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path) -> None:
+    """One fails, and one takes so long that its time limit stops it at least twice: it is trained on, not anew, by one
+    requeue each time; submitit's own handler would have ended it before its workers had saved."""
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    kinds = "+callbacks.probe.what=nothing,crash,nothing"
+    slow = [*probe(work / "seen", step=2, slow_s=1.0), kinds, "trainer.max_epochs=1,8", "hydra.sweep.dir=s"]
+    command = [*TRAIN, "-m", *options(tree), *slow, *SUBMITIT]
+    words = {**cluster.environ, "PYTHONPATH": PROBES}
+    with (work / "out").open("w") as out:
+        process = subprocess.Popen(command, cwd=work, env=words, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        most, limit = 0, time.monotonic() + 420
+        while process.poll() is None:
+            most = max(most, jobs_at_once(cluster))
+            cluster.hasten()
+            assert time.monotonic() < limit, (work / "out").read_text()
+            time.sleep(0.5)
+    said = (work / "out").read_text()
+    assert process.returncode == 1, said
+    assert most == 2
+    assert "2 of 6 jobs failed:" in said
+    for number, (epochs, what) in enumerate((e, w) for e in (1, 8) for w in ("nothing", "crash", "nothing")):
+        run_dir = work / "s" / str(number)
+        assert (run_dir / "summary.json").exists() == (what == "nothing"), said
+        if what == "nothing":
+            assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, epochs + 1)]
+        else:
+            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in said
+    logs = [path.read_text() for path in (work / "s/.submitit").glob("*/*_log.out")]
+    stops = [text.count("Stopped and saved after step") for text in logs]
+    assert max(stops) >= 2
+    assert all(text.count("SLURM shall start job") == number for text, number in zip(logs, stops, strict=True))
+    assert_equal_weights(work / "s/3", work / "s/5")
+
+
+def test_a_job_array(cluster: Cluster, work: Path, tree: Path) -> None:
+    """Each task runs the job of its number, all in one folder; one is signalled, and goes on where it was."""
+    words = options(tree, "-m", "seed=0,1,2", "trainer.max_epochs=4", *probe(work / "seen", slow_s=0.2))
+    words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
+    sbatch = ("--array=0-2", "--nodes=1", "--gpus-per-node=0", "--cpus-per-task=2")
+    env = {"DEVICES": "2", "PYTHONPATH": PROBES}
+    job = cluster.submit(*sbatch, ROOT / "scripts/train.sbatch", *words, cwd=work, env=env)
+    cluster.until(lambda: (work / "seen1/seen0.jsonl").exists())
+    cluster.run(["scancel", "--signal=USR2", f"{job}_1"])
+    for number in range(3):
+        assert cluster.end(f"{job}_{number}")["JobState"] == "COMPLETED"
+    sweep_dir = work / "runs/imagefolder_mobilenet_v3_small" / f"slurm_{job}"
+    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "2", "sweep.yaml"]
+    assert yaml.safe_load((sweep_dir / "sweep.yaml").read_text())["jobs"] == [["seed=0"], ["seed=1"], ["seed=2"]]
+    for number in range(3):
+        assert (summary(sweep_dir / str(number))["seed"], summary(sweep_dir / str(number))["world_size"]) == (number, 2)
+        epochs = seen(work / f"seen{number}")
+        assert {epoch: sorted(images) for epoch, images in epochs.items()} == {n: list(range(29)) for n in range(4)}
+    assert cluster.job(f"{job}_1")["Restarts"] == "1"
+
+
+def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
+    """Two steps at once; all are signalled, and go on when the script is started again, but for the finished one."""
+    words = options(tree, "trainer.max_epochs=1,5,6", *probe(work / "seen", slow_s=0.4))
+    words[-2] = f"+callbacks.probe.folder='{work}/seen${{trainer.max_epochs}}'"
+    sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4")
+    env = {"DEVICES_PER_NODE": "2", "PYTHONPATH": PROBES}
+    job = cluster.submit(*sbatch, ROOT / "scripts/sweep.sbatch", *words, cwd=work, env=env)
+    sweep_dir = work / "runs/imagefolder_mobilenet_v3_small" / f"slurm_{job}"
+    cluster.until(lambda: (sweep_dir / "0/summary.json").exists() and (sweep_dir / "2/metrics.csv").exists())
+    finished = (sweep_dir / "0/summary.json").stat().st_mtime_ns
+    cluster.run(["scancel", "--signal=USR2", "--batch", job])
+    fields = cluster.end(job)
+    log = (work / f"slurm-{job}.log").read_text()
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log
+    assert log.rstrip().endswith("0 jobs failed")
+    assert (sweep_dir / "0/summary.json").stat().st_mtime_ns == finished
+    for number, epochs in enumerate((1, 5, 6)):
+        assert summary(sweep_dir / str(number))["epochs"] == epochs
+        images = seen(work / f"seen{epochs}")
+        assert {epoch: sorted(each) for epoch, each in images.items()} == {n: list(range(29)) for n in range(epochs)}
