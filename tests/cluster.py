@@ -186,6 +186,15 @@ class Cluster:
         for job in [job for job, since in self._waiting.items() if now - since > 4]:
             self.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
 
+    def time_out(self, job: str) -> None:
+        """One or two minutes are left to the running job, so that --signal=USR2@120 comes when SLURM next looks at its
+        time limit, which it does every half minute. Returns when the job waits for its next turn, with more time."""
+        fields = self.job(job)
+        hours, minutes, _ = map(int, fields["RunTime"].split(":"))
+        self.run(["scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}"])
+        self.until(lambda: self.job(job)["Restarts"] != fields["Restarts"], 120)
+        self.run(["scontrol", "update", f"JobId={job}", "TimeLimit=60"])
+
     def until(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
         limit = time.monotonic() + timeout_s
         while not condition():

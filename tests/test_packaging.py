@@ -32,7 +32,7 @@ def test_core_dependencies():
         "matplotlib>=3.9",
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
-    assert "optional-dependencies" not in PYPROJECT["project"]
+    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"slurm", "tune"}
 
 
 def test_the_tools_come_with_uv_run():

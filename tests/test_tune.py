@@ -91,7 +91,8 @@ def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -
     assert {path.name for path in (study / "figures").iterdir()} == {
         "history.png", "importances.png", "slices.png", "parallel.png", "epochs.png"
     }  # fmt: skip
-    lines = [line for line in out.splitlines() if not line.startswith((" ", "Study folder", "Figures"))]
+    assert (study / "report.html").stat().st_size > 10_000
+    lines = [line for line in out.splitlines() if not line.startswith((" ", "Study folder", "Figures", "Leaderboard"))]
     assert all(len(line) <= 80 for line in lines)
     # a new study with the same seed draws the same, also where it is stopped on its way
     other = start("tune.num_trials=12", "tune.pruner=none", "seed=3", folder="other")

@@ -7,6 +7,7 @@ with tune.resume.
 import os
 import shutil
 import signal
+import subprocess
 import sys
 
 from imagenet_ddp import check, session
@@ -20,6 +21,8 @@ from imagenet_ddp.tuning.board import percent, say
 from imagenet_ddp.tuning.loop import Loop
 from imagenet_ddp.tuning.space import written
 from imagenet_ddp.tuning.study import Study
+
+REPORT_S = 300.0
 
 
 def main() -> None:
@@ -69,9 +72,20 @@ def _end(plan: Plan, study: Study) -> int:
     for text in left_out:
         say(text)
     say(f"Figures: {os.path.relpath(plan.folder)}/figures/ with {', '.join(path.name for path in drawn)}")
+    if _report(plan):
+        say(f"Leaderboard of all trials, with their curves: {os.path.relpath(plan.folder)}/report.html")
     say(f"Best: trial {best.number}, val top-1 {percent(best.top1)}. Train longer with its options:")
     print(f"  {line}", flush=True)
     return 0
+
+
+def _report(plan: Plan) -> bool:
+    """In a process of its own: it draws for seconds, and a study is not worth less where it cannot."""
+    command = [sys.executable, "-m", "imagenet_ddp.report", str(plan.folder), f"out={plan.folder}"]
+    try:
+        return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=REPORT_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _start_again(plan: Plan) -> None:
