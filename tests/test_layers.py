@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
-GROUND = {"", "schema", "targets", "trainer_keys"}  # "": the package itself, which holds the version
+GROUND = {"", "cores", "schema", "targets", "trainer_keys"}  # "": the package itself, which holds the version
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
@@ -42,6 +42,7 @@ COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune"}
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
 EARLY = [
+    "cores",
     "schema",
     "trainer_keys",
     "keys",

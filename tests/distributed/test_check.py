@@ -38,7 +38,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
     """Two cores, no GPU."""
     monkeypatch.setattr(check, "GPU_PATHS", ())
     monkeypatch.setattr(check.sys, "platform", "linux")
-    monkeypatch.setattr(check.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(check, "num_cores", lambda: 2)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from imagenet_ddp.cores import cores_per_process
 from imagenet_ddp.data.sampler import BatchSampler, Key, hash_seed
 from imagenet_ddp.data.sources import Images
 
@@ -121,8 +122,7 @@ def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) ->
     """(loader processes per rank, the reason): a number is taken as it is."""
     if asked != "auto":
         return int(asked), "as set"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    per_rank = cores // local_world_size
+    per_rank = cores_per_process(local_world_size)
     if on_cpu:
         # the step takes all cores, and ten times as long as decoding: a worker would only take turns with it
         return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {per_rank} cores per process"

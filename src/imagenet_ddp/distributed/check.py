@@ -1,12 +1,12 @@
 """Mistakes in who takes part: devices, nodes, launcher, meeting place. Before torch is imported: GPUs are not asked."""
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.cores import num_cores
 from imagenet_ddp.distributed import ddp_answers, interfaces, nccl, pointer, slurm, split
 from imagenet_ddp.distributed.asked import num_devices
 from imagenet_ddp.distributed.cards import cards
@@ -143,7 +143,9 @@ def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
         return found
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
         count, from_where = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
+    if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm.read_step(environ):
+        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task's are only a part of them
     if count is not None and count > PROCESSES_PER_CORE * cores:
         found.append(
             f"trainer.devices is expected to be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from imagenet_ddp.cores import cores_per_process
 from imagenet_ddp.schema import ConfigError
 
 
@@ -114,5 +115,4 @@ def choose_num_threads(asked: int | str, local_world_size: int) -> int:
     alone would say 1, a plain start all cores."""
     if asked != "auto":
         return int(asked)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // local_world_size)
+    return cores_per_process(local_world_size)

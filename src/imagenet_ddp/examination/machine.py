@@ -1,6 +1,5 @@
 """Doctor's checks of what this machine is: software, devices, cores, shared memory, open files."""
 
-import os
 import platform
 import resource
 import shutil
@@ -8,6 +7,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+from imagenet_ddp.cores import cores_per_process, num_cores
 from imagenet_ddp.distributed import cards as gpu
 from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_number, said_processes
 from imagenet_ddp.schema import conf_dir
@@ -110,10 +110,11 @@ def _unseen(present: list[gpu.Card]) -> str:
 def _cores(machine: Machine) -> list[Check]:
     from imagenet_ddp.distributed.devices import choose_num_threads
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    local = machine.num_local
+    cores = max(num_cores(), cores_per_process(local) * local)  # a task of SLURM sees only its own
     quota = _cpu_quota()
     usable = min(cores, quota or cores)
-    local, workers = machine.num_local, machine.num_workers
+    workers = machine.num_workers
     threads = choose_num_threads(machine.config["cluster"]["num_threads"], local)
     container = f", of which a container may use {quota:g}" if quota and quota < cores else ""
     each = f"{said_number(threads, 'thread')} and {said_number(workers, 'loader worker')} each"
