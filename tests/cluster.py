@@ -8,6 +8,7 @@ address in SLURM's book. Ports are free ones; nothing of an installed SLURM is r
 """
 
 import contextlib
+import ctypes
 import os
 import pwd
 import re
@@ -75,6 +76,11 @@ def requirement() -> str | None:
     return None
 
 
+def _end_with_parent() -> None:
+    """Tests that are killed leave no daemons behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 class Cluster:
     def __init__(self) -> None:
         # short, because a socket's path has at most 107 letters; and munged refuses folders that others may write in
@@ -137,7 +143,7 @@ class Cluster:
         with (self.folder / f"{command[0]}{len(self._daemons)}.out").open("wb") as output:
             daemon = subprocess.Popen(
                 [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                env=self.environ, user=user, start_new_session=True,
+                env=self.environ, user=user, start_new_session=True, preexec_fn=_end_with_parent,
             )  # fmt: skip
         self._daemons.append(daemon)
 
@@ -168,7 +174,7 @@ class Cluster:
         shown = self.run(["scontrol", "show", "job", "--oneliner", job]).stdout.splitlines()[0]
         return dict(re.findall(r"(\S+?)=(\S*)", shown))
 
-    def end(self, job: str, timeout_s: float = 240) -> dict[str, str]:
+    def end(self, job: str, timeout_s: float = 400) -> dict[str, str]:
         """The fields of a job once it is at rest. One that was requeued is not made to wait for its next turn."""
         limit = time.monotonic() + timeout_s
         while (fields := self.job(job))["JobState"] not in AT_REST:
@@ -192,10 +198,10 @@ class Cluster:
         fields = self.job(job)
         hours, minutes, _ = map(int, fields["RunTime"].split(":"))
         self.run(["scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}"])
-        self.until(lambda: self.job(job)["Restarts"] != fields["Restarts"], 120)
+        self.until(lambda: self.job(job)["Restarts"] != fields["Restarts"], 180)
         self.run(["scontrol", "update", f"JobId={job}", "TimeLimit=60"])
 
-    def until(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = 180) -> None:
         limit = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < limit, f"waited {timeout_s} s in vain\n{self.logs()}"

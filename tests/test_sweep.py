@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL, Run
 from test_train import PROBES, probe, seen, start, summary, wait_for
 
@@ -63,3 +64,58 @@ def test_no_further_job_starts_after_a_signal(tree: Path, tmp_path: Path) -> Non
     assert "Traceback" not in err
     pids = [json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Finished jobs are left out, one that was broken off goes on from its checkpoint, one that had none begins."""
+    options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=2", "hydra.sweep.dir=s"]
+    options += [*probe(tmp_path / "seen", step=10), "+callbacks.probe.what=nothing,crash,nothing"]
+    broken = run("train", "-m", *options, PYTHONPATH=PROBES)
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "1 of 3 jobs failed" in broken.stderr
+    assert "Go on with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
+    stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
+    again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps
+    assert summary(tmp_path / "s/1")["epochs"] == 2
+    assert "Started again: going on from" in again.stdout
+
+
+LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")
+
+
+def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
+    result = run("train", *LISTED, "sweep.job=list")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "0 seed=0 optim.lr=0.1", "1 seed=0 optim.lr=0.2", "2 seed=1 optim.lr=0.1", "3 seed=1 optim.lr=0.2"
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, but is 4"),
+        (LISTED, {"SLURM_ARRAY_TASK_ID": "7"}, "SLURM_ARRAY_TASK_ID is expected to be one of the 4 jobs of this sweep"),
+        ((*LISTED, "sweep.job=1"), {}, "in which folder are the others? HINT: hydra.sweep.dir=FOLDER"),
+        (("sweep.job=1",), {}, "sweep.job=1 is one of the jobs of -m, but -m is not set. HINT: add -m."),
+        ((*LISTED, "sweep.job=first"), {}, "sweep.job is expected to be "),
+        (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone is expected to be the folder of a sweep, but gone/sweep"),
+        (("-m", "sweep.resume=s", "seed=3"), {}, "is expected to list the 2 jobs of this sweep, but has 4 others"),
+        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, but has 4 others"),
+    ],
+)
+def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], said: str) -> None:
+    if any(option.endswith("=s") for option in options):
+        stored = {"command": "", "options": list(LISTED[1:]), "flags": []}
+        jobs = [[f"seed={seed}", f"optim.lr={lr}"] for seed in (0, 1) for lr in (0.1, 0.2)]
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({**stored, "jobs": jobs}))
+    result = run("train", *options, **environ)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "s/0").exists()

@@ -80,6 +80,7 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     assert {epoch: sorted(images) for epoch, images in epochs.items()} == {0: list(range(29)), 1: list(range(29))}
     assert epochs[0] != epochs[1], "each epoch has an order of its own"
     assert result.stdout.rstrip().endswith("11 of 11 validation images, each once.")
+    assert "Warning" not in result.stdout + result.stderr
     found = summary(tmp_path / "r")
     assert (found["world_size"], found["num_train_images"], found["num_val_images"]) == (ranks, 29, 11)
     assert found["global_batch_size"] == 4 * ranks

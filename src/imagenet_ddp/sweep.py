@@ -8,7 +8,6 @@ starts a job anew finds what is there: finished, or a checkpoint to go on from, 
 import json
 import math
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +26,8 @@ from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.schema import ConfigError
 
 FILE = "sweep.yaml"
+MULTIRUN = ("-m", "--multirun")
+NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 
 
 def resumed(argv: list[str]) -> list[str]:
@@ -38,15 +39,27 @@ def resumed(argv: list[str]) -> list[str]:
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
         options = [str(option) for option in stored["options"]]
+        flags = [str(flag) for flag in stored["flags"]]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} is expected to be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
             "HINT: the folder that the sweep has named in its last line."
         ) from error
-    typed = [word for word in argv if word not in words]
-    flags = [word for word in typed if word in ("-m", "--multirun")] or ["-m"]
-    rest = [word for word in typed if word not in flags]
-    return session.in_folder([*options, *rest, words[-1], *flags], "hydra.sweep.dir", sweep_dir)
+    typed = [word for word in argv if word not in words and word not in MULTIRUN]
+    keys = {_key(word) for word in typed}
+    options = [option for option in options if _key(option) not in keys]
+    argv = session.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
+    return session.in_folder(argv, "hydra.sweep.dir", sweep_dir)
+
+
+def _key(option: str) -> str:
+    return option.partition("=")[0].lstrip("+~")
+
+
+def _flags(request: check.Request) -> list[str]:
+    """Hydra's own options but for -m, such as --config-dir and its folder."""
+    words = list(request.typed)
+    return [word for word in request.argv if word not in MULTIRUN and not (word in words and not words.remove(word))]
 
 
 def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
@@ -83,10 +96,9 @@ def only(request: check.Request, number: int, environ: Mapping[str, str]) -> che
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
     write(request, sweep_dir)
-    flags = [word for word in request.argv if word not in request.typed and word not in ("-m", "--multirun")]
     options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
     job = _job(request, number, options, request.configs[number], sweep_dir / str(number))
-    return replace(job, argv=[*job.typed, *flags])
+    return replace(job, argv=[*job.typed, *_flags(request)])
 
 
 def _job(request: check.Request, number: int, options: list[str], config: DictConfig, run_dir: Path) -> check.Request:
@@ -101,14 +113,28 @@ def _job(request: check.Request, number: int, options: list[str], config: DictCo
 
 
 def write(request: check.Request, sweep_dir: Path) -> None:
-    """What the sweep's jobs are, for sweep.resume and for reports; the first one's word stays."""
+    """What the sweep's jobs are, for sweep.resume and for reports. The first one's word stays, and another sweep may
+    not use the folder: its jobs have the same numbers."""
     path = sweep_dir / FILE
+    common = set.intersection(*map(set, request.jobs))
+    jobs = [[word for word in words if word not in common] for words in request.jobs]
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] if path.exists() else jobs
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        found = None
+    if found != jobs:
+        what = f"{len(found)} others" if isinstance(found, list) else "cannot be read"
+        raise ConfigError(
+            f"{path} is expected to list the {len(jobs)} jobs of this sweep, but {'has ' * isinstance(found, list)}"
+            f"{what}. HINT: another folder for another sweep; beside sweep.resume, only options that are not swept."
+        )
     if path.exists():
         return
     content = {
         "command": session.command(request.verb, sys.argv[1:]),
-        "options": [word for word in request.typed if word.partition("=")[0] not in ("hydra.sweep.dir", "sweep.job")],
-        "jobs": [shlex.split(names) for names in request.names],
+        "options": [word for word in request.typed if _key(word) not in NOT_STORED],
+        "flags": _flags(request),
+        "jobs": jobs,
     }
     try:
         sweep_dir.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path)
         environ = {**cluster.environ, "PYTHONPATH": PROBES}
         process = subprocess.Popen(command, cwd=work, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         most = turns = done = 0
-        slow, limit = work / "s/3/metrics.csv", time.monotonic() + 300
+        slow, limit = work / "s/3/metrics.csv", time.monotonic() + 500
         while process.poll() is None:
             most = max(most, cluster.run(["squeue", "-h", "-t", "RUNNING"], check=False).stdout.count("\n"))
             cluster.hasten()

@@ -15,6 +15,7 @@ HARMLESS = (
     "sync_dist=True",  # what is logged is already the sum over all ranks
     "Checkpoint directory",  # a resumed run goes on in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
+    "The `srun` command is available",  # whether srun is needed has been looked at: distributed/tasks.py
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
