@@ -36,8 +36,9 @@ ASSEMBLY = {
     "sweep": {"check", "session"},
     "reporting": {"keys"},
     "tuning": {"check", "compose", "keys", "session"},
+    "submitting": {"check", "sweep"},
 }
-COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune"}
+COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune", "submit"}
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
@@ -60,7 +61,7 @@ EARLY = [
 ]
 EARLY += [
     f"{room}.{path.stem}"
-    for room in ("reporting", "tuning")
+    for room in ("reporting", "submitting", "tuning")
     for path in sorted((PACKAGE / room).glob("*.py"))
     if path.stem != "__init__"
 ]

@@ -58,8 +58,9 @@ class Request:
     again: bool = False  # a job of a sweep that goes on in its folder, where it has one
 
 
-def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Request:
-    """argv: without the program's name. Raises ConfigError with every mistake."""
+def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, compose_only: bool = False) -> Request:
+    """argv: without the program's name. compose_only: of what the options say together, nothing is looked at, for a
+    job elsewhere. Raises ConfigError with every mistake."""
     schema.register(verb)  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
@@ -80,13 +81,13 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> 
     for number, job in enumerate(jobs):
         config, mistakes = composer.compose(job)
         configs.append(config)
-        if not only_shown:
+        if not (only_shown or compose_only):
             bare = _without_hydra(config)
             partial = verb != "train" or bare.get("resume") not in (None, "auto")
-            job = bare.get("sweep", {}).get("job", "auto")
-            if isinstance(job, int) and not multirun:
-                mistakes.append(f"sweep.job={job} is one of the jobs of -m, but -m is not set. HINT: add -m.")
-            alone = isinstance(job, int) or (job == "auto" and "SLURM_ARRAY_TASK_ID" in environ)
+            only = bare.get("sweep", {}).get("job", "auto")
+            if isinstance(only, int) and not multirun:
+                mistakes.append(f"sweep.job={only} is one of the jobs of -m, but -m is not set. HINT: add -m.")
+            alone = isinstance(only, int) or (only == "auto" and "SLURM_ARRAY_TASK_ID" in environ)
             several = multirun and not alone
             mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial)
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
