@@ -83,6 +83,10 @@ def test_a_sweep_goes_on(run: Run, tree: Path, tmp_path: Path) -> None:
     assert "Started again: going on from" in again.stdout
 
 
+def array(task: str) -> dict[str, str]:
+    return {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task}
+
+
 LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")
 
 
@@ -99,9 +103,15 @@ def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
     ("options", "environ", "said"),
     [
         ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, but is 4"),
-        (LISTED, {"SLURM_ARRAY_TASK_ID": "7"}, "SLURM_ARRAY_TASK_ID is expected to be one of the 4 jobs of this sweep"),
+        (LISTED, array("7"), "SLURM_ARRAY_TASK_ID is expected to be one of the 4 jobs of this sweep"),
+        (LISTED, array("abc"), "0 to 3, but is abc. HINT: #SBATCH --array=0-3."),
+        (LISTED, array("-1"), "0 to 3, but is -1. HINT: #SBATCH --array=0-3."),
+        (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job has several values, but chooses one"),
+        (("sweep.job=list",), {}, "sweep.job=list is about the jobs of -m, but -m is not set. HINT: add -m."),
+        (("+sweep.resume=gone",), {}, "sweep.resume=gone is expected to be the folder of a sweep"),
+        (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "HINT: leave hydra.sweep.dir out."),
         ((*LISTED, "sweep.job=1"), {}, "in which folder are the others? HINT: hydra.sweep.dir=FOLDER"),
-        (("sweep.job=1",), {}, "sweep.job=1 is one of the jobs of -m, but -m is not set. HINT: add -m."),
+        (("sweep.job=1",), {}, "sweep.job=1 is about the jobs of -m, but -m is not set. HINT: add -m."),
         ((*LISTED, "sweep.job=first"), {}, "sweep.job is expected to be "),
         (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone is expected to be the folder of a sweep, but gone/sweep"),
         (("-m", "sweep.resume=s", "seed=3"), {}, "is expected to list the 2 jobs of this sweep, but has 4 others"),

@@ -28,6 +28,7 @@ from imagenet_ddp import schema, trainer_keys
 from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.distributed import slurm
 from imagenet_ddp.keys import closest, known_keys, unknown
 from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.run import check as run_check
@@ -85,9 +86,9 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
             bare = _without_hydra(config)
             partial = verb != "train" or bare.get("resume") not in (None, "auto")
             only = bare.get("sweep", {}).get("job", "auto")
-            if isinstance(only, int) and not multirun:
-                mistakes.append(f"sweep.job={only} is one of the jobs of -m, but -m is not set. HINT: add -m.")
-            alone = isinstance(only, int) or (only == "auto" and "SLURM_ARRAY_TASK_ID" in environ)
+            if only != "auto" and not multirun:
+                mistakes.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. HINT: add -m.")
+            alone = isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
             several = multirun and not alone
             mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial)
             mistakes += _run_dir(config, multirun) if verb != "predict" else []

@@ -81,7 +81,7 @@ def _resume(request: check.Request, environ: Mapping[str, str], rendezvous: Rend
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
     found = None
     if _again(request, environ):
-        own = typed_dir or (folder.newest(wanted.with_name(run_key)) if run_key else None)
+        own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         found = folder.find_own(own) if own else None
     if found is None:
         if not config.resume:
@@ -198,7 +198,7 @@ def new_folder(
     if run_key is None:
         return folder.make_new(wanted)
     # the same name when the launcher starts the job again, whatever the time
-    return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ))
+    return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ), options=request.typed)
 
 
 # Whose code may run is the word of the person who types, never of a file from elsewhere.

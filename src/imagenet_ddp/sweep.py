@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -26,20 +27,26 @@ from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.schema import ConfigError
 
 FILE = "sweep.yaml"
+FAILED = ".failed"  # in a job's folder, which may be all that comes back from another machine
 MULTIRUN = ("-m", "--multirun")
+PRINTING = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc"}
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 
 
 def resumed(argv: list[str]) -> list[str]:
     """argv, where sweep.resume=DIR stands in it with the options that sweep began with before those that are typed."""
-    words = [word for word in argv if word.partition("=")[0] == "sweep.resume" and not word.endswith("=null")]
-    if not words:
+    words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
+    if not words or PRINTING & set(argv):
         return argv
-    sweep_dir = Path(words[-1].partition("=")[2].strip("'\""))
+    sweep_dir = Path(words[-1].partition("=")[2].strip("'\"")).expanduser()
+    if any(_key(word) == "hydra.sweep.dir" for word in argv):
+        raise ConfigError(
+            f"sweep.resume={sweep_dir} says in which folder the sweep goes on, and so does hydra.sweep.dir. "
+            "HINT: leave hydra.sweep.dir out."
+        )
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
-        options = [str(option) for option in stored["options"]]
-        flags = [str(flag) for flag in stored["flags"]]
+        options, flags = _words(stored["options"]), _words(stored["flags"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} is expected to be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
@@ -50,6 +57,12 @@ def resumed(argv: list[str]) -> list[str]:
     options = [option for option in options if _key(option) not in keys]
     argv = session.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
     return session.in_folder(argv, "hydra.sweep.dir", sweep_dir)
+
+
+def _words(found: Any) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise TypeError
+    return found
 
 
 def _key(option: str) -> str:
@@ -66,21 +79,27 @@ def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
     """The number of the one job this process starts; None: all. Raises ConfigError, and leaves where the jobs were
     only to be listed."""
     chosen, count = request.configs[0].sweep.job, len(request.configs)
+    if any(config.sweep.job != chosen for config in request.configs):
+        raise ConfigError("sweep.job has several values, but chooses one job. HINT: one command for each.")
     if chosen == "list":
         for number, names in enumerate(request.names):
             print(number, names)
         sys.exit(0)
-    in_array = "SLURM_ARRAY_TASK_ID" in environ
-    if chosen == "all" or (chosen == "auto" and not in_array):
+    task = slurm.array_task(environ)
+    if chosen == "all" or (chosen == "auto" and task is None):
         return None
-    number = int(environ["SLURM_ARRAY_TASK_ID"] if chosen == "auto" else chosen)
-    if number >= count:
-        where = "SLURM_ARRAY_TASK_ID" if chosen == "auto" else "sweep.job"
+    text = str(task if chosen == "auto" else chosen)
+    if not text.isdecimal() or int(text) >= count:
+        where, hint = "sweep.job", f"sweep.job={count - 1}"
+        if chosen == "auto":
+            where, hint = "SLURM_ARRAY_TASK_ID", f"#SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
         raise ConfigError(
-            f"{where} is expected to be one of the {count} jobs of this sweep, 0 to {count - 1}, but is {number}. "
-            f"HINT: {'#SBATCH --array' if in_array else 'sweep.job'}=0{f'-{count - 1}' if count > 1 else ''}."
+            f"{where} is expected to be one of the {count} jobs of this sweep, 0 to {count - 1}, but is {text}. "
+            f"HINT: {hint}."
         )
-    return number
+    print(f"Job {text} of {count} ({'SLURM_ARRAY_TASK_ID' if chosen == 'auto' else 'sweep.job'}): "
+          f"{request.names[int(text)]}", flush=True)  # fmt: skip
+    return int(text)
 
 
 def only(request: check.Request, number: int, environ: Mapping[str, str]) -> check.Request:
@@ -175,6 +194,8 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
         print(f"Job {number}: {names[number] if number < len(names) else hydra.job.override_dirname}", flush=True)
         # as Hydra composed it: other sweepers than its own choose their values only now
         job = _job(request, number, list(hydra.overrides.task), config, sweep_dir / str(number))
+        mark = sweep_dir / str(number) / FAILED
+        mark.unlink(missing_ok=True)
         try:
             return start(job)
         except ConfigError as error:
@@ -184,11 +205,16 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
             if error.exit_code > 128 and (own_launcher or error.starts_again):
                 raise SystemExit(error.exit_code) from None  # stopped: no further job
             codes[number] = error.exit_code
+        if mark.parent.is_dir():
+            mark.touch()
         return math.nan
 
     result = session.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     names = names or [""] * _count(sweep_dir)
-    failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
+    # an earlier end of a job that goes on says nothing of this one
+    bad = lambda number: number in codes or (sweep_dir / str(number) / FAILED).exists()  # noqa: E731
+    done = lambda number: folder.finished_epochs(sweep_dir / str(number)) is not None  # noqa: E731
+    failed = [number for number in range(len(names)) if bad(number) or not done(number)]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
         for number in failed:
@@ -212,7 +238,7 @@ def _folder(request: check.Request) -> Path:
     if session.typed_value(request, "hydra.sweep.dir"):
         return wanted if restarted(os.environ) else folder.make_given(wanted)
     if key := slurm.sweep_key(os.environ):
-        return folder.make_new(wanted.with_name(key), again=restarted(os.environ))
+        return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)
     return folder.make_new(wanted)
 
 

@@ -75,8 +75,8 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         world.leave()
         return result
     except ConfigError as error:
-        if place.world_size == 1:
-            raise
+        if place.world_size == 1 and own_place(os.environ) is None:
+            raise  # the command that was typed says it
         _refuse(error, world)
     except Stopped as stop:
         world.leave()
@@ -108,7 +108,8 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
         world.lifeline.fail(" ".join(error.mistakes), refused=True)
     if own or place.local_rank == 0:
         for mistake in error.mistakes:
-            print(f"rank {place.rank}: {mistake}" if own else mistake, file=sys.stderr, flush=True)
+            named = own and place.world_size > 1
+            print(f"rank {place.rank}: {mistake}" if named else mistake, file=sys.stderr, flush=True)
     if place.rank == 0 and not place.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
     _end_at_once(2)

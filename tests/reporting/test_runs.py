@@ -83,7 +83,12 @@ def test_states(tmp_path: Path):
         ("summary.json", None, None),
         ("summary.json", b'{"best/val', "summary.json is no valid JSON"),
         ("summary.json", b"[1]", "summary.json holds no results"),
-        ("summary.json", b'{"best/val/top1": "x", "epochs": null, "finished": 1, "num_devices": NaN}', None),
+        (
+            "summary.json",
+            b'{"best/val/top1": "x", "epochs": null, "finished": 1, "num_devices": NaN}',
+            "summary.json has best/val/top1 x, which is no fraction",
+        ),
+        ("summary.json", b'{"best/val/top1": 7}', "summary.json has best/val/top1 7, which is no fraction"),
     ],
 )
 def test_a_broken_file_is_named_and_the_rest_read(name: str, content: bytes | None, said: str | None, tmp_path: Path):

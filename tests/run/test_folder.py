@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_ddp.distributed.launch import WorkersFailedError
+from imagenet_ddp.run import folder
 from imagenet_ddp.run.folder import find_resume, is_locked, lock, make_given, make_new, remove_refused
 from imagenet_ddp.schema import ConfigError
 
@@ -104,3 +105,19 @@ def test_a_path(tmp_path: Path) -> None:
         assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
     with pytest.raises(ConfigError, match="is no file"):
         find_resume(str(tmp_path), None, tmp_path)
+
+
+def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
+    """A batch script of three commands, which SLURM starts again."""
+    wanted, runs = tmp_path / "slurm_4", (["optim.lr=0.1"], ["optim.lr=0.2"], ["optim.lr=0.2"])
+    made = [folder.make_new(wanted, options=options) for options in runs]
+    assert [path.name for path in made] == ["slurm_4", "slurm_4-1", "slurm_4-2"]
+    (made[1] / "later").touch()
+    assert folder.make_new(wanted, again=True, options=runs[0]) == made[0]
+    assert folder.make_new(wanted, again=True, options=runs[1]) in made[1:]
+    assert folder.made_for(wanted, ["optim.lr=0.3"]) is None
+    (made[0] / folder.MADE_FOR).write_text("{")
+    assert folder.made_for(wanted, runs[0]) is None
+    for path in made:
+        folder.remove_refused(path, ConfigError(""))
+    assert not made[0].exists() and made[1].exists()

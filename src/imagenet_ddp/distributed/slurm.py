@@ -92,10 +92,15 @@ def sweep_key(environ: Mapping[str, str]) -> str | None:
     return f"slurm_{job}" if job is not None else None
 
 
+def array_task(environ: Mapping[str, str]) -> str | None:
+    """Its number in the job array; None outside of one."""
+    return environ["SLURM_ARRAY_TASK_ID"] if array_name(environ) else None
+
+
 def array_name(environ: Mapping[str, str]) -> str | None:
     """ARRAY_TASK, as SLURM's commands name a task of a job array; None outside of one."""
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
-    return "_".join(environ[name] for name in names) if all(name in environ for name in names) else None
+    return "_".join(environ[name] for name in names) if all(environ.get(name) for name in names) else None
 
 
 def expand_hosts(text: str) -> list[str]:

@@ -51,8 +51,8 @@ def collect(folders: Sequence[Path]) -> Collection:
 def notes(runs: Sequence[Run], found: Differences) -> list[str]:
     """What a reader of the table must know."""
     said = ["top-5 and val loss are those of the best epoch; images/s is the median over the epochs after the first."]
-    classes = {run.summary.get("num_classes") for run in runs}
-    if few := sorted(num for num in classes if isinstance(num, int) and 0 < num < 5):
+    classes = {num for run in runs if isinstance(num := run.summary.get("num_classes"), int)}
+    if few := sorted(num for num in classes if 0 < num < 5):
         said.append(f"Fewer than 5 classes: top-5 is top-{' or top-'.join(map(str, few))}.")
     if found.follow:
         said.append(f"Differ in step with the choice of their group, and are not shown: {_some(found.follow)}.")

@@ -1,6 +1,7 @@
 """The files of a run folder. What cannot be read, or not whole, is left out and said in `problems`."""
 
 import csv
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ def read_summary(folder: Path, problems: list[str]) -> dict[str, Any]:
         problems.append("summary.json is no valid JSON")
     else:
         if isinstance(content, dict):
+            for name in [name for name in content if name.endswith(("/top1", "/top5"))]:
+                value = content[name]
+                if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
+                    problems.append(f"summary.json has {name} {str(value)[:20]}, which is no fraction")
+                    del content[name]
             return content
         problems.append("summary.json holds no results")
     return {}
@@ -48,6 +54,8 @@ def read_summary(folder: Path, problems: list[str]) -> dict[str, Any]:
 def read_metrics(folder: Path, problems: list[str]) -> dict[str, np.ndarray]:
     path, whole = folder / "metrics.csv", True
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no plain file")
         table = read_table(path)
         with path.open("rb") as file:
             size = file.seek(0, 2)

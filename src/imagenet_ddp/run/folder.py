@@ -4,17 +4,19 @@ import fcntl
 import glob
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.schema import ConfigError
 
+MADE_FOR = ".made_for"  # the options of the run that a launcher may start again: a folder's owner
 
-def make_new(wanted: Path, *, again: bool = False) -> Path:
+
+def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
     """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
-    one. again: the job was started before, and its folder, the last one of these names, is taken."""
-    if again and (same := newest(wanted)):
+    one. again: the job was started before, and the folder that was made for these options is taken."""
+    if again and (same := made_for(wanted, options)):
         return same
     number = 0
     try:
@@ -26,14 +28,23 @@ def make_new(wanted: Path, *, again: bool = False) -> Path:
             except FileExistsError:
                 number += 1
             else:
+                if options is not None:
+                    (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
                 return folder
     except (OSError, ValueError) as error:
         raise _unusable(wanted, error) from error
 
 
-def newest(wanted: Path) -> Path | None:
-    """The last folder that make_new has made for this name."""
-    same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if path.is_dir()]
+def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
+    """The last folder that make_new has made for this name and these options: one job may hold several runs."""
+
+    def fits(path: Path) -> bool:
+        try:
+            return path.is_dir() and json.loads((path / MADE_FOR).read_text(encoding="utf-8")) == list(options or [])
+        except (OSError, ValueError):
+            return False
+
+    same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if fits(path)]
     return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
@@ -93,9 +104,10 @@ def remove_refused(folder: Path, error: Exception) -> None:
     code = getattr(error, "exit_code", 2)
     if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
         return
-    if {path.name for path in folder.iterdir()} <= {"logs", ".lock"}:
+    if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
         shutil.rmtree(folder / "logs", ignore_errors=True)
-        (folder / ".lock").unlink(missing_ok=True)
+        for name in (".lock", MADE_FOR):
+            (folder / name).unlink(missing_ok=True)
     here = Path.cwd()
     folder = folder.resolve()
     for path in (folder, *list(folder.parents)[:2]):

@@ -173,8 +173,16 @@ def _wanted(request: check.Request) -> Path | None:
 def _stored(folder: Path) -> dict[str, Any] | None:
     try:
         stored = yaml.safe_load((folder / STORED).read_text(encoding="utf-8"))
+        whole = isinstance(stored["options"], list) and isinstance(stored["space"], dict)
+        if not whole or not isinstance(stored["folder_of_command"], str):
+            raise TypeError
     except FileNotFoundError:
         return None  # tune.resume=auto with a folder that is still to be made
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{folder / STORED} is expected to say what the study is, but cannot be read as that. "
+            "HINT: a new study, without tune.resume."
+        ) from error
     if not Path(stored["folder_of_command"]).is_dir():
         raise ConfigError(
             f"the study was started in {stored['folder_of_command']}, which its paths are relative to, but that is no "
