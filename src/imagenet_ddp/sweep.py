@@ -23,7 +23,7 @@ from imagenet_ddp.distributed import slurm
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.run import folder
-from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.run.signals import Signals, leave_on_signal
 from imagenet_ddp.schema import ConfigError
 
 FILE = "sweep.yaml"
@@ -83,9 +83,11 @@ def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
         raise ConfigError("sweep.job has several values, but chooses one job. HINT: one command for each.")
     if chosen == "list":
         for number, names in enumerate(request.names):
-            print(number, names)
+            print(number, names or "no options")
         sys.exit(0)
     task = slurm.array_task(environ)
+    # of many ranks one says it
+    say = print if environ.get("SLURM_PROCID", "0") == "0" else lambda *_, **__: None
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
     text = str(task if chosen == "auto" else chosen)
@@ -97,8 +99,8 @@ def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
             f"{where} is expected to be one of the {count} jobs of this sweep, 0 to {count - 1}, but is {text}. "
             f"HINT: {hint}."
         )
-    print(f"Job {text} of {count} ({'SLURM_ARRAY_TASK_ID' if chosen == 'auto' else 'sweep.job'}): "
-          f"{request.names[int(text)]}", flush=True)  # fmt: skip
+    where = "SLURM_ARRAY_TASK_ID" if chosen == "auto" else "sweep.job"
+    say(f"Job {text} of {count} ({where}): {request.names[int(text)] or 'no options'}", flush=True)
     return int(text)
 
 
@@ -180,6 +182,9 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
 
         for config in request.configs:
             devices.local_devices(config.trainer)
+    else:
+        print(f"Sweep folder: {sweep_dir} (of the jobs' launcher: .submitit/)", flush=True)
+        leave_on_signal("The jobs go on without this command. HINT: squeue --me, scancel.")
     codes: dict[int, int] = {}
     # another sweeper than Hydra's own chooses its jobs as it goes
     names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []

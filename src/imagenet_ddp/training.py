@@ -1,5 +1,7 @@
 """A training run in one process, from the config to the last line of its log."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +55,13 @@ def run(
         record.write_config(run_dir, config)
     try:
         job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
-    except Stopped:
+    except Stopped as stop:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        program = command.partition(" -m ")[0]  # python, or uv run python
-        options = f"resume={job.saver.last_path}{_world_words(config, place)}"
-        log.say(f"Go on with: {program} -m imagenet_ddp.train {options}")
+        if stop.signal_number != signal.SIGUSR2 or "SLURM_JOB_ID" not in os.environ or not config["cluster"]["requeue"]:
+            program = command.partition(" -m ")[0]  # python, or uv run python
+            options = f"resume={job.saver.last_path}{_world_words(config, place)}"
+            log.say(f"Go on with: {program} -m imagenet_ddp.train {options}")
         raise
     finally:
         job.agreement.end()

@@ -187,6 +187,14 @@ def test_a_sweep_alone(environ: dict[str, str]):
     assert mistakes(config(trainer__devices=1), environ, multirun=True) == []
 
 
+def test_gpus_that_are_booked_but_not_there():
+    booked = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}
+    (text,) = mistakes(config(), booked)
+    assert text.startswith("this job has 8 GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none")
+    assert mistakes(config(trainer__accelerator="cpu"), booked) == []
+    assert mistakes(config(), {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "0"}) == []
+
+
 @pytest.mark.parametrize(
     ("environ", "refused"),
     [

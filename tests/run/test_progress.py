@@ -1,6 +1,7 @@
 """Times for people, bars within 80 columns, and nothing but lines where there is no terminal."""
 
 import io
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +94,13 @@ def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypa
 def test_figures_of_nothing() -> None:
     assert Figures.of([0.0, 0.0, 0.0, 0.0]) == Figures(0.0, 0.0, 0.0)
     assert Figures.of([6.0, 1.0, 2.0, 4.0]) == Figures(1.5, 0.25, 0.5)
+
+
+def test_the_time_left_counts_from_where_a_resumed_run_began(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0, io.StringIO())
+    progress = Progress(log, Meters(), 10, 100, 5)
+    log.close()
+    trainer: Any = SimpleNamespace(current_epoch=3, max_epochs=4)
+    progress._before = 3 + 28 / 75
+    progress._began = time.monotonic() - 10.0
+    assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left

@@ -47,6 +47,7 @@ def mistakes(
     broken = bool(found)
     found += _cpu(config, environ)
     found += _gpus_of_other_jobs(config["trainer"], environ)
+    found += _booked_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     found += ddp_answers.mistakes(config)
     found += split.mistakes(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
@@ -118,6 +119,17 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
     return [
         f"this job has {ours} of the node's {seen} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES does not say "
         "which, and the first ones may be another job's. HINT: srun without --gpu-bind."
+    ]
+
+
+def _booked_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """A CPU training in an allocation of GPUs is a mistake, unless it was asked for."""
+    booked = environ.get("SLURM_GPUS_ON_NODE", "0")
+    if trainer.get("accelerator") != "auto" or not booked.isdecimal() or int(booked) == 0 or not has_no_gpu(trainer):
+        return []
+    return [
+        f"this job has {booked} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
+        "HINT: another node (sbatch --exclude), or trainer.accelerator=cpu to do without."
     ]
 
 

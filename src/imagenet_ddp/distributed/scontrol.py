@@ -22,7 +22,8 @@ def start_again(environ: Mapping[str, str]) -> bool:
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"SLURM shall start job {job} again (scontrol requeue).", flush=True)
     if why := requeue(environ):
-        print(f"SLURM does not start job {job} again: {why}.", file=sys.stderr, flush=True)
+        hint = "HINT: the same command with resume=RUN_FOLDER goes on."
+        print(f"SLURM does not start job {job} again: {why}. {hint}", file=sys.stderr, flush=True)
     return why is None
 
 

@@ -10,6 +10,7 @@ from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
 
 HERE = "127.0.0.1"
+OWN_SCRIPTS = " In scripts/*.sbatch: --gpus-per-node={0}, or DEVICES={0} without GPUs."
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class _Tasks:
     variable: str  # that says num_tasks
     per_node_option: str  # of the command that started the tasks
     nodes_hint: str  # with {} for their number
+    more_hint: str  # with {} for the tasks of a node
     address: Address | None
     job_id: str | None = None
 
@@ -57,7 +59,7 @@ def slurm_step(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         environ,
         _Tasks(
             step.name, step.num_tasks, step.num_nodes, step.local_task, step.node, per_node, step.gpus_per_node,
-            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}",
+            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}", OWN_SCRIPTS,
             address, _job_id(step, environ),
         ),
     )  # fmt: skip
@@ -95,7 +97,7 @@ def openmpi(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         environ,
         _Tasks(
             "OpenMPI", size, num_nodes, local_rank, rank // local_size, local_size if even else None, None,
-            "OMPI_COMM_WORLD_SIZE", "--npernode", "hosts for {}", address,
+            "OMPI_COMM_WORLD_SIZE", "--npernode", "hosts for {}", "", address,
         ),
     )  # fmt: skip
 
@@ -143,7 +145,7 @@ def _place(asked: Asked, environ: Mapping[str, str], tasks: _Tasks) -> Rendezvou
             f"{tasks.source} started {tasks.num_tasks} tasks ({tasks.variable}), {tasks.per_node} on {where}, but "
             f"trainer.devices is {devices}: expected are {tasks.num_nodes * devices} "
             f"(one per device) or {tasks.num_nodes} (one per node). HINT: {tasks.per_node_option}={devices}, or "
-            f"trainer.devices={tasks.per_node}."
+            f"trainer.devices={tasks.per_node}.{tasks.more_hint.format(devices)}"
         )
     if wrong := _too_few_gpus(asked, environ, tasks, devices or 1 if by_node else tasks.per_node):
         raise ConfigError(wrong)

@@ -14,7 +14,7 @@ from imagenet_ddp.reporting.table import shortened
 from imagenet_ddp.trainer_keys import shown
 
 # Where the processes met and what was gone on from: they follow from how a run was started.
-NOT_OPTIONS = {"resume", "allow_targets"} | {
+NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
     f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
 }
 LABEL = 60  # letters that say all

@@ -20,16 +20,18 @@ class Progress(L.Callback):
         self._log_every, self._val_log_every = log_every, val_log_every
         self._top_k = top_k
         self._drawn = self._began = self._epoch_began = 0.0
-        self._epochs_before = 0
+        self._before: float | None = None  # epochs when this process began, of which one may have been a part
         self._shown = Figures(0.0, 0.0, 0.0)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._began, self._epochs_before = time.monotonic(), trainer.current_epoch
+        self._began = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
+        if self._before is None:
+            self._before = trainer.current_epoch + batch_idx / steps
         if step == 1 and self._log.is_terminal:
             self._shown = self._meters.current()[1]
         if self._log_every and (step % self._log_every == 0 or step == steps):
@@ -83,7 +85,7 @@ class Progress(L.Callback):
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
         """Of the whole run, from the mean speed so far, validation included."""
-        done = trainer.current_epoch - self._epochs_before + step / steps
+        done = trainer.current_epoch + step / steps - (self._before or 0.0)
         left = (trainer.max_epochs or 0) - trainer.current_epoch - step / steps
         if done <= 0 or left < 0:
             return "?"

@@ -4,6 +4,7 @@ first thing every process does, before imports that take seconds."""
 import atexit
 import os
 import signal
+import sys
 import time
 
 # SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
@@ -46,13 +47,20 @@ def deafen() -> None:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def exit_on_signal() -> None:
-    """For commands with nothing to save: leave with 128 + the signal's number, without a traceback."""
+def leave_on_signal(words: str = "") -> None:
+    """From now on leave with 128 + the signal's number, without a traceback; words are said before."""
 
     def leave(number: int, frame: object) -> None:
+        if words:
+            print(words, file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
 
     for number in STOP_SIGNALS:
         signal.signal(number, leave)
+
+
+def exit_on_signal() -> None:
+    """For commands with nothing to save."""
+    leave_on_signal()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])
