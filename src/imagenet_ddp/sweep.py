@@ -173,16 +173,15 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
         raise ConfigError(
             "resume= goes on with one run, but -m starts several. HINT: sweep.resume=FOLDER goes on with a sweep."
         )
-    sweep_dir = _folder(request).absolute()
-    write(request, sweep_dir)
-    launcher = str(request.hydra.launcher.get("_target_"))
-    own_launcher = launcher.endswith(".BasicLauncher")
+    own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     if own_launcher:
         from imagenet_ddp.distributed import devices
 
-        for config in request.configs:
+        for config in request.configs:  # of this machine; before there is a folder
             devices.local_devices(config.trainer)
-    else:
+    sweep_dir = _folder(request).absolute()
+    write(request, sweep_dir)
+    if not own_launcher:
         print(f"Sweep folder: {sweep_dir} (of the jobs' launcher: .submitit/)", flush=True)
         leave_on_signal("The jobs go on without this command. HINT: squeue --me, scancel.")
     codes: dict[int, int] = {}
@@ -196,7 +195,8 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
         number = hydra.job.num
         if signals.received:
             sys.exit(128 + signals.received)
-        print(f"Job {number}: {names[number] if number < len(names) else hydra.job.override_dirname}", flush=True)
+        what = names[number] if number < len(names) else hydra.job.override_dirname
+        print(f"Job {number}: {what or 'no options'}", flush=True)
         # as Hydra composed it: other sweepers than its own choose their values only now
         job = _job(request, number, list(hydra.overrides.task), config, sweep_dir / str(number))
         mark = sweep_dir / str(number) / FAILED
