@@ -5,7 +5,6 @@ Hydra's, as SLURM jobs; or one per command (sweep.job), as tasks of a job array 
 starts a job anew finds what is there: finished, or a checkpoint to go on from, or nothing.
 """
 
-import json
 import math
 import os
 import sys
@@ -86,21 +85,19 @@ def own_job(request: check.Request, environ: Mapping[str, str]) -> int | None:
             print(number, names or "no options")
         sys.exit(0)
     task = slurm.array_task(environ)
-    # of many ranks one says it
-    say = print if environ.get("SLURM_PROCID", "0") == "0" else lambda *_, **__: None
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
-    text = str(task if chosen == "auto" else chosen)
+    where, text, hint = "sweep.job", str(chosen), f"sweep.job={count - 1}"
+    if chosen == "auto":
+        where, text = "SLURM_ARRAY_TASK_ID", str(task)
+        hint = f"#SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
     if not text.isdecimal() or int(text) >= count:
-        where, hint = "sweep.job", f"sweep.job={count - 1}"
-        if chosen == "auto":
-            where, hint = "SLURM_ARRAY_TASK_ID", f"#SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
         raise ConfigError(
             f"{where} is expected to be one of the {count} jobs of this sweep, 0 to {count - 1}, but is {text}. "
             f"HINT: {hint}."
         )
-    where = "SLURM_ARRAY_TASK_ID" if chosen == "auto" else "sweep.job"
-    say(f"Job {text} of {count} ({where}): {request.names[int(text)] or 'no options'}", flush=True)
+    if environ.get("SLURM_PROCID", "0") == "0":  # of many ranks one says it
+        print(f"Job {text} of {count} ({where}): {request.names[int(text)] or 'no options'}", flush=True)
     return int(text)
 
 
@@ -245,11 +242,3 @@ def _folder(request: check.Request) -> Path:
     if key := slurm.sweep_key(os.environ):
         return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)
     return folder.make_new(wanted)
-
-
-def best(run_dir: Path) -> float | None:
-    """The highest val/top1 of a finished run, a fraction."""
-    try:
-        return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))["best/val/top1"]
-    except (OSError, ValueError, KeyError):
-        return None

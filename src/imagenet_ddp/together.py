@@ -2,7 +2,6 @@
 workers. Once per command."""
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -123,8 +122,8 @@ def run(
         done = True
         return result
     except WorkersFailedError as error:
-        asked = error.exit_code == 128 + signal.SIGUSR2 and (first is None or first.node_rank == 0)
-        if asked and "SLURM_JOB_ID" in os.environ and config["cluster"]["requeue"]:
+        here = first is None or first.node_rank == 0
+        if here and scontrol.is_due(error.exit_code - 128, config, os.environ):
             error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
         raise
     finally:

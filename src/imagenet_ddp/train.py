@@ -47,7 +47,7 @@ def _start(request: check.Request, *, own_processes: bool) -> float | None:
         print(*job.said, sep="\n")
         if met is not None:
             met.leave()
-        return sweep.best(job.run_dir)
+        return folder.summary(job.run_dir).get("best/val/top1")
     arguments = (job.config, str(job.run_dir), str(job.checkpoint) if job.checkpoint else None, list(job.said),
                  session.command("train", sys.argv[1:]))  # fmt: skip
 

@@ -1,7 +1,6 @@
 """A training run in one process, from the config to the last line of its log."""
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from imagenet_ddp import build
 from imagenet_ddp.announce import start_lines
 from imagenet_ddp.build import World
+from imagenet_ddp.distributed import scontrol
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, read
@@ -58,7 +58,7 @@ def run(
     except Stopped as stop:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        if stop.signal_number != signal.SIGUSR2 or "SLURM_JOB_ID" not in os.environ or not config["cluster"]["requeue"]:
+        if not scontrol.is_due(stop.signal_number, config, os.environ):
             program = command.partition(" -m ")[0]  # python, or uv run python
             options = f"resume={job.saver.last_path}{_world_words(config, place)}"
             log.say(f"Go on with: {program} -m imagenet_ddp.train {options}")

@@ -6,7 +6,6 @@ with tune.resume.
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -33,7 +32,7 @@ def main() -> None:
             session.with_hydra("tune", [written(token) for token in sys.argv[1:]], lambda config: None)
             return
         code = _tune(plan, signals)
-        if code == 128 + signal.SIGUSR2 and "SLURM_JOB_ID" in os.environ and plan.config.cluster.requeue:
+        if scontrol.is_due(code - 128, plan.config, os.environ):
             _start_again(plan)
         sys.exit(code)
     except ConfigError as error:

@@ -1,7 +1,6 @@
 """One process of a run, from its first line to its exit code: meet the others, do the job, say what went wrong."""
 
 import os
-import signal
 import sys
 import time
 import traceback
@@ -81,8 +80,8 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
     except Stopped as stop:
         world.leave()
         # a worker that launch.py has started leaves this to the command that was typed
-        asked = stop.signal_number == signal.SIGUSR2 and own_place(os.environ) is None
-        if asked and place.rank == 0 and "SLURM_JOB_ID" in os.environ and config["cluster"]["requeue"]:
+        here = own_place(os.environ) is None and place.rank == 0
+        if here and scontrol.is_due(stop.signal_number, config, os.environ):
             scontrol.start_again(os.environ)  # all ranks have saved; this ends the job, and with it this process
         sys.exit(128 + stop.signal_number)
     except Exception as error:

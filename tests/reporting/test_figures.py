@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import assert_no_text_is_cut
 from made_runs import make_run, write_metrics
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from imagenet_ddp.reporting.differences import differences, labels
 from imagenet_ddp.reporting.figures import COLORS, NUM_BRIGHT, REST, curves, speed
@@ -25,13 +25,7 @@ def found(folder: Path) -> list[Run]:
 
 def drawn(runs: list[Run]) -> Figure:
     figure = curves(runs, labels(runs, differences(runs)), "Runs of a_b^c $x$")
-    figure.draw_without_rendering()
-    width, height = figure.bbox.size
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        if text.get_visible() and text.get_text():
-            box = text.get_window_extent()
-            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, text
+    assert_no_text_is_cut(figure)
     return figure
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import assert_no_text_is_cut
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -39,16 +40,7 @@ def texts(figure: Figure) -> list[str]:
 @pytest.mark.parametrize("num_epochs", [1, 2, 8, 90, 300, 12345])
 def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "Wide " * 40)
-    figure.draw_without_rendering()
-    width, height = figure.bbox.size
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        if text.get_visible() and text.get_text():
-            box = text.get_window_extent()
-            assert box.x0 >= 0, text
-            assert box.y0 >= 0, text
-            assert box.x1 <= width, text
-            assert box.y1 <= height, text
+    assert_no_text_is_cut(figure)
 
 
 @pytest.mark.parametrize(("num_epochs", "best"), [(1, 1), (8, 7), (90, 81), (300, 270)])

@@ -1,9 +1,11 @@
 """What only SLURM's controller knows, or can do: the one file that runs its commands. No torch here."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from imagenet_ddp.distributed.slurm import array_name
 
@@ -15,6 +17,11 @@ def node_address(name: str) -> str | None:
     done = _scontrol("show", "node", name)
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if done.returncode == 0 and found and found[1] != name else None
+
+
+def is_due(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Whether a stop by this signal asks for another turn of a SLURM job."""
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
 
 
 def start_again(environ: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.schema import ConfigError
 
@@ -180,8 +181,13 @@ def _run_folders(runs: Path) -> Iterable[Path]:
 
 
 def finished_epochs(folder: Path) -> int | None:
+    return summary(folder).get("epochs")
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Of a run that has finished; {} of one that has not."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return summary.get("epochs") if summary.get("finished") else None
+        return {}
+    return found if found.get("finished") else {}

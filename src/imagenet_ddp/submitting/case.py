@@ -66,21 +66,21 @@ class Case:
         asked = self.launch.asked("nodes")
         if asked is None:
             return self.script.allocation.nodes
-        return int(asked.value) if asked.value.isdecimal() else None
+        return _number(asked)
 
     @property
     def per_node_asked(self) -> int | None:
         asked = self.launch.asked("ntasks-per-node")
         if asked is None:
             return self.script.allocation.per_node
-        return int(asked.value) if asked.value.isdecimal() else None
+        return _number(asked)
 
     @property
     def num_tasks(self) -> int | None:
         """Of the step. srun's --ntasks-per-node counts only where neither it nor the job says --ntasks."""
         asked, job = self.launch.asked("ntasks"), self.script.allocation
         if asked is not None:
-            return int(asked.value) if asked.value.isdecimal() else None
+            return _number(asked)
         if job.num_tasks is not None or self.script.option("ntasks"):
             return job.num_tasks
         if self.launch.asked("ntasks-per-node"):
@@ -109,3 +109,8 @@ class Case:
         one = any(text.startswith("sweep.job=") and text not in ("sweep.job=auto", "sweep.job=all") for text in texts)
         flags = {"-m", "--multirun"} & set(texts) or any(text.startswith("sweep.resume=") for text in texts)
         return bool(flags) and not one
+
+
+def _number(option: Option) -> int | None:
+    """None: only the job knows."""
+    return int(option.value) if option.value.isdecimal() else None

@@ -5,7 +5,6 @@ import contextlib
 import csv
 import ctypes
 import fcntl
-import json
 import os
 import shlex
 import subprocess
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagenet_ddp.run.folder import summary
 from imagenet_ddp.session import in_folder
 from imagenet_ddp.tuning.places import Place
 
@@ -105,11 +105,8 @@ class Trial:
 
     def result(self) -> tuple[float | None, int | None] | None:
         """(highest val/top1, its epoch) of a run that finished; None of one that did not."""
-        try:
-            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return (summary["best/val/top1"], summary["best_epoch"]) if summary.get("finished") else None
+        found = summary(self.folder)
+        return (found["best/val/top1"], found["best_epoch"]) if found else None
 
     def last_lines(self, num: int | None = TAIL) -> list[str]:
         """Of its log, since it was last started; None: all of them."""
