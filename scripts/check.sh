@@ -24,5 +24,5 @@ step() { # step NAME COMMAND...
 step "format" uv run --group dev ruff format --check
 step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
-step "tests" uv run pytest "$@"
+step "tests" uv run --extra dali pytest "$@"
 echo "check.sh: all passed"

@@ -37,8 +37,10 @@ ASSEMBLY = {
     "reporting": {"keys"},
     "tuning": {"check", "compose", "keys", "session"},
     "submitting": {"check", "sweep"},
+    "preparing": {"build", "check", "session"},
+    "benchmarking": {"build", "check", "examination", "preparing", "session"},
 }
-COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune", "submit"}
+COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune", "submit", "prepare", "benchmark"}
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
@@ -54,6 +56,8 @@ EARLY = [
     "together",
     "worker",
     "sweep",
+    "data.manifest",
+    "data.remote",
     "data.shapes",
     "run.folder",
     "run.look",
@@ -83,6 +87,8 @@ EARLY += [
         *("patience", "place", "pointer", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
     )
 ]
+EARLY += [f"preparing.{name}" for name in ("asked", "imagenet", "progress", "stl10")]
+EARLY += ["benchmarking.asked", "benchmarking.report", "preparing.asked"]
 EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
 
 

@@ -30,9 +30,11 @@ def test_core_dependencies():
         "torchmetrics>=1.5",
         "hydra-core>=1.3.8,<1.4",
         "matplotlib>=3.9",
+        "simplejpeg>=1.9; python_version<'3.15' and (platform_machine=='x86_64' or platform_machine=='aarch64' or"
+        " platform_machine=='arm64' or platform_machine=='AMD64')",
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
-    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"slurm", "tune"}
+    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"dali", "s3", "slurm", "tune"}
 
 
 def test_the_tools_come_with_uv_run():

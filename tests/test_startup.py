@@ -14,12 +14,16 @@ QUICK = [
     pytest.param("evaluate", ["--help"], 0, id="evaluate-help"),
     pytest.param("predict", ["--help"], 0, id="predict-help"),
     pytest.param("tune", ["--help"], 0, id="tune-help"),
+    pytest.param("prepare", ["--help"], 0, id="prepare-help"),
+    pytest.param("benchmark", ["--help"], 0, id="benchmark-help"),
+    pytest.param("benchmark", ["benchmark.repeats=0"], 2, id="benchmark-refused"),
     pytest.param("train", ["--cfg", "job"], 0, id="train-cfg"),
     pytest.param("train", ["--version"], 0, id="train-version"),
     pytest.param("train", ["trainer.max_epochs=-1", "model.name=resnet19", "nosuchkey=1"], 2, id="train-refused"),
     pytest.param("train", ["-m", "seed=0,1", "optim.lr=-1,0.1"], 2, id="sweep-refused"),
     pytest.param("evaluate", ["checkpoint=nowhere.ckpt"], 2, id="evaluate-refused"),
     pytest.param("predict", [], 2, id="predict-refused"),
+    pytest.param("prepare", ["prepare=imagenet"], 2, id="prepare-refused"),
 ]
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from imagenet_ddp.build import Config, World, own_devices
+from imagenet_ddp.data import dali
 from imagenet_ddp.data.datamodule import ImageData
-from imagenet_ddp.data.loader import choose_num_workers
+from imagenet_ddp.data.decoders import choose
+from imagenet_ddp.data.workers import choose_num_workers, mp_context_note
 from imagenet_ddp.distributed import ddp, devices, split
 from imagenet_ddp.learning.optim import scaled_lr
 
@@ -45,9 +47,22 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         f" Precision: {precision}, {why_precision}.",
         *ddp.notes(config["strategy"], place.world_size, kind),
         *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),
-        f"Loader: {workers} workers per process ({why_workers}).",
+        *_loader_lines(config, data, workers, why_workers, kind),
+        *([note] if (note := mp_context_note(keys["mp_context"], workers)) else []),
         *source.notes,
     ]
+
+
+def _loader_lines(config: Config, data: ImageData, workers: int, why_workers: str, kind: str) -> list[str]:
+    keys, asked = config["data"], config["loader"]
+    ordinary = f"{workers} workers per process ({why_workers}). JPEG decoder: {choose(keys['decoder']).reason}."
+    if asked["name"] != "dali":
+        return [f"Loader: {ordinary}"]
+    if why_not := dali.unfit(data.train_images, keys["augment"]):
+        return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
+    device = dali.choose_device(asked["device"], torch.device(kind))
+    threads = dali.choose_num_threads(asked["num_threads"], workers)
+    return [f"Loader: {dali.sentence(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
 
 
 def _data_line(data: ImageData, config: Config) -> str:

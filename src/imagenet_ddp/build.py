@@ -14,9 +14,13 @@ import torch
 from torch.distributed import Store
 
 from imagenet_ddp import __version__
+from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageData
+from imagenet_ddp.data.memory import hold
 from imagenet_ddp.data.sources import open_source
+from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices, split
+from imagenet_ddp.distributed.board import StoreBoard
 from imagenet_ddp.distributed.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.ddp import make_strategy
 from imagenet_ddp.distributed.environment import PlaceEnvironment
@@ -30,7 +34,7 @@ from imagenet_ddp.run.checkpoint import AtomicCheckpointIO, Saver
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.progress import Progress
-from imagenet_ddp.run.record import Record
+from imagenet_ddp.run.record import BadImagesList, Record
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.run.stop import Agreement, StopInTraining, StopInValidation
 from imagenet_ddp.schema import ConfigError
@@ -87,15 +91,34 @@ def images_per_forward(config: Config, batch_size: int | None = None) -> int:
     return split.loaded(config["strategy"], batch_size or config["data"]["batch_size"], own_devices(config))
 
 
-def make_data(config: Config, world: World, *, need_train: bool = True) -> ImageData:
+def on_cpu(config: Config) -> bool:
+    return devices.accelerator(config["trainer"]["accelerator"]) == "cpu"
+
+
+def make_data(config: Config, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageData:
     """Waits for the ranks that still read their index, and compares what they found: ConfigError where it differs."""
     source = open_source(config["data"], config["seed"], os.environ, need_train=need_train)
+    if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # an evaluation sees each image once
+        shared = choose_num_workers(config["data"]["num_workers"], on_cpu(config), world.place.local_world_size)[0] > 0
+        source = hold(source, config["data"]["cache_mib"], shared=shared)
     keys = dict(config["data"])
     keys["val_batch_size"] = images_per_forward(config, keys["val_batch_size"] or keys["batch_size"])
     keys["batch_size"] = images_per_forward(config)
-    data = ImageData(source, keys, config["seed"], config["model"]["channels_last"], world.place.local_world_size)
+    images = source.train if source.train is not None else source.val
+    board = StoreBoard(world.store_client, "bad_images") if world.store_client is not None else None
+    bad_images = BadImages(keys, len(images or ()), board, say)
+    data = ImageData(
+        source,
+        keys,
+        config["seed"],
+        config["model"]["channels_last"],
+        world.place.local_world_size,
+        bad_images,
+        config["loader"],
+        say,
+    )
     classes = source.classes
-    names = hashlib.sha256("\n".join(classes).encode()).hexdigest()[:8]
+    names = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     facts = {
         "the classes": f"{len(classes)} ({classes[0]} to {classes[-1]}, names' digest {names})" if classes else "none",
         "the number of training images": len(data.train_images) if need_train else 0,
@@ -170,7 +193,7 @@ def make_run(
     place = world.place
     threads = devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size)
     torch.set_num_threads(threads)
-    data = make_data(config, world)
+    data = make_data(config, world, log.say)
     source = data.source
     step_images = images_per_forward(config) * place.world_size
     global_batch = step_images * config["trainer"]["accumulate_grad_batches"]
@@ -200,6 +223,7 @@ def make_run(
         progress,
         *_named(config, "callbacks"),
         record,
+        BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all),
         saver,
         StopInTraining(agreement, saver.save_stopped),
     ]

@@ -37,9 +37,11 @@ from imagenet_ddp.trainer_keys import shown
 
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
+_PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
+    "prepare.name": "prepare=imagenet, prepare=stl10, prepare=pack or prepare=check",
 }
 
 
@@ -116,14 +118,14 @@ def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
     sys.exit(2)
 
 
-def show(error: ConfigError, verb: str | None = None) -> None:
-    """HYDRA_FULL_ERROR=1 adds the traceback."""
+def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:
+    """HYDRA_FULL_ERROR=1 adds the traceback. end: of the first line."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem
     name = f"imagenet_ddp.{verb or stem}" if verb or stem in schema.VERBS else "imagenet_ddp"
     count = len(error.mistakes)
-    lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, nothing was started"]
+    lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
     for number, text in enumerate(error.mistakes, 1):
         lines += ["", *_wrapped(text, f"{number:2}. ")]
     print("\n".join(lines), file=sys.stderr)
@@ -161,6 +163,11 @@ def semantic(
     found += run_check.mistakes(plain, environ, verb=verb, elsewhere=elsewhere)
     found += _targets(plain, plain["allow_targets"])
     return found
+
+
+def only_prints(argv: Sequence[str]) -> bool:
+    """Whether Hydra prints something, and nothing is run."""
+    return any(token.partition("=")[0] in _PRINTING for token in argv)
 
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:

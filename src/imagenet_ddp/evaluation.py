@@ -23,12 +23,13 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     stored = read(checkpoint)
     classes = stored[KEY]["classes"]
-    data = build.make_data(config, world, need_train=False)
+    data = build.make_data(config, world, log.say, need_train=False)
     data.remap_targets(check_classes(data.source, classes, str(checkpoint)))
     num_images = len(data.val_images)
     classifier = build.make_classifier(config, len(classes), num_images, 1)
     load_weights(classifier, stored["state_dict"], str(checkpoint))
-    trainer = build.make_trainer(config, world, [], run_dir, log.say)
+    bad_images = record.BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all)
+    trainer = build.make_trainer(config, world, [bad_images], run_dir, log.say)
     log.say(place.sentence())
     log.say(
         f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
@@ -41,10 +42,12 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = classifier.counted.compute()
+    record.must_count(counted, num_images)
     if place.rank == 0:
         summary = {
             **metrics,
             "num_val_images": counted[0],
+            "num_val_images_unreadable": num_images - counted[0],
             "num_classes": len(data.source.classes),
             "world_size": place.world_size,
             "num_devices": place.world_size * build.own_devices(config),
@@ -61,7 +64,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         f" | loss {loss_words(metrics['val/loss'])}"
     )
     log.say(f"Written to {run_dir / 'evaluation.json'}")
-    log.say(record.counted_sentence(counted, num_images))
+    log.say(record.counted_sentence(counted, num_images, skips=config["data"]["on_bad_image"] == "skip"))
     log.close()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -20,6 +20,11 @@ ALIASES = {
     "dataset": "data.name",
     "checkpoint": "resume",
     "resume": "checkpoint",
+    "dir": "data.root",
+    "path": "data.root",
+    "folder": "data.root",
+    "data_dir": "data.root",
+    "exif": "data.exif_orientation",
 }
 _TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
 

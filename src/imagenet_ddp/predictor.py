@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.build import Config
-from imagenet_ddp.data.decode import UnreadableImage, decode
+from imagenet_ddp.data.decode import DEFAULT, Reading, UnreadableImage, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.learning.nets import make_net
@@ -18,18 +18,21 @@ from imagenet_ddp.run.checkpoint import load_weights
 class Predictor:
     """A checkpoint's net with the transform it was validated with, on one device."""
 
-    def __init__(self, net: torch.nn.Module, transform: EvalTransform, channels_last: bool, device: torch.device):
-        self._net, self._transform, self._channels_last, self._device = (
-            net.eval().to(device),
-            transform,
-            channels_last,
-            device,
-        )
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        transform: EvalTransform,
+        channels_last: bool,
+        device: torch.device,
+        reading: Reading = DEFAULT,
+    ):
+        self._net, self._device = net.eval().to(device), device
+        self._transform, self._channels_last, self._reading = transform, channels_last, reading
 
     def read(self, path: str) -> Tensor | UnreadableImage:
         """uint8 (3, image_size, image_size). Called from many threads."""
         try:
-            return self._transform(decode(Path(path).read_bytes(), path))
+            return self._transform(decode(Path(path).read_bytes(), path, self._reading))
         except UnreadableImage as error:
             return error
         except OSError as error:
@@ -62,4 +65,5 @@ def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapp
     load_weights(net, weights, config["checkpoint"])
     transform = EvalTransform.from_keys(contents["eval_transform"])
     device = torch.device(devices.accelerator(config["trainer"]["accelerator"]))
-    return Predictor(net, transform, config["model"]["channels_last"], device)
+    reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
+    return Predictor(net, transform, config["model"]["channels_last"], device, reading)

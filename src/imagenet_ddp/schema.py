@@ -24,6 +24,11 @@ class ConfigError(Exception):
         super().__init__("\n".join(self.mistakes))
 
 
+class RunError(Exception):
+    """What went wrong while a run was going on, and is explained by one sentence with a HINT: a broken image, a loader
+    process without memory. Shown without a traceback, exit code 1."""
+
+
 def conf_dir() -> Path:
     """The folder of YAML files: beside the modules in an installed wheel, at the top of a checkout otherwise."""
     here = Path(__file__).resolve().parent
@@ -47,9 +52,9 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass
 class DataConfig:
-    name: str = MISSING  # shapes, imagefolder, imagenet, stl10; free where _target_ is given
+    name: str = MISSING  # shapes, imagefolder, imagenet, stl10, packed, streamed; free where _target_ is given
     _target_: str | None = None  # your own source: called with root= and the keys of args; see data/sources.py
-    args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
+    args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_; streamed: of its file system
     root: str | None = None  # folder of the data set; None: the source's own default place
     train_dir: str = "train"  # folder of training images, below root or absolute
     val_dir: str = "val"  # folder of validation images, below root or absolute
@@ -57,19 +62,38 @@ class DataConfig:
         None  # share of each class's training images kept for validation, where there is no val_dir
     )
     fold: int | None = None  # stl10: official fold 0 to 9 of 1,000 training images; None: all 5,000
+    index_cache: bool = True  # a large folder is walked once and then remembered, in $XDG_CACHE_HOME or ~/.cache
     download: bool = True  # stl10: fetch the archive where it is missing
+    verify: bool = False  # packed, streamed: compare the checksum of each image as it is read
+    shuffle_window_shards: int = 0  # packed, streamed: shards among which images are shuffled; 0: all
+    cache_dir: str | None = None  # streamed: folder of shards; None: $XDG_CACHE_HOME/imagenet_ddp, ~/.cache/...
+    cache_gib: float | None = None  # streamed: most room of the shards kept there, the oldest leave; None: all are kept
     image_size: int = 224  # pixels, height and width of what the net sees
     val_resize: int | None = None  # pixels of the short side before the centre crop; None: image_size × 256/224
     augment: str = "crop"  # crop: random resized crop and flip; none: as in validation
     crop_scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # share of the image's area, least and most
     flip: float = 0.5  # probability of a horizontal flip
+    progressive_start: int | None = None  # pixels of training images in the first epochs; None: image_size throughout
+    progressive_epochs: list[int] | None = None  # epochs, from 0, between which they grow to image_size, by 32 pixels
     mean: list[float] = field(default_factory=lambda: [0.485, 0.456, 0.406])  # per channel, of pixels in 0..1
     std: list[float] = field(default_factory=lambda: [0.229, 0.224, 0.225])
     batch_size: int = 32  # images per device and step
     val_batch_size: int | None = None  # images per device; None: batch_size
+    decoder: str = "auto"  # of JPEG files: simplejpeg, torchvision, pillow; auto: the fastest there is
+    exif_orientation: bool = False  # true: images are turned as the camera noted; false: as stored, as ImageNet's are
+    on_bad_image: str = "raise"  # an image that cannot be read: raise: ends the run; skip: another takes its place
+    bad_image_limit: float = 0.01  # skip: images that may be unreadable: a number, or below 1 a share
+    cache_mib: int = 512  # of each process: images that fit in there are decoded once and kept; 0: none
     num_workers: Any = "auto"  # loader processes per rank: a number or auto
     pin_memory: Any = "auto"  # true, false or auto (where there is a CUDA device)
-    mp_context: str = "auto"  # how loader processes start: fork, forkserver, spawn; auto: see data/loader.py
+    mp_context: str = "auto"  # how loader processes start: fork, forkserver, spawn; auto: see data/workers.py
+
+
+@dataclass
+class LoaderConfig:
+    name: str = "default"  # default; dali: NVIDIA DALI decodes and crops the training images; see docs/data.md
+    device: str = "auto"  # dali: where it decodes: cpu, gpu; auto: where the model trains
+    num_threads: Any = "auto"  # dali: its threads on the CPU; auto: as many as there would be loader processes
 
 
 @dataclass
@@ -178,6 +202,7 @@ class _Common:
     allow_targets: list[str] = field(default_factory=list)  # packages whose names may stand in a _target_
     val_log_every_n_steps: int = 100  # validation batches between two lines of the log
     data: DataConfig = field(default_factory=DataConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -276,6 +301,43 @@ class SubmitConfig(TrainConfig):
     submit: SubmitOptions = field(default_factory=SubmitOptions)
 
 
+@dataclass
+class PrepareOptions:
+    name: str = MISSING  # imagenet, stl10: from the archives; pack: into the packed form; check: every image looked at
+    num_workers: Any = "auto"  # images or classes worked on at the same time: a number or auto (this machine's cores)
+    verify: bool = True  # imagenet: whether the archives' MD5 and counts are compared with the official ones
+    timeout_s: float = 60.0  # check: longest time for one image; then it is listed as bad
+    memory_mib: int = 4096  # check: most memory for one image beyond what the reader itself takes
+    short_side: int = 256  # pack: pixels of the short side, never enlarged; 0: as it is
+    quality: int = 90  # pack: of the JPEGs, 1 to 100
+    form: str = "jpeg"  # pack: jpeg, or raw (uint8 pixels)
+    shard_mib: int = 64  # pack: size of one file, about
+
+
+@dataclass
+class PrepareConfig(_Common):
+    name: str = "${data.name}"  # the report of check is in runs/<name>/check_<time>
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+    archive_dir: str | None = None  # imagenet, stl10: folder that holds the archives
+    out: str | None = None  # folder that is written
+
+
+@dataclass
+class BenchmarkOptions:
+    name: str = MISSING  # loader: how many images per second reach the model, and what would make it more
+    num_images: int = 500  # training images that are measured with, evenly from all
+    repeats: int = 5  # of each measurement, in turns; medians are told
+    num_workers: list[int] | None = None  # loader processes to compare; None: 0, 1, 2, 4, ... up to the cores
+    short_side: int = 256  # pixels of the packed images that are compared
+    quality: int = 90  # of their JPEGs
+    model: bool = True  # whether the model's own speed is measured too
+
+
+@dataclass
+class BenchmarkConfig(_Common):
+    benchmark: BenchmarkOptions = field(default_factory=BenchmarkOptions)
+
+
 VERBS: dict[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
@@ -283,6 +345,8 @@ VERBS: dict[str, type] = {
     "doctor": DoctorConfig,
     "tune": TuneConfig,
     "submit": SubmitConfig,
+    "prepare": PrepareConfig,
+    "benchmark": BenchmarkConfig,
 }
 
 

@@ -76,6 +76,7 @@ def run(
             "best_epoch": job.saver.best_epoch if best is not None else None,
             "num_val_images": job.record.counted[0],
             "num_train_images": num_train,
+            "num_unreadable_images": len(job.data.bad_images.board.all()),
             "num_classes": len(source.classes),
             "world_size": place.world_size,
             "num_devices": place.world_size * build.own_devices(config),
@@ -97,12 +98,15 @@ def run(
         job.record.draw(job.classifier.top_k)
     if best is not None:
         log.say(f"Best val top-1 {100 * best:.2f} % (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
+    if bad := len(job.data.bad_images.board.all()):
+        log.say(f"{bad} {'image' if bad == 1 else 'images'} could not be read, listed in {run_dir / 'bad_images.csv'}.")
     log.say(f"Run folder: {run_dir}")
     if config["data"]["name"] == "shapes" and not config["data"]["_target_"]:
         for line in NEXT_STEPS:
             log.say(line)
     if job.record.counted[0]:
-        log.say(record.counted_sentence(job.record.counted, num_val))
+        skips = config["data"]["on_bad_image"] == "skip"
+        log.say(record.counted_sentence(job.record.counted, num_val, skips=skips))
     log.close()
     del locked
     if torch.distributed.is_initialized():

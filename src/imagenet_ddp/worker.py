@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from imagenet_ddp.distributed import pointer, scontrol
 from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.run.signals import Signals, exit_on_signal
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.schema import ConfigError, RunError
 
 
 def train(
@@ -86,12 +86,14 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
+        explained = isinstance(error, RunError)
+        what = str(error) if explained else traceback.format_exc()
         if place.world_size == 1:
-            traceback.print_exc()
+            print(what, file=sys.stderr)
             sys.exit(1)
-        cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        if world.lifeline is None or world.lifeline.fail(cause):
-            print(f"rank {place.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        if world.lifeline is None or world.lifeline.fail(cause if explained else f"{type(error).__name__}: {cause}"):
+            print(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}", file=sys.stderr)
         else:
             print(f"rank {place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
         _end_at_once(1)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.data.check import mistakes
-from imagenet_ddp.schema import DataConfig
+from imagenet_ddp.schema import DataConfig, LoaderConfig
 
 Tree = Callable[..., Path]
 
 
 def config(name: str = "imagefolder", **typed: Any) -> dict[str, Any]:
-    return {"data": asdict(DataConfig(name=name)) | typed}
+    return {"data": asdict(DataConfig(name=name)) | typed, "loader": asdict(LoaderConfig())}
 
 
 @pytest.fixture

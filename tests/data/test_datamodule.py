@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from imagenet_ddp.data.datamodule import ImageData
-from imagenet_ddp.data.loader import Batch, EpochLoader
+from imagenet_ddp.data.loader import Batch
 from imagenet_ddp.data.sources import open_source
 from imagenet_ddp.schema import DataConfig
 
@@ -53,7 +54,7 @@ def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
     data = make(tree)
     order = counted(list(data.train_dataloader()))
     assert data.train_sampler is not None
-    assert order == data.train_sampler.order() != sorted(order)
+    assert order == data.train_sampler.order().tolist() != sorted(order)
     assert data.train_sampler.seed == 5
 
 
@@ -66,7 +67,7 @@ def test_a_resumed_epoch_begins_at_its_image(tree: Path):
     assert counted(list(data.train_dataloader())) == whole
 
 
-def crops(loader: EpochLoader) -> dict[int, torch.Tensor]:
+def crops(loader: Iterable[Batch]) -> dict[int, torch.Tensor]:
     return {int(i): image for batch in loader for i, image in zip(batch["index"], batch["image"], strict=True)}
 
 
@@ -86,7 +87,15 @@ def test_augmentation_follows_its_keys(tree: Path):
     one, other = crops(flipped.train_dataloader()), crops(straight.train_dataloader())
     square = [index for index in one if flipped.source.train.read(index).shape == (3, 40, 40)]  # type: ignore[union-attr]
     assert square
-    assert all(torch.equal(one[index], other[index].flip(2)) for index in square)
+    assert all(torch.equal(one[index], other[index]) for index in square)
+    for data, flipped_ones in ((flipped, 4), (straight, 0)):  # on the device
+        batch = next(iter(data.train_dataloader()))
+        assert int(batch["flip"].sum()) == flipped_ones
+        pixels = batch["image"].double()
+        found = data.on_after_batch_transfer(batch, 0)["image"]
+        mean, std = (torch.tensor(data.keys[key]).view(3, 1, 1) for key in ("mean", "std"))
+        expected = (pixels.flip(3) if flipped_ones else pixels) / 255
+        torch.testing.assert_close(found, ((expected - mean) / std).float(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,44 @@ def test_links_to_folders_are_followed(folder: Path):
     (folder / "c").symlink_to(folder / "b")
     assert class_folders(folder) == ["a", "b", "c"]
     assert image_names(folder / "c") == image_names(folder / "b")
+
+
+def test_classes_that_link_to_each_other_keep_to_their_own(folder: Path):
+    names = ("a", "b", "c")
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / f"{name}.jpg").touch()
+        for other in names:
+            (folder / name / f"to {other}").symlink_to(folder / other)
+        (folder / name / "up").symlink_to("..")
+    (folder / "all").symlink_to(".")
+    assert class_folders(folder) == ["a", "b", "c"]
+    assert image_names(folder / "a", folder) == ["a.jpg"]
+    assert image_names(folder / "a") != ["a.jpg"]  # taken by itself, it links to places elsewhere, which end too
+
+
+def test_a_folder_elsewhere_is_gone_into_once(tmp_path: Path):
+    places = [tmp_path / "elsewhere" / str(number) for number in range(9)]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "x.jpg").touch()
+        for other in places:
+            (place / other.name).symlink_to(other)
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    (tmp_path / "train" / "a" / "link").symlink_to(places[0])
+    found = image_names(tmp_path / "train" / "a", tmp_path / "train")
+    assert found == [*(f"link/{number}/x.jpg" for number in range(1, 9)), "link/x.jpg"]
+
+
+def test_links_to_no_file(folder: Path):
+    os.mkfifo(folder / "pipe")
+    (folder / "a" / "pipe.jpg").symlink_to(folder / "pipe")
+    (folder / "a" / "zero.jpg").symlink_to("/dev/zero")
+    (folder / "a" / "self.jpg").symlink_to("self.jpg")
+    (folder / "a" / "broken.jpg").symlink_to("nowhere")
+    (folder / "self").symlink_to("self")
+    assert class_folders(folder) == ["a", "b"]
+    assert image_names(folder / "a") == ["broken.jpg", "self.jpg"]  # said when they are read
 
 
 def test_needs_no_torch():

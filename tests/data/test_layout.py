@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import tarfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,13 @@ from PIL import Image
 
 from imagenet_ddp.data import layout
 from imagenet_ddp.data.layout import Layout, examine, read_samples
+from imagenet_ddp.schema import DataConfig
 
 WNIDS = ["n01440764", "n01443537", "n01484850"]
 
 
 def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> dict[str, Any]:
-    data = {"name": name, "_target_": None, "args": {}, "root": str(root) if root else None, "train_dir": "train",
-            "val_dir": "val", "val_fraction": None, "fold": None, "download": True, "image_size": 224,
-            "val_resize": None, "augment": "crop", "crop_scale": [0.08, 1.0], "flip": 0.5, "mean": [0.5] * 3,
-            "std": [0.5] * 3, "batch_size": 32, "val_batch_size": None, "num_workers": "auto", "pin_memory": "auto",
-            "mp_context": "auto"}  # fmt: skip
-    return data | more
+    return asdict(DataConfig(name=name, root=str(root) if root else None)) | more
 
 
 def look(root: Path | None, name: str = "imagefolder", **more: Any) -> Layout:
@@ -145,7 +142,11 @@ def test_kaggles_flat_val_is_sorted_by_the_line_proposed(imagenet: Path):
 def test_a_flat_val_without_a_list_of_classes(imagenet: Path):
     flatten(imagenet / "val")
     (mistake,) = look(imagenet, "imagenet").mistakes
-    assert f"torchvision.datasets.ImageNet('{imagenet}', 'val')" in mistake and "ILSVRC2012_devkit_t12" in mistake
+    assert f"prepare=imagenet archive_dir=ARCHIVES out={imagenet}" in mistake and "ILSVRC2012_devkit_t12" in mistake
+    for name in ("ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"):
+        (imagenet / name).touch()
+    (mistake,) = look(imagenet, "imagenet").mistakes
+    assert f"archive_dir={imagenet} out={imagenet}`" in mistake
 
 
 def test_a_half_sorted_val_of_imagenet(imagenet: Path):

@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,25 +6,19 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import clean_environ
+from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.data import loader as module
-from imagenet_ddp.data.loader import (
-    Batch,
-    EpochLoader,
-    Samples,
-    choose_mp_context,
-    choose_num_workers,
-    collate,
-    make_loader,
-)
+from imagenet_ddp.data.bad_images import Bad, LoadError
+from imagenet_ddp.data.files import FileImages, walk
+from imagenet_ddp.data.loader import Batch, EpochLoader, Samples, make_loader
 from imagenet_ddp.data.sampler import BatchSampler, Key
-from imagenet_ddp.data.sources import FileImages, walk
-from imagenet_ddp.data.transforms import train_transform
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -35,16 +28,20 @@ def images(tree: Path) -> FileImages:
     return walk(tree / "train", ["cat", "dog", "owl"])
 
 
-def make(images: FileImages, num_workers: int, batch_size: int = 4, world_size: int = 1, rank: int = 0) -> EpochLoader:
+def make(
+    images: FileImages, num_workers: int, batch_size: int = 4, world_size: int = 1, rank: int = 0, judge: Any = None
+) -> EpochLoader:
     sampler = BatchSampler(len(images), batch_size, world_size, rank, shuffle=True, seed=7, fill_to=2)
     return make_loader(
         images,
-        train_transform(16, (0.08, 1.0), 0.5),
+        TrainTransform(Sizes(16), (0.08, 1.0), 0.5),
         sampler,
         seed=7,
         num_workers=num_workers,
         pin_memory=False,
         mp_context="auto",
+        replace=True,
+        judge=judge,
     )
 
 
@@ -68,7 +65,7 @@ def with_workers(images: FileImages) -> Iterator[EpochLoader]:
 def assert_same(found: list[Batch], expected: list[Batch]) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        for name in ("image", "target", "index"):
+        for name in ("image", "flip", "target", "index"):
             assert torch.equal(one[name], other[name])
         assert (one["num_counted"], one["step_images"]) == (other["num_counted"], other["step_images"])
 
@@ -84,21 +81,10 @@ def test_a_batch_says_what_it_holds(images: FileImages):
     for batch in batches:
         assert batch["image"].shape == (len(batch["index"]), 3, 16, 16)
         assert batch["image"].dtype == torch.uint8
-        assert batch["image"].is_contiguous()
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+        assert batch["flip"].shape == (len(batch["index"]),)
         assert batch["target"].dtype == batch["index"].dtype == torch.int64
         assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
-
-
-def test_collate_counts_and_stacks_in_order():
-    samples = [
-        (torch.full((3, 2, 2), number, dtype=torch.uint8), 10 + number, Key(3, number, number < 2, 5))
-        for number in range(3)
-    ]
-    batch = collate(samples)
-    assert batch["image"][:, 0, 0, 0].tolist() == [0, 1, 2]
-    assert batch["target"].tolist() == [10, 11, 12]
-    assert batch["index"].tolist() == [0, 1, 2]
-    assert (batch["num_counted"], batch["step_images"]) == (2, 5)
 
 
 def test_loader_processes_change_no_byte(images: FileImages, with_workers: EpochLoader):
@@ -123,8 +109,8 @@ def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
     assert parts[1].items() <= whole.items()
     other_epoch = crops(epoch(make(images, 0), 1))
     assert sum(whole[index] == other_epoch[index] for index in whole) == 0
-    other_seed = Samples(images, train_transform(16, (0.08, 1.0), 0.5), seed=8)
-    assert other_seed[Key(2, 5, True, 4)][0].numpy().tobytes() != whole[5]
+    other_seed = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
+    assert other_seed.__getitems__([Key(2, 5, True, 4)])["image"][0].numpy().tobytes() != whole[5]
 
 
 def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: FileImages):
@@ -135,9 +121,9 @@ def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: Fil
         batches = iter(loader)
         sampler.set_epoch(5)
         found = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
-        assert found == sampler.order()
+        assert found == sampler.order().tolist()
         sampler.set_epoch(0)
-        assert found != sampler.order()
+        assert found != sampler.order().tolist()
 
 
 def test_workers_stay_from_epoch_to_epoch_and_get_its_keys(with_workers: EpochLoader):
@@ -149,18 +135,98 @@ def test_workers_stay_from_epoch_to_epoch_and_get_its_keys(with_workers: EpochLo
         batches = epoch(with_workers, number)
         workers.append(processes())
         found = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
-        assert found == sampler_of(with_workers).order()
+        assert found == sampler_of(with_workers).order().tolist()
         orders.append(tuple(found))
     assert len(set(orders)) == 3
     assert workers[0] == workers[1] == workers[2]
 
 
-def test_an_unreadable_image_is_named_by_its_loader_process(tmp_path: Path):
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "broken.jpg").write_bytes(b"no image")
-    for num_workers in (0, 1):
-        with pytest.raises(Exception, match=r"broken\.jpg cannot be read as an image: it is no image"):
-            list(make(walk(tmp_path, ["cat"]), num_workers))
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of which three cannot be read: number 2 is none, 5 is gone, 9 is cut off."""
+    root = tmp_path_factory.mktemp("broken")
+    write_images(root, {"cat": 6, "dog": 6})
+    (root / "cat" / "002.jpg").write_bytes(b"no image")
+    (root / "cat" / "005.jpg").unlink()
+    (root / "cat" / "005.jpg").symlink_to("gone.jpg")
+    (root / "dog" / "003.jpg").write_bytes((root / "dog" / "003.jpg").read_bytes()[:400])
+    return root
+
+
+BAD = {2, 5, 9}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path, num_workers: int):
+    images = walk(broken, ["cat", "dog"])
+    told: list[Bad] = []
+    ranks = []
+    for rank in range(2):
+        loader = make(images, num_workers, batch_size=3, world_size=2, rank=rank, judge=told.extend)
+        ranks.append(epoch(loader, 0))
+        loader.close()
+    for batches in ranks:
+        assert [(batch["num_counted"], batch["step_images"]) for batch in batches] == [(3, 6), (3, 6)]
+        for batch in batches:
+            assert not BAD & set(batch["index"].tolist())
+            assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
+            assert all(image.float().std() > 1 for image in batch["image"])
+    assert [path for path, _ in sorted(told)] == [images.path(index) for index in sorted(BAD)]
+    assert dict(told)[images.path(2)] == "it is no image of a known format"
+    assert dict(told)[images.path(5)] == "no such file or directory"
+    # what took the place is a crop of its own, and the same one in every such run
+    again = epoch(make(images, 0, batch_size=3, world_size=2, rank=0, judge=told.extend), 0)
+    assert_same(again, ranks[0])
+
+
+def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
+    images = walk(broken, ["cat", "dog"])
+    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
+    batch = samples.__getitems__([Key(0, 2, True, 3), Key(0, 5, True, 3), Key(0, 9, False, 3)])
+    assert not BAD & set(batch["index"].tolist())
+    assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
+    none = Samples(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
+    with pytest.raises(LoadError, match="nor can 100 others"):
+        none.__getitems__([Key(0, 0, True, 1)])
+
+
+def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
+    alone = walk(broken / "cat", ["."]).subset(np.array([2]))
+    loader = make(alone, num_workers=1, judge=lambda images: None)
+    with pytest.raises(LoadError, match=r"^[^\n]*002\.jpg cannot be read as an image, nor can 100 others[^\n]*$"):
+        list(loader)
+    loader.close()
+
+
+def test_in_validation_nothing_takes_its_place(broken: Path):
+    images = walk(broken, ["cat", "dog"])
+    sampler = BatchSampler(12, 4, 1, 0, shuffle=False, seed=0, fill_to=1)
+    told: list[Bad] = []
+    transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
+    loader = make_loader(
+        images, transform, sampler, seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=False,
+        judge=told.extend,
+    )  # fmt: skip
+    batches = list(loader)
+    counted = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
+    assert counted == [index for index in range(12) if index not in BAD]
+    assert [len(batch["index"]) for batch in batches] == [4, 4, 4]
+    assert len(told) == 3
+
+
+def test_sizes_follow_the_epoch_without_new_workers(images: FileImages):
+    sampler = BatchSampler(len(images), 8, 1, 0, shuffle=True, seed=7, fill_to=2)
+    transform = TrainTransform(Sizes(160, start=96, begin=1, end=3), (0.08, 1.0), 0.5)
+    loader = make_loader(
+        images, transform, sampler, seed=0, num_workers=1, pin_memory=False, mp_context="auto", replace=True
+    )
+    sizes, workers = [], set()
+    for number in range(5):
+        sizes += [{tuple(batch["image"].shape[2:]) for batch in epoch(loader, number)}]
+        workers |= {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
+    loader.close()
+    assert sizes == [{(size, size)} for size in (96, 96, 128, 160, 160)]
+    assert len(workers) == 1
 
 
 @linux_only
@@ -204,16 +270,16 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loader import make_loader
     from imagenet_ddp.data.sampler import BatchSampler
-    from imagenet_ddp.data.sources import walk
-    from imagenet_ddp.data.transforms import train_transform
+    from imagenet_ddp.data.files import walk
+    from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def main():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda *_: None)
         sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
-        transform = train_transform(16, (0.08, 1.0), 0.5)
+        transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
         images = walk(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
-        keys = dict(seed=7, num_workers=2, pin_memory=False, mp_context="forkserver")
+        keys = dict(seed=7, num_workers=2, pin_memory=False, mp_context="forkserver", replace=True)
         loader = make_loader(images, transform, sampler, **keys)
         helpers = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
         for moment in range(2):
@@ -263,58 +329,21 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
     assert left == []
 
 
-def test_the_start_method_is_forkserver_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
-    assert [choose_mp_context(asked) for asked in ("fork", "spawn", "forkserver")] == ["fork", "spawn", "forkserver"]
-    for platform, methods, expected in (
-        ("linux", ["fork", "spawn", "forkserver"], "forkserver"),
-        ("darwin", ["spawn", "fork", "forkserver"], "spawn"),
-        ("win32", ["spawn"], "spawn"),
-    ):
-        monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda methods=methods: methods)
-        assert choose_mp_context("auto") == expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "on_cpu", "cores", "processes", "expected"),
-    [
-        (0, False, 64, 1, 0),
-        (3, True, 2, 8, 3),
-        ("5", True, 2, 8, 5),
-        ("auto", True, 1, 1, 0),
-        ("auto", True, 3, 1, 0),
-        ("auto", True, 4, 1, 1),
-        ("auto", True, 16, 2, 2),
-        ("auto", False, 1, 1, 1),
-        ("auto", False, 2, 2, 1),
-        ("auto", False, 8, 1, 7),
-        ("auto", False, 64, 8, 7),
-        ("auto", False, 96, 1, 16),
-    ],
-)
-def test_the_number_of_workers_follows_the_cores(
-    monkeypatch: pytest.MonkeyPatch, asked: int | str, on_cpu: bool, cores: int, processes: int, expected: int
-):
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    number, reason = choose_num_workers(asked, on_cpu, processes)
-    assert number == expected
-    assert (reason == "as set") == (asked != "auto")
-    if asked == "auto":
-        assert str(cores // processes) in reason
-
-
-def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(module.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 9)
-    assert choose_num_workers("auto", False, 1)[0] == 8
-    monkeypatch.setattr(module.os, "cpu_count", lambda: None)
-    assert choose_num_workers("auto", False, 1)[0] == 1
-
-
 def test_samples_have_the_length_of_the_split(images: FileImages):
-    samples = Samples(images, lambda image: image, seed=0)
+    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
     assert len(samples) == 29
-    image, target, key = samples[Key(0, 12, True, 4)]
-    assert image.shape[0] == 3
-    assert (target, key) == (1, Key(0, 12, True, 4))
-    assert type(target) is int
+    batch = samples.__getitems__([Key(0, 12, True, 4), Key(0, 3, False, 4)])
+    assert batch["image"].shape == (2, 3, 16, 16)
+    assert (batch["target"].tolist(), batch["index"].tolist()) == ([1, 0], [12, 3])
+    assert (batch["num_counted"], batch["step_images"], batch["unreadable"]) == (1, 4, [])
+
+
+def test_a_source_of_ones_own_may_only_read(images: FileImages):
+    class Own:
+        targets = images.targets
+        read, path, __len__ = images.read, images.path, lambda self: len(images)
+
+    transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+    key = [Key(0, 12, True, 1)]
+    own, files = (Samples(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
+    assert torch.equal(own["image"], files["image"])

@@ -1,10 +1,13 @@
+import random
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from imagenet_ddp.data.transforms import EvalTransform, normalise, train_transform
+from imagenet_ddp.data.decode import Pixels
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 KEYS = {"image_size": 224, "val_resize": None, "mean": list(MEAN), "std": list(STD)}
@@ -69,36 +72,90 @@ def test_normalise_is_the_formula(channels_last: bool):
     assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def test_training_crops_are_a_function_of_torchs_generator():
-    transform, image = train_transform(32, (0.08, 1.0), 0.5), photo(60, 80)
+def test_the_flip_is_done_where_it_is_asked_for():
+    images = torch.stack([photo(16, 12, seed) for seed in range(3)])
+    plain = normalise(images, MEAN, STD, True)
+    found = normalise(images, MEAN, STD, True, torch.tensor([True, False, True]))
+    assert torch.equal(found[1], plain[1])
+    assert torch.equal(found[::2], plain[::2].flip(3))
+    assert not torch.equal(found[0], plain[0])
 
-    def drawn(seed: int) -> torch.Tensor:
-        torch.default_generator.manual_seed(seed)
-        return transform(image)
 
-    first = [drawn(seed) for seed in range(20)]
-    assert all(crop.shape == (3, 32, 32) and crop.dtype == torch.uint8 for crop in first)
+def crop(transform: TrainTransform, image: torch.Tensor, seed: int) -> tuple[torch.Tensor, bool]:
+    size = transform.size(0)
+    out = empty(size, size, 3)
+    flipped = transform.into(out, Pixels(image.permute(1, 2, 0).numpy()), random.Random(seed))
+    return out, flipped
+
+
+def test_training_crops_are_a_function_of_their_generator():
+    transform, image = TrainTransform(Sizes(32), (0.08, 1.0), 0.5), photo(60, 80)
+    first = [crop(transform, image, seed) for seed in range(20)]
     np.random.seed(1)
-    assert all(torch.equal(crop, drawn(seed)) for seed, crop in enumerate(first))
-    assert len({crop.numpy().tobytes() for crop in first}) == 20
+    torch.manual_seed(1)
+    again = [crop(transform, image, seed) for seed in range(20)]
+    assert all(torch.equal(one[0], other[0]) and one[1] == other[1] for one, other in zip(first, again, strict=True))
+    assert len({out.numpy().tobytes() for out, _ in first}) == 20
 
 
 def test_the_share_of_the_area_and_the_flip_are_as_asked():
     ramp = torch.arange(100, dtype=torch.uint8).expand(3, 100, 100).contiguous()  # brightness grows from left to right
-    torch.default_generator.manual_seed(0)
     widths = {scale: [] for scale in ((0.08, 0.1), (0.9, 1.0))}
     for scale, found in widths.items():
-        for _ in range(30):
-            row = train_transform(50, scale, 0.0)(ramp)[0, 0].int()
+        for seed in range(30):
+            row = crop(TrainTransform(Sizes(50), scale, 0.0), ramp, seed)[0][0, 0].int()
             assert row[-1] > row[0]
             found.append(int(row[-1] - row[0]))
     assert max(widths[(0.08, 0.1)]) < 45 < 80 < min(widths[(0.9, 1.0)])
-    always = train_transform(50, (0.9, 1.0), 1.0)(ramp)[0, 0].int()
-    assert always[-1] < always[0]
-    signs = [bool((row := train_transform(50, (0.9, 1.0), 0.5)(ramp)[0, 0].int())[-1] > row[0]) for _ in range(60)]
-    assert 15 < sum(signs) < 45
+    flips = {share: sum(crop(TrainTransform(Sizes(8), (0.9, 1.0), share), ramp, s)[1] for s in range(60))
+             for share in (0.0, 0.5, 1.0)}  # fmt: skip
+    assert (flips[0.0], flips[1.0]) == (0, 60)
+    assert 15 < flips[0.5] < 45
 
 
-@pytest.mark.parametrize(("height", "width"), [(3000, 1), (1, 3000), (1, 1)])
-def test_training_takes_odd_shapes_too(height: int, width: int):
-    assert train_transform(32, (0.08, 1.0), 0.5)(photo(height, width)).shape == (3, 32, 32)
+@pytest.mark.parametrize(("height", "width"), [(3000, 1), (1, 3000), (1, 1), (375, 500), (20, 4000)])
+def test_crops_lie_within_any_shape(height: int, width: int):
+    transform = TrainTransform(Sizes(32), (0.08, 1.0), 0.5)
+    for seed in range(50):
+        box = transform.box(height, width, random.Random(seed))
+        assert 0 <= box.top <= box.top + box.height <= height and box.height > 0
+        assert 0 <= box.left <= box.left + box.width <= width and box.width > 0
+    assert crop(transform, photo(height, width), 0)[0].shape == (3, 32, 32)
+
+
+def test_crops_are_spread_as_torchvisions_are():
+    """Means of place, area and shape of 4,000 draws, within four times their standard error."""
+    transform, theirs = TrainTransform(Sizes(224), (0.08, 1.0), 0.5), v2.RandomResizedCrop(224)
+    torch.manual_seed(0)
+    canvas = [torch.empty(3, 375, 500)]
+    boxes = [transform.box(375, 500, random.Random(seed)) for seed in range(4000)]
+    ours = np.array([[*box, box.height * box.width, box.width / box.height] for box in boxes], dtype=float)
+    drawn = [theirs.make_params(canvas) for _ in range(4000)]
+    other = np.array(
+        [[p["top"], p["left"], p["height"], p["width"], p["height"] * p["width"], p["width"] / p["height"]]
+         for p in drawn], dtype=float)  # fmt: skip
+    error = np.sqrt((ours.var(0) + other.var(0)) / 4000)
+    assert (np.abs(ours.mean(0) - other.mean(0)) < 4 * error).all()
+
+
+@pytest.mark.parametrize("size", [(224, 224), (64, 300), (500, 700), (375, 500)])
+def test_resizing_is_pillows(size: tuple[int, int]):
+    image = photo(375, 500)
+    pixels = image.permute(1, 2, 0).numpy()
+    out = empty(*size, 3)
+    resize_into(out, pixels)
+    expected = np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    assert np.abs(out.permute(1, 2, 0).numpy().astype(int) - expected).max() <= 2
+    part = empty(*size, 3)
+    frozen = pixels.copy()
+    frozen.flags.writeable = False  # as a memory map's
+    resize_into(part, frozen[20:300, 30:400])
+    whole = empty(*size, 3)
+    resize_into(whole, pixels[20:300, 30:400].copy())
+    assert torch.equal(part, whole)
+
+
+def test_sizes_grow_by_32_pixels_between_two_epochs():
+    assert [Sizes(192, 160, 2, 4).at(epoch) for epoch in range(6)] == [160, 160, 160, 160, 192, 192]
+    assert [Sizes(192, 128, 0, 4).at(epoch) for epoch in range(6)] == [128, 128, 160, 192, 192, 192]
+    assert [Sizes(224).at(epoch) for epoch in (0, 99)] == [224, 224]

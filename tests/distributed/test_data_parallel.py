@@ -10,10 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from imagenet_ddp.data.loader import Samples, collate
-from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.distributed import split
 from imagenet_ddp.distributed.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.distributed.environment import PlaceEnvironment
@@ -291,18 +290,25 @@ def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-class Drawn:
-    """Images in memory, as a source has them: uint8, with something to learn."""
+class Drawn(Dataset):
+    """Images in memory, with something to learn; a batch at a time, as the project's own loader gives them."""
 
     def __init__(self, num_images: int):
-        self.targets = (torch.arange(num_images) % 5).numpy()
+        self.num_images = num_images
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return self.num_images
 
-    def read(self, index: int) -> Tensor:
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(3, 6, 6, generator=generator) + int(self.targets[index])
+    def __getitems__(self, keys: list[Key]) -> dict[str, Any]:
+        index = torch.tensor([key.index for key in keys])
+        drawn = [torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(key.index)) for key in keys]
+        return {
+            "image": torch.stack(drawn) + (index % 5).view(-1, 1, 1, 1),
+            "target": index % 5,
+            "index": index,
+            "num_counted": sum(key.counts for key in keys),
+            "step_images": keys[0].step_images,
+        }
 
 
 class Batches(L.LightningDataModule):
@@ -317,8 +323,7 @@ class Batches(L.LightningDataModule):
         assert self.trainer
         world_size, rank = self.trainer.world_size, self.trainer.global_rank
         sampler = BatchSampler(num_images, self.loaded, world_size, rank, shuffle=shuffle, seed=1, fill_to=1 + shuffle)
-        samples = Samples(Drawn(num_images), lambda image: image, 0)  # type: ignore[arg-type]
-        return DataLoader(samples, batch_sampler=sampler, collate_fn=collate)
+        return DataLoader(Drawn(num_images), batch_sampler=sampler, collate_fn=lambda batch: batch)
 
     def train_dataloader(self) -> DataLoader:
         return self._loader(self.num_train, shuffle=True)

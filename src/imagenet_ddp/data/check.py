@@ -1,5 +1,6 @@
 """Mistakes in the data keys and in the folders they name, before torch is imported. Cheap on a thousand classes."""
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -7,15 +8,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.data.folders import class_folders, has_image, is_image
+from imagenet_ddp.data import manifest
+from imagenet_ddp.data.folders import class_folders, has_image, is_image, side_by_side
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, kind, number, several, whole
 
-NAMES = ("shapes", "imagefolder", "imagenet", "stl10")
+NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 OF_FOLDERS = ("imagefolder", "imagenet")
 
 _CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
     lambda value: several(number(above=0, most=1), "", 2).accepts(value) and value[0] <= value[1],
+)
+_EPOCHS = kind(
+    "two epochs, counted from 0, first < last",
+    lambda value: several(whole(0), "", 2).accepts(value) and value[0] < value[1],
 )
 # Key of data.* -> what it may be, and an example for the hint.
 _KINDS: dict[str, tuple[Kind, str]] = {
@@ -25,14 +31,32 @@ _KINDS: dict[str, tuple[Kind, str]] = {
     "augment": (choice("crop", "none"), "crop"),
     "crop_scale": (_CROP_SCALE, "[0.08,1.0]"),
     "flip": (number(0, 1), "0.5"),
+    "progressive_start": (whole(8) | NULL, "128"),
+    "progressive_epochs": (_EPOCHS | NULL, "[10,14]"),
+    "decoder": (choice("auto", "simplejpeg", "torchvision", "pillow"), "auto"),
+    "on_bad_image": (choice("raise", "skip"), "skip"),
+    "cache_mib": (whole(0), "512"),
+    "bad_image_limit": (number(0), "0.01 (a share) or 20 (images)"),
+    "verify": (FLAG, "false"),
+    "shuffle_window_shards": (whole(0), "16 (0: all)"),
+    "cache_gib": (number(above=0) | NULL, "100"),
     "mean": (several(number(), "three numbers, one per channel", 3), "[0.485,0.456,0.406]"),
     "std": (several(number(above=0), "three numbers > 0, one per channel", 3), "[0.229,0.224,0.225]"),
     "batch_size": (whole(1), "32"),
     "val_batch_size": (whole(1) | NULL, "null (as data.batch_size)"),
+    "index_cache": (FLAG, "true"),
     "num_workers": (AUTO | whole(0), "auto"),
     "pin_memory": (AUTO | FLAG, "auto"),
     "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
 }
+
+# The same of loader.*
+_LOADER_KINDS: dict[str, tuple[Kind, str]] = {
+    "name": (choice("default", "dali"), "default"),
+    "device": (choice("auto", "cpu", "gpu"), "auto"),
+    "num_threads": (AUTO | whole(1), "auto"),
+}
+_TRAINING = ("train", "tune", "doctor")  # verbs that train, on this machine
 
 
 def mistakes(
@@ -49,6 +73,8 @@ def mistakes(
         for key, (allowed, example) in _KINDS.items()
         for text in expect(f"data.{key}", data[key], allowed, f"data.{key}={example}")
     ]
+    if "loader" in config:  # layout.py asks about the data alone
+        found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
         close = get_close_matches(str(data["name"]), NAMES, 1)
         found += expect("data.name", data["name"], choice(*NAMES), f"data={close[0] if close else 'imagefolder'}")
@@ -60,6 +86,8 @@ def mistakes(
             f"data.val_resize is expected to be null or at least data.image_size ({data['image_size']}), because "
             f"the crop is cut out of it, but is {data['val_resize']}. HINT: set data.val_resize=null."
         )
+    if whole(8).accepts(data["progressive_start"]):
+        found += _progressive(data)
     if data["_target_"] or verb == "predict":
         return found
     if data["fold"] is not None and data["name"] != "stl10":
@@ -74,6 +102,12 @@ def mistakes(
 
         fold = data["fold"] if _KINDS["fold"][0].accepts(data["fold"]) else None
         found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+    elif data["name"] == "packed":
+        found += manifest.mistakes(data, verb)
+    elif data["name"] == "streamed":
+        from imagenet_ddp.data import remote  # here, because it imports fsspec
+
+        found += remote.mistakes(data["root"])
     if data["name"] not in OF_FOLDERS and data["val_fraction"] is not None:
         found.append(
             f"data.val_fraction is for folders of images without val/, but {data['name']} has validation "
@@ -82,11 +116,55 @@ def mistakes(
     return found
 
 
+def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
+    loader = config["loader"]
+    found = [
+        text
+        for key, (allowed, example) in _LOADER_KINDS.items()
+        for text in expect(f"loader.{key}", loader[key], allowed, f"loader.{key}={example}")
+    ]
+    if loader["name"] != "dali" or verb not in _TRAINING:
+        return found
+    if not _has_dali():
+        found.append(
+            "loader=dali is expected to find NVIDIA DALI, but it is not installed. "
+            "HINT: pip install 'imagenet_ddp[dali]', or loader=default."
+        )
+    if loader["device"] == "gpu" and config["trainer"]["accelerator"] == "cpu":
+        found.append(
+            "loader.device=gpu is expected with training on a CUDA device, but trainer.accelerator is cpu. "
+            "HINT: loader.device=auto."
+        )
+    return found
+
+
+def _has_dali() -> bool:
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None  # finds the file, and imports none of it
+    except ModuleNotFoundError:  # nothing of NVIDIA's is there
+        return False
+
+
+def _progressive(data: Mapping[str, Any]) -> list[str]:
+    if data["progressive_epochs"] is None:
+        return [
+            "data.progressive_epochs is expected with data.progressive_start, but is not set. "
+            "HINT: data.progressive_epochs=[10,14]."
+        ]
+    if data["progressive_start"] > data["image_size"]:
+        return [
+            f"data.progressive_start is expected to be at most data.image_size ({data['image_size']}), but is "
+            f"{data['progressive_start']}. HINT: set data.progressive_start=null."
+        ]
+    return []
+
+
 def _at_least(size: Any) -> int:
     return size if whole(1).accepts(size) else 1
 
 
-def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+def root_mistakes(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """Of folders of images: whether there is a data.root to look into."""
     layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
     if not data["root"]:
         return [
@@ -100,9 +178,20 @@ def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> 
         if data["root"].startswith("~"):  # no shell expands it behind "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
         return [f"data.root is expected to be a folder, but {_said(root)} {what}. HINT: {hint}."]
+    return []
+
+
+def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    if found := root_mistakes(data, environ):
+        return found
+    root = Path(data["root"])
+    if (root / manifest.FILE).is_file():
+        return [
+            f"data={data['name']} expects folders of image files, but {_said(root)} is a packed folder "
+            f"({manifest.FILE} in it). HINT: data=packed data.root={data['root']}."
+        ]
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     split_off = data["val_fraction"] is not None
-    found: list[str] = []
     if split_off and val_dir.is_dir():
         found.append(
             f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {_said(val_dir)}. "
@@ -162,7 +251,8 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
             f"{len(classes)} in {_said(folder)} are not: {_some(foreign)}. HINT: data=imagefolder takes any names."
         )
-    if empty := [entry for entry in classes if not has_image(folder / entry)]:
+    held = side_by_side(has_image, [folder / entry for entry in classes])
+    if empty := [entry for entry, has in zip(classes, held, strict=True) if not has]:
         found.append(
             f"every class folder in {_said(folder)} is expected to hold images, but {len(empty)} of {len(classes)} "
             f"{'holds' if len(empty) == 1 else 'hold'} none: {_some(empty)}. HINT: add images, or remove the folder."

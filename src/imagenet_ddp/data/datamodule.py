@@ -1,44 +1,62 @@
 """The LightningDataModule: opens the source and gives Lightning its loaders."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as L
 import numpy as np
 import torch
 
-from imagenet_ddp.data.loader import Batch, EpochLoader, choose_num_workers, make_loader
+from imagenet_ddp.data import dali
+from imagenet_ddp.data.bad_images import BadImages
+from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources import Images, Source
-from imagenet_ddp.data.transforms import EvalTransform, normalise, train_transform
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
+from imagenet_ddp.data.workers import choose_num_workers
+from imagenet_ddp.schema import LoaderConfig
 
 # Batch norm refuses a single value per channel, which one small image gives in a deep net.
 SMALLEST_TRAINING_BATCH = 2
 
 
 class ImageData(L.LightningDataModule):
-    """data: the resolved data.* keys. Loaders are made for the trainer's own rank and world size.
+    """data and loader: the resolved keys of these names. say: for the log. Loaders are made for the trainer's own rank
+    and world size.
 
-    Batches arrive as uint8 and are normalised on the device (`on_after_batch_transfer`): a quarter of the bytes to
-    copy.
+    Batches arrive as uint8, and are flipped and normalised on the device (`on_after_batch_transfer`): a quarter of the
+    bytes to copy.
     """
 
     def __init__(
-        self, source: Source, data: Mapping[str, Any], seed: int, channels_last: bool, local_world_size: int = 1
+        self,
+        source: Source,
+        data: Mapping[str, Any],
+        seed: int,
+        channels_last: bool,
+        local_world_size: int = 1,
+        bad_images: BadImages | None = None,
+        loader: Mapping[str, Any] | None = None,
+        say: Callable[[str], None] = print,
     ):
         super().__init__()
         self.source = source
         self.keys = dict(data)
         self.seed = seed
+        self.loader_keys = {**asdict(LoaderConfig()), **(loader or {})}
+        self._say = say
         self.channels_last = channels_last
         self.local_world_size = local_world_size
+        num_images = len(source.train if source.train is not None else source.val or [])
+        self.bad_images = bad_images or BadImages(self.keys, num_images)
         self.eval_transform = EvalTransform.from_keys(self.keys)
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0)
-        self._loaders: list[EpochLoader] = []
+        self._loaders: list[EpochLoader | dali.DaliLoader] = []
 
     def close(self) -> None:
-        """End the loader processes. They take no signal (loader.py), so a process that leaves without this would wait
+        """End the loader processes. They take no signal (workers.py), so a process that leaves without this would wait
         for them."""
         for loader in self._loaders:
             loader.close()
@@ -63,47 +81,86 @@ class ImageData(L.LightningDataModule):
         are made."""
         self._start = (epoch, image)
 
-    def train_dataloader(self) -> EpochLoader:
+    def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
+        transform: Transform = self.eval_transform
         if self.keys["augment"] == "crop":
             low, high = self.keys["crop_scale"]
-            transform = train_transform(self.keys["image_size"], (low, high), self.keys["flip"])
-        else:
-            transform = self.eval_transform
+            transform = TrainTransform(Sizes.from_keys(self.keys), (low, high), self.keys["flip"])
         sampler = self._sampler(
             self.train_images, self.keys["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
-        return self._loader(self.train_images, transform, sampler)
+        if self.loader_keys["name"] == "dali" and not dali.unfit(self.train_images, self.keys["augment"]):
+            return self._dali_loader(self.train_images, transform, sampler)
+        return self._loader(self.train_images, transform, sampler, replace=True)
 
     def val_dataloader(self) -> EpochLoader:
         batch_size = self.keys["val_batch_size"] or self.keys["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
-        return self._loader(self.val_images, self.eval_transform, sampler)
+        return self._loader(self.val_images, self.eval_transform, sampler, replace=False)
 
     def _sampler(self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
-        return BatchSampler(len(images), batch_size, world_size, rank, shuffle=shuffle, seed=self.seed, fill_to=fill_to)
+        return BatchSampler(
+            len(images),
+            batch_size,
+            world_size,
+            rank,
+            shuffle=shuffle,
+            seed=self.seed,
+            fill_to=fill_to,
+            order_of=getattr(images, "order", None),
+        )
 
-    def _loader(self, images: Images, transform: Any, sampler: BatchSampler) -> EpochLoader:
-        on_cpu = self.trainer.strategy.root_device.type == "cpu" if self.trainer else True
-        pin_memory = self.keys["pin_memory"]
+    @property
+    def _root_device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+
+    @property
+    def _num_workers(self) -> int:
+        on_cpu = self._root_device.type == "cpu"
+        return choose_num_workers(self.keys["num_workers"], on_cpu, self.local_world_size)[0]
+
+    @property
+    def _pin_memory(self) -> bool:
+        asked = self.keys["pin_memory"]
+        return torch.cuda.is_available() and self._root_device.type != "cpu" if asked == "auto" else asked
+
+    def _loader(self, images: Images, transform: Transform, sampler: BatchSampler, *, replace: bool) -> EpochLoader:
         loader = make_loader(
             images,
             transform,
             sampler,
             seed=self.seed,
-            num_workers=choose_num_workers(self.keys["num_workers"], on_cpu, self.local_world_size)[0],
-            pin_memory=torch.cuda.is_available() and not on_cpu if pin_memory == "auto" else pin_memory,
+            num_workers=self._num_workers,
+            pin_memory=self._pin_memory,
             mp_context=self.keys["mp_context"],
+            replace=replace,
+            judge=self.bad_images.judge,
+        )
+        self._loaders.append(loader)
+        return loader
+
+    def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
+        loader = dali.make_dali_loader(
+            images,
+            transform,
+            sampler,
+            seed=self.seed,
+            num_threads=dali.choose_num_threads(self.loader_keys["num_threads"], self._num_workers),
+            device=dali.choose_device(self.loader_keys["device"], self._root_device),
+            pin_memory=self._pin_memory,
+            judge=self.bad_images.judge,
+            say=self._say,
         )
         self._loaders.append(loader)
         return loader
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         mean, std = self.eval_transform.mean, self.eval_transform.std
-        batch["image"] = normalise(batch["image"], mean, std, self.channels_last)
+        batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
         return batch
 
     def remap_targets(self, positions: np.ndarray) -> None:

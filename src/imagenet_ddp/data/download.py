@@ -54,8 +54,9 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def one_at_a_time(lock: Path, growing: Path, say: Say) -> Iterator[None]:
-    """Only one process holds `lock`; the others wait as long as the file `growing` grows. Raises ConfigError."""
+def one_at_a_time(lock: Path, growing: Path, say: Say, told: Callable[[], str] | None = None) -> Iterator[None]:
+    """Only one process holds `lock`; the others wait as long as the file `growing` grows. told: how far that one is, in
+    words; None: the size of the file. Raises ConfigError."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, 0.0
         while True:
@@ -72,9 +73,8 @@ def one_at_a_time(lock: Path, growing: Path, say: Say) -> Iterator[None]:
                     "without progress. HINT: stop that process, then run this again."
                 )
             if now >= next_line:
-                say(
-                    f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}; {seen // MIB} MiB)"
-                )
+                far = told() if told is not None else f"{seen // MIB} MiB"
+                say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}; {far})")
                 next_line = now + 3 * REPORT_S
             time.sleep(0.1)
         yield

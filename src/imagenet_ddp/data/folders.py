@@ -2,13 +2,28 @@
 too."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 # torchvision's list, and three formats Pillow reads too
 EXTENSIONS = frozenset(
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
 )
+
+NUM_THREADS = 16  # twice as many gain nothing on a disk that answers after 5 ms: docs/performance.md
+TRIED = 8  # folders that tell how late a disk answers
+LATE_S = 0.0005  # from where on it is late: a local disk opens a folder in 0.05 ms
+
+Real = tuple[int, int]  # device and inode of a folder
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def is_image(name: str) -> bool:
@@ -17,30 +32,137 @@ def is_image(name: str) -> bool:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the sub-folders, sorted; hidden ones left out."""
+    """Names of the sub-folders, sorted; hidden ones and links to where they lie left out."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
 
-def image_names(folder: Path) -> list[str]:
-    """Paths of all images below folder, relative to it, sorted, with / between the parts."""
-    return sorted(_walk(str(folder), ""))
+def image_names(folder: Path, split: Path | None = None) -> list[str]:
+    """Paths of all images below folder, relative to it, sorted, with / between the parts. split: see Within; None: the
+    folder itself."""
+    return sorted(_walk(str(folder), Within(split or folder)))
 
 
-def has_image(folder: Path) -> bool:
+def has_image(folder: Path, split: Path | None = None) -> bool:
     """Whether there is at least one; stops at the first."""
-    return next(_walk(str(folder), ""), None) is not None
+    return next(_walk(str(folder), Within(split or folder)), None) is not None
 
 
-def _walk(folder: str, prefix: str) -> Iterator[str]:
+class Within:
+    """A split, links into which are not followed: what they lead to is an image of another class, or seen already.
+
+    folder: of class folders. classes: of which some may be links to elsewhere.
+    """
+
+    def __init__(self, folder: Path, classes: Sequence[str] = ()):
+        self._folder, self._classes = folder, classes
+
+    @cached_property
+    def _places(self) -> tuple[str, set[str]]:
+        """The split's own, and all; asked for at the first link, as most splits have none."""
+        own = os.path.realpath(self._folder)
+        return own, {own, *(os.path.realpath(self._folder / name) for name in self._classes)}
+
+    def holds(self, link: str) -> bool:
+        """Whether the link leads to a place inside, or to one above."""
+        real = os.path.realpath(link)
+        own, places = self._places
+        return _is_in(own, real) or not places.isdisjoint([real, *map(str, Path(real).parents)])
+
+
+class Links:
+    """Links to folders elsewhere that were met in one class. Each such folder is gone into once, by the link that comes
+    first in order: whichever way the disk or threads answer."""
+
+    def __init__(self) -> None:
+        self._met: list[tuple[str, Real]] = []
+        self._followed: set[Real] = set()
+
+    def add(self, prefix: str, real: Real) -> None:
+        self._met.append((prefix, real))
+
+    def follow(self) -> list[str]:
+        """Prefixes to go on with, once all other folders are done."""
+        found = []
+        for prefix, real in sorted(self._met):
+            if real not in self._followed:
+                self._followed.add(real)
+                found.append(prefix)
+        self._met.clear()
+        return found
+
+
+@dataclass
+class Content:
+    """One folder, without what lies in its sub-folders."""
+
+    images: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # to go on with
+    links: dict[str, Real] = field(default_factory=dict)  # to folders elsewhere
+    left_out: Counter[str] = field(default_factory=Counter)  # "hidden", "special", or an extension -> files
+
+
+def content(folder: str, within: Within) -> Content:
+    found = Content()
     with os.scandir(folder) as entries:
         for entry in entries:
-            if _is_dir(entry):
-                # a link back to a folder above would be walked until the system gives up
-                if not entry.name.startswith(".") and not (entry.is_symlink() and _is_above(entry.path)):
-                    yield from _walk(entry.path, f"{prefix}{entry.name}/")
-            elif is_image(entry.name) and not _is_special(entry):
-                yield prefix + entry.name
+            match _kind(entry, within):
+                case "image":
+                    found.images.append(entry.name)
+                case "folder":
+                    found.folders.append(entry.name)
+                case "link":
+                    found.links[entry.name] = _real(entry)
+                case "no folder":
+                    pass
+                case reason:
+                    found.left_out[reason] += 1
+    return found
+
+
+def side_by_side(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """ask(item) of each; in threads where the first answers come late, as from a network disk."""
+    begin = time.monotonic()
+    found = [ask(item) for item in items[:TRIED]]
+    if len(items) <= TRIED or (time.monotonic() - begin) / TRIED < LATE_S:
+        return found + [ask(item) for item in items[TRIED:]]
+    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="disk") as pool:
+        return found + list(pool.map(ask, items[TRIED:]))
+
+
+def _walk(folder: str, within: Within) -> Iterator[str]:
+    todo, links = [""], Links()
+    while todo:
+        prefix = todo.pop()
+        with os.scandir(f"{folder}/{prefix}") as entries:
+            for entry in entries:
+                kind = _kind(entry, within)
+                if kind == "image":
+                    yield prefix + entry.name
+                elif kind == "folder":
+                    todo.append(f"{prefix}{entry.name}/")
+                elif kind == "link":
+                    links.add(f"{prefix}{entry.name}/", _real(entry))
+        todo = todo or links.follow()
+
+
+def _kind(entry: os.DirEntry[str], within: Within) -> str:
+    """image, folder, link (to a folder elsewhere), no folder (one not to go into), or why a file is left out."""
+    name = entry.name
+    if _is_dir(entry):
+        if name.startswith("."):
+            return "no folder"
+        if not entry.is_symlink():
+            return "folder"
+        # a link back would be walked until the system gives up
+        return "no folder" if _is_above(entry.path) or within.holds(entry.path) else "link"
+    if is_image(name):
+        return "special" if _is_special(entry) else "image"
+    return "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower()  # noqa: PTH122 (hot loop)
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    return _is_dir(entry) and not (entry.is_symlink() and _is_above(entry.path))
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -52,9 +174,26 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 def _is_above(link: str) -> bool:
     """Whether the link leads to a folder it lies in."""
-    return Path(link).parent.resolve().is_relative_to(Path(link).resolve())
+    return _is_in(os.path.realpath(Path(link).parent), os.path.realpath(link))
+
+
+def _is_in(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(folder.rstrip("/") + "/")
 
 
 def _is_special(entry: os.DirEntry[str]) -> bool:
-    """A pipe or a socket, which reading would wait for; a broken link is kept, so that it is named when it is read."""
-    return not entry.is_file() and not entry.is_symlink()
+    """A pipe, a socket or a device, itself or by a link: reading would wait for it, or never end. A link that is broken
+    or leads to itself is kept, so that it is named when it is read."""
+    try:
+        if entry.is_file():
+            return False
+        entry.stat()
+    except OSError:
+        return not entry.is_symlink()
+    return True
+
+
+def _real(entry: os.DirEntry[str]) -> Real:
+    """Of what a link leads to."""
+    stat = entry.stat()
+    return stat.st_dev, stat.st_ino

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.data import check, shapes
+from imagenet_ddp.data import check, manifest, shapes
 from imagenet_ddp.data.folders import class_folders, image_names, is_image
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
@@ -62,6 +62,9 @@ def examine(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budg
     if data["name"] == "stl10":
         _stl10(layout, data)
         return layout
+    if data["name"] in ("packed", "streamed"):
+        _packed(layout, data)
+        return layout
     if data["name"] == "shapes":
         root = (
             Path(data["root"]) if data["root"] else shapes.cache_dir(environ) / f"shapes-v{shapes.VERSION}-seed{seed}"
@@ -90,7 +93,9 @@ def count(folder: Path, seed: int, end: float) -> Split:
         if time.monotonic() > end:
             return None
         images = image_names(folder / name)
-        return len(images), folder / name / random.Random(f"{seed} {name}").choice(images) if images else None
+        return len(images), folder / name / random.Random(os.fsencode(f"{seed} {name}")).choice(
+            images
+        ) if images else None
 
     with ThreadPoolExecutor(8) as pool:
         found = {name: result for name, result in zip(classes, pool.map(of_class, classes), strict=True) if result}
@@ -248,11 +253,15 @@ def _way_to_sort(root: Path, val: Path) -> str:
                 'do mkdir -p "$c" && mv "$i.JPEG" "$c/"; done'
             )
             return f"{names} says the class of each: `{line}`"
-    line = f"python -c \"import torchvision; torchvision.datasets.ImageNet('{root}', 'val')\""
-    return (
-        f"sort the images into {val}/<class>/; with ILSVRC2012_img_val.tar and ILSVRC2012_devkit_t12.tar.gz in {root}, "
-        f"and {val} moved away, this does it: `{line}`"
+    heap, classes = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
+    places = (root, *root.absolute().parents[:2])
+    archives = next((place for place in places if (place / heap).is_file() and (place / classes).is_file()), None)
+    line = (
+        f"mv {val} {val}.flat && python -m imagenet_ddp.prepare prepare=imagenet archive_dir={archives or 'ARCHIVES'} "
+        f"out={root}"
     )
+    where = f"from the archives in {archives}" if archives else f"with {heap} and {classes} in a folder ARCHIVES"
+    return f"sort the images into {val}/<class>/; {where}, this does it: `{line}`"
 
 
 def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:
@@ -269,6 +278,18 @@ def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:
     layout.notes += [text.rstrip(".") for text in stl10.notes(folder)]
     stl10.load(folder, "train", data["fold"])  # raises ConfigError
     stl10.load(folder, "test", None)
+
+
+def _packed(layout: Layout, data: Mapping[str, Any]) -> None:
+    if data["name"] == "streamed":
+        return  # nothing is fetched here
+    found = manifest.read(Path(data["root"]))
+    layout.num_classes = len(found.classes)
+    counts = [f"{split.num_images:,} {name}" for name, split in found.splits.items()]
+    side = f"short side {found.short_side}" if found.short_side else "sizes as they were"
+    left_out = sum(len(split.left_out) for split in found.splits.values())
+    more = f"; {left_out} unreadable ones were left out" if left_out else ""
+    layout.notes.append(f"packed as {found.form}, {side}: {' and '.join(counts)} images{more}")
 
 
 def _some(names: list[str]) -> str:

@@ -1,160 +1,197 @@
-"""One split as a DataLoader: keys in, batches of uint8 out. How loader processes start, and how many, is decided
-here."""
+"""One split as a DataLoader: keys in, batches of uint8 out. What its processes are is in workers.py."""
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
+import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.cores import cores_per_process
+from imagenet_ddp.data.bad_images import Bad, LoadError
+from imagenet_ddp.data.deaths import explained
+from imagenet_ddp.data.decode import Picture, Pixels, UnreadableImage
 from imagenet_ddp.data.sampler import BatchSampler, Key, hash_seed
 from imagenet_ddp.data.sources import Images
+from imagenet_ddp.data.transforms import Transform
+from imagenet_ddp.data.workers import begin_worker, choose_mp_context, start_fork_server
 
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+_TRIES = 100  # images tried in place of an unreadable one, where the whole batch is
 
 
 class Batch(TypedDict):
     """The images that count come first; those that only fill up (see sampler.py) last."""
 
-    image: Tensor  # uint8 (B, 3, H, W); float32, normalised, once on the device
+    image: Tensor  # uint8 (B, 3, H, W), channels last; on the device: float32, flipped, normalised
+    flip: Tensor  # bool (B,): left and right change places, on the device
     target: Tensor  # int64 (B,)
     index: Tensor  # int64 (B,), position in the split
     num_counted: int  # of this batch
     step_images: int  # that count in this step, over all ranks
+    unreadable: list[Bad]
 
 
 class Samples(Dataset):
-    """Images transformed. Each sample's randomness comes from (seed, epoch, index) alone: no worker, rank or history
-    in it."""
+    """Images transformed, a batch at a time. Each sample's randomness comes from (seed, epoch, index) alone: no worker,
+    rank or history in it.
 
-    def __init__(self, images: Images, transform: Callable[[Tensor], Tensor], seed: int):
-        self.images, self.transform, self.seed = images, transform, seed
+    replace: an unreadable image's place is taken by another one, so that every rank keeps its number of images (in
+    training); else it is left out, and something that does not count fills the batch up.
+    """
+
+    def __init__(self, images: Images, transform: Transform, seed: int, *, replace: bool):
+        self.images, self.transform, self.seed, self.replace = images, transform, seed, replace
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, key: Key) -> tuple[Tensor, int, Key]:
-        # torch.manual_seed would also reach for every GPU: 153 µs against 2
-        torch.default_generator.manual_seed(hash_seed(self.seed, key.epoch, key.index))
-        return self.transform(self.images.read(key.index)), int(self.images.targets[key.index]), key
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        size = self.transform.size(keys[0].epoch)
+        images = self._new_images(len(keys), size)
+        indices, flips, unreadable = [], [], []
+        failed: list[Key] = []
+        num_counted = 0
+        for key in keys:
+            place = len(indices)
+            try:
+                flips.append(self._fill(images[place], key, key.index))
+            except UnreadableImage as error:
+                unreadable.append((error.path, error.reason))
+                failed.append(key)
+                continue
+            indices.append(key.index)
+            num_counted += key.counts
+        if self.replace:
+            num_counted = sum(key.counts for key in keys)
+            for key, index in zip(failed, self._others(failed, indices), strict=True):
+                flips.append(self._fill(images[len(indices)], key, index))
+                indices.append(index)
+        else:
+            for key in failed:
+                images[len(indices)].zero_()
+                flips.append(False)
+                indices.append(key.index)
+        return Batch(
+            image=images,
+            flip=torch.tensor(flips, dtype=torch.bool),
+            target=torch.from_numpy(self.images.targets[indices]),
+            index=torch.tensor(indices, dtype=torch.int64),
+            num_counted=num_counted,
+            step_images=keys[0].step_images,
+            unreadable=unreadable,
+        )
+
+    def _new_images(self, count: int, size: int) -> Tensor:
+        return _new_images(count, size)
+
+    def _fill(self, out: Tensor, key: Key, index: int) -> bool:
+        generator = random.Random(hash_seed(self.seed, key.epoch, key.index))
+        return self.transform.into(out, picture(self.images, index), generator)
+
+    def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
+        """As many images in the place of the failed ones: of the same batch, or where that has none, of the split."""
+        if not failed:
+            return []
+        if not readable:
+            readable = [self._any(failed[0])]
+        return [readable[number % len(readable)] for number in range(len(failed))]
+
+    def _any(self, key: Key) -> int:
+        generator = random.Random(hash_seed(self.seed, key.epoch, key.index, 1))
+        for _ in range(_TRIES):
+            index = generator.randrange(len(self.images))
+            try:
+                whole(picture(self.images, index))
+            except UnreadableImage:
+                continue
+            return index
+        raise LoadError(
+            f"{self.images.path(key.index)} cannot be read as an image, nor can {_TRIES} others that were tried in its "
+            "place. HINT: `python -m imagenet_ddp.prepare prepare=check` with the same data lists all such images."
+        )
 
 
-def collate(samples: list[tuple[Tensor, int, Key]]) -> Batch:
-    images, targets, keys = zip(*samples, strict=True)
-    out = None
-    if torch.utils.data.get_worker_info() is not None:
-        # stacked straight into shared memory: one copy less on the way to the parent
-        shape = (len(images), *images[0].shape)
-        storage = images[0]._typed_storage()._new_shared(len(images) * images[0].numel(), device=images[0].device)
-        out = images[0].new(storage).resize_(shape)
-    return Batch(
-        image=torch.stack(images, out=out),
-        target=torch.tensor(targets, dtype=torch.int64),
-        index=torch.tensor([key.index for key in keys], dtype=torch.int64),
-        num_counted=sum(key.counts for key in keys),
-        step_images=keys[0].step_images,
-    )
+def picture(images: Images, index: int) -> Picture:
+    """Raises UnreadableImage, also for a file that is gone or may not be read."""
+    try:
+        open_it = getattr(images, "open", None)
+        return open_it(index) if open_it else Pixels(images.read(index).permute(1, 2, 0).numpy())
+    except OSError as error:
+        raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
+    except MemoryError as error:
+        raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
+
+
+def whole(picture: Picture) -> Any:
+    return picture.region(0, 0, picture.height, picture.width)
+
+
+def _new_images(count: int, size: int) -> Tensor:
+    """uint8 (count, 3, size, size), channels last; in a loader worker in shared memory: no copy on the way out."""
+    num_bytes = count * size * size * 3
+    if get_worker_info() is None:
+        flat = torch.empty(num_bytes, dtype=torch.uint8)
+    else:
+        flat = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(num_bytes))  # type: ignore[arg-type]
+    return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 class EpochLoader(DataLoader):
     """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the
     epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
 
+    judge: Callable[[list[Bad]], None] | None = None
+
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        yield from super().__iter__()
+        batches = super().__iter__
+        for batch in explained(batches, self):
+            bad = batch.pop("unreadable")
+            if bad and self.judge is not None:
+                self.judge(bad)
+            yield batch
 
     def close(self) -> None:
         """End this loader's processes, if it has any."""
         iterator: Any = self._iterator
         self._iterator = None
+        workers = list(getattr(iterator, "_workers", []))
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
+        for worker in workers:
+            if worker.is_alive():  # it is deaf to the SIGTERM that torch has sent, and would be waited for at the end
+                worker.kill()
 
 
 def make_loader(
     images: Images,
-    transform: Callable[[Tensor], Tensor],
+    transform: Transform,
     sampler: BatchSampler,
     *,
     seed: int,
     num_workers: int,
     pin_memory: bool,
     mp_context: str,
+    replace: bool = True,
+    judge: Callable[[list[Bad]], None] | None = None,
 ) -> EpochLoader:
+    """judge: gets each batch's unreadable images, in this process, and may raise."""
     arguments: dict[str, Any] = {}
     if num_workers:
         context = choose_mp_context(mp_context)
         if context == "forkserver":
-            _start_fork_server()
-        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": _begin_worker}
-    return EpochLoader(
-        Samples(images, transform, seed),
+            start_fork_server()
+        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": begin_worker}
+    loader = EpochLoader(
+        Samples(images, transform, seed, replace=replace),
         batch_sampler=sampler,
         num_workers=num_workers,
-        collate_fn=collate,
+        collate_fn=_as_it_is,
         pin_memory=pin_memory,
         **arguments,
     )
-
-
-def choose_mp_context(asked: str) -> str:
-    """auto: forkserver where there is one. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may
-    hold, and then waits for ever; spawn imports torch anew in every worker, where the fork server does so once."""
-    if asked != "auto":
-        return asked
-    return (
-        "forkserver"
-        if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
-        else "spawn"
-    )
-
-
-def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
-    """(loader processes per rank, the reason): a number is taken as it is."""
-    if asked != "auto":
-        return int(asked), "as set"
-    per_rank = cores_per_process(local_world_size)
-    if on_cpu:
-        # the step takes all cores, and ten times as long as decoding: a worker would only take turns with it
-        return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {per_rank} cores per process"
-    return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one left to the training process"
-
-
-def _start_fork_server() -> None:
-    """A stop is the training process's to handle, and it must outlive its loader to save: the server, and so the
-    workers it forks, are deaf to stop signals from their first moment. It imports torch while the training process
-    goes on."""
-    from multiprocessing import forkserver, resource_tracker  # Unix only
-
-    forkserver.set_forkserver_preload(["imagenet_ddp.data.loader"])
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
-    try:
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the tracker's start lets two of them through again
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin_worker(worker: int) -> None:
-    """The training process ends its workers; when it dies without doing so, they end too."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    # torch's own watch asks for the parent's id, which is the fork server's: that one lives as long as its workers
-    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    loader.judge = judge
+    return loader

@@ -10,10 +10,11 @@ A batch too small to train on (none at all for a rank, or a single image, which 
 filled up with images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
@@ -32,17 +33,29 @@ class BatchSampler(DistributedSampler):
     """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls
     `set_epoch`.
 
+    order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
+
     A resumed epoch begins at an image, not at a step (`start_at`), so that it can go on with another number of ranks.
     """
 
     def __init__(
-        self, num_images: int, batch_size: int, num_replicas: int, rank: int, *, shuffle: bool, seed: int, fill_to: int
+        self,
+        num_images: int,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        fill_to: int,
+        order_of: Callable[[int, int], np.ndarray | None] | None = None,
     ):
         super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
         self.num_images = num_images
         self.batch_size = batch_size
         self.global_batch_size = batch_size * num_replicas
         self.fill_to = min(fill_to, batch_size)
+        self._order_of = order_of
         self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
         self._start = (-1, 0)
 
@@ -53,12 +66,14 @@ class BatchSampler(DistributedSampler):
     def __len__(self) -> int:
         return -(-self.num_images // self.global_batch_size)
 
-    def order(self) -> list[int]:
-        """All images in this epoch's order: a function of seed and epoch alone."""
+    def order(self) -> np.ndarray:
+        """int64: all images in this epoch's order, a function of seed and epoch alone."""
         if not self.shuffle:
-            return list(range(self.num_images))
+            return np.arange(self.num_images)
+        if self._order_of is not None and (order := self._order_of(self.seed, self.epoch)) is not None:
+            return order
         generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
-        return torch.randperm(self.num_images, generator=generator).tolist()
+        return torch.randperm(self.num_images, generator=generator).numpy()
 
     def steps(self, first: int = 0) -> list[int]:
         """Where each step of an epoch begins, from the image `first` on, and the number of images at the end. What is
@@ -80,14 +95,14 @@ class BatchSampler(DistributedSampler):
         first = self._start[1] if self._start[0] == self.epoch else 0
         steps = self.steps(first)
         for begin, end in pairwise(steps):
-            step = order[begin:end]
+            step = order[begin:end].tolist()
             share, rest = divmod(len(step), self.num_replicas)
             # every rank's images stand together: the first `rest` ranks take one more
             low = self.rank * share + min(self.rank, rest)
             mine = step[low : low + share + (self.rank < rest)]
             batch = [Key(self.epoch, index, True, len(step)) for index in mine]
             while len(batch) < self.fill_to:
-                batch.append(Key(self.epoch, order[len(batch) % self.num_images], False, len(step)))
+                batch.append(Key(self.epoch, int(order[len(batch) % self.num_images]), False, len(step)))
             yield batch
 
 

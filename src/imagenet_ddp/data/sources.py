@@ -1,6 +1,5 @@
 """Where images come from: each source gives classes and one Images per split. `open_source` picks it from data.name."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -12,8 +11,12 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.data import shapes, stl10
-from imagenet_ddp.data.decode import decode
-from imagenet_ddp.data.folders import class_folders, image_names
+from imagenet_ddp.data.decode import Picture, Pixels, Reading
+from imagenet_ddp.data.files import FileImages, split_off, walk
+from imagenet_ddp.data.folders import class_folders
+from imagenet_ddp.data.index import find_cache
+from imagenet_ddp.data.packed import open_packed
+from imagenet_ddp.data.streamed import open_streamed
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.targets import make
 
@@ -33,6 +36,9 @@ class Images(Protocol):
         """What to call this image when speaking to people."""
         ...
 
+    # Where a source can do better than a whole decode (a crop needs part of an image), it also has
+    #     def open(self, index: int) -> Picture
+
 
 @dataclass
 class Source:
@@ -47,33 +53,6 @@ class Source:
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
-
-
-class FileImages:
-    """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
-    would be copied into every forked worker, page by page, as its reference counts change."""
-
-    def __init__(self, folder: Path, relative_paths: list[str], targets: np.ndarray):
-        encoded = [os.fsencode(path) for path in relative_paths]
-        self.folder = folder
-        self._bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
-        self.targets = targets
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def path(self, index: int) -> str:
-        begin = self._ends[index - 1] if index else 0
-        return str(self.folder / os.fsdecode(self._bytes[begin : self._ends[index]].tobytes()))
-
-    def read(self, index: int) -> Tensor:
-        path = self.path(index)
-        return decode(Path(path).read_bytes(), path)
-
-    def subset(self, indices: np.ndarray) -> "FileImages":
-        names = [os.path.relpath(self.path(i), self.folder) for i in indices]
-        return FileImages(self.folder, names, self.targets[indices])
 
 
 class ArrayImages:
@@ -92,27 +71,8 @@ class ArrayImages:
     def read(self, index: int) -> Tensor:
         return torch.from_numpy(self._images.read(index))
 
-
-def walk(folder: Path, classes: list[str]) -> FileImages:
-    """All images below folder/<class>, to any depth, in a stable order; classes without a folder have none."""
-    paths: list[str] = []
-    targets: list[int] = []
-    for target, name in enumerate(classes):
-        found = image_names(folder / name) if (folder / name).is_dir() else []
-        paths.extend(f"{name}/{relative}" for relative in found)
-        targets.extend([target] * len(found))
-    return FileImages(folder, paths, np.array(targets, dtype=np.int64))
-
-
-def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
-    """(train, val): of each class the same share, at least one image in each where the class has two."""
-    generator = np.random.default_rng(seed)
-    val = np.zeros(len(images), dtype=bool)
-    for target in np.unique(images.targets):
-        members = np.flatnonzero(images.targets == target)
-        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
-        val[generator.permutation(members)[:count]] = True
-    return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))
+    def open(self, index: int) -> Picture:
+        return Pixels(self._images.read(index).transpose(1, 2, 0))
 
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
@@ -139,9 +99,15 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         return _stl10(data, need_train)
     if name == "shapes":
         return _folders(
-            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train
+            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, environ, need_train
         )
-    source = _folders(Path(data["root"]), data, seed, need_train)
+    if name in ("packed", "streamed"):
+        if name == "packed":
+            manifest, images = open_packed(data, need_train=need_train)
+        else:
+            manifest, images = open_streamed(data, environ, need_train=need_train)
+        return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
+    source = _folders(Path(data["root"]), data, seed, environ, need_train)
     if name == "imagenet":
         known = imagenet_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
@@ -162,13 +128,26 @@ def imagenet_labels() -> dict[str, str]:
     return dict(line.split("\t") for line in table.splitlines())
 
 
-def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
+def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
+    """Sentences on what was left out, and on where an index comes from."""
+    indexes = [(name, images.index) for name, images in splits if images is not None and images.index is not None]
+    return [
+        *(f"Index of {name}: {len(index):,} images, {index.origin}." for name, index in indexes if index.origin),
+        *(f"In {name}, {left_out}." for name, index in indexes if (left_out := index.without())),
+    ]
+
+
+def _folders(root: Path, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
+    reading, cache = Reading(data["decoder"], data["exif_orientation"]), find_cache(data["index_cache"], environ)
     if data["val_fraction"] is not None:
-        train, val = split_off(walk(train_dir, classes), data["val_fraction"], seed)
-        return Source(classes, train, val)
-    return Source(classes, walk(train_dir, classes) if need_train else None, walk(val_dir, classes))
+        whole = walk(train_dir, classes, reading, cache)
+        train, val = split_off(whole, data["val_fraction"], seed)
+        return Source(classes, train, val, notes=_notes((str(train_dir), whole)))
+    train = walk(train_dir, classes, reading, cache) if need_train else None
+    val = walk(val_dir, classes, reading, cache)
+    return Source(classes, train, val, notes=_notes((str(train_dir), train), (str(val_dir), val)))
 
 
 def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:

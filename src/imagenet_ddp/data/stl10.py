@@ -8,12 +8,13 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 
 import shutil
 import tarfile
+import time
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from imagenet_ddp.data.download import MIB, Archive, Say, fetch, one_at_a_time, size_of, to_stderr, verify
+from imagenet_ddp.data.download import MIB, REPORT_S, Archive, Say, fetch, one_at_a_time, size_of, to_stderr, verify
 from imagenet_ddp.schema import ConfigError
 
 FOLDER = "stl10_binary"
@@ -34,15 +35,18 @@ OFFICIAL = Archive(
 # ---- what is there -------------------------------------------------------------------------------------------------
 
 
-def mistakes(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
-    """What stands in the way, judged by names and sizes alone: no checksum, no network, nothing written."""
+def mistakes(
+    root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL, archive_dir: Path | None = None
+) -> list[str]:
+    """What stands in the way, judged by names and sizes alone: no checksum, no network, nothing written. archive_dir:
+    where the archive lies, if not in root."""
     found = []
     if fold is not None and not 0 <= fold < NUM_FOLDS:
         found.append(
             f"data.fold is expected to be 0 to {NUM_FOLDS - 1}, but is {fold}. HINT: set data.fold=0, or null."
         )
         fold = None
-    folder, packed = root / FOLDER, root / archive.name
+    folder, packed = root / FOLDER, (archive_dir or root) / archive.name
     if root.exists() and not root.is_dir():
         found.append(f"data.root is expected to be a folder, but {root} is a file. HINT: set data.root=FOLDER.")
     elif folder.exists():
@@ -57,11 +61,16 @@ def mistakes(root: Path, fold: int | None, download: bool, archive: Archive = OF
         if size != archive.num_bytes:
             why = "the download broke off" if size < archive.num_bytes else "it is another file"
             hint = f"delete {packed}"
-            if size < archive.num_bytes:
+            if size < archive.num_bytes and archive_dir is None:
                 hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
             found.append(
                 f"{archive.name} is expected to be {archive.num_bytes} bytes, but is {size}: {why}. HINT: {hint}."
             )
+    elif archive_dir is not None:
+        found.append(
+            f"archive_dir is expected to hold {archive.name}, but {archive_dir} does not. "
+            f"HINT: leave archive_dir out, and it is downloaded ({archive.num_bytes // MIB} MiB)."
+        )
     elif not download:
         found.append(
             f"{root} (data.root) is expected to hold the folder {FOLDER} or {archive.name}, but holds neither, "
@@ -179,13 +188,20 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
 # ---- getting it ----------------------------------------------------------------------------------------------------
 
 
-def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = to_stderr) -> Path:
-    """The folder with the binary files, made from the archive or the network where it is missing.
+def prepare(
+    root: Path,
+    download: bool,
+    archive: Archive = OFFICIAL,
+    say: Say = to_stderr,
+    archive_dir: Path | None = None,
+) -> Path:
+    """The folder with the binary files, made from the archive or the network where it is missing. archive_dir: where
+    the archive lies, if not in root.
 
     Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
     """
-    folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
-    if found := mistakes(root, None, download, archive):
+    folder, packed, part = root / FOLDER, (archive_dir or root) / archive.name, archive.part(root)
+    if found := mistakes(root, None, download, archive, archive_dir):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
@@ -204,7 +220,8 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
                 verify(part, archive, say)
                 part.rename(packed)
             _unpack(packed, folder, say)
-            say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
+            where = "beside it " if archive_dir is None else ""
+            say(f"STL-10 is in {folder}; {packed.name} {where}may be deleted.")
     except OSError as error:
         raise ConfigError(
             f"data.root is expected to be a folder that takes STL-10, but {root} does not: {error}. "
@@ -221,13 +238,18 @@ def _unpack(packed: Path, folder: Path, say: Say) -> None:
     partial.mkdir()
     missing = set(NEEDED)
     try:
-        with tarfile.open(packed, "r|gz") as tar:
+        with packed.open("rb") as handle, tarfile.open(fileobj=handle, mode="r|gz") as tar:
+            next_line = time.monotonic() + REPORT_S
             for member in tar:
                 name = member.name.rpartition("/")[2]
                 source = tar.extractfile(member) if name in missing and member.isreg() else None
                 if source is not None:
                     with source, (partial / name).open("wb") as target:
-                        shutil.copyfileobj(source, target, MIB)
+                        while block := source.read(MIB):
+                            target.write(block)
+                            if (now := time.monotonic()) >= next_line:
+                                next_line = now + REPORT_S
+                                say(f"Unpacking {name}: {target.tell() // MIB} of {member.size // MIB} MiB.")
                     missing.discard(name)
                 if not missing:
                     break

@@ -43,7 +43,7 @@ class Machine:
     @property
     def num_workers(self) -> int:
         """Loader processes of each process."""
-        from imagenet_ddp.data.loader import choose_num_workers
+        from imagenet_ddp.data.workers import choose_num_workers
 
         return choose_num_workers(self.config["data"]["num_workers"], self.kind == "cpu", self.num_local)[0]
 

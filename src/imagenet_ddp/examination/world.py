@@ -2,6 +2,7 @@
 both on more nodes. Runs in every rank; rank 0 speaks."""
 
 import contextlib
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,23 +13,20 @@ import torch.distributed as dist
 
 from imagenet_ddp.build import World
 from imagenet_ddp.data.layout import reading_s
-from imagenet_ddp.data.loader import choose_num_workers
-from imagenet_ddp.data.transforms import normalise, train_transform
+from imagenet_ddp.data.transforms import Sizes, TrainTransform, empty
+from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices, measure, scaling
 from imagenet_ddp.distributed.measure import AllReduce, StepTimes, Training
 from imagenet_ddp.distributed.scaling import Cluster
 from imagenet_ddp.examination.checks import Check, Machine, fails
 from imagenet_ddp.examination.data import num_classes
 from imagenet_ddp.examination.forecast import foretell, said_s, whole_step
-from imagenet_ddp.learning.nets import make_net
-from imagenet_ddp.learning.optim import make_optimizer
+from imagenet_ddp.examination.step import device_of, make_training
 from imagenet_ddp.schema import ConfigError
 
 STEPS_BUDGET_S, RING_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
 SLOW_STEP_S = 12.0  # from where on steps with communication are not taken, but reckoned
 GROUP_TIMEOUT_S = 60.0  # of one collective: enough for 46.8 MB at 10 Mbit/s
-AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-TRUE = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}
 Config = Mapping[str, Any]
 
 
@@ -102,7 +100,7 @@ def _named(name: str, checks: list[Check]) -> list[Check]:
 
 def _alone(found: list[Check], config: Config) -> None:
     with _look(found, "step") as check:
-        training = _training(config, _device(config, 0), num_classes(config))
+        training = make_training(config, device_of(config, 0), num_classes(config))
         times = measure.steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(config, 1)
         _say_step(check, config, times, read_s)
@@ -114,52 +112,23 @@ def _alone(found: list[Check], config: Config) -> None:
         foretell(check, config, training.net, whole_step(config, times, sizes, read_s), Cluster(1, None, None), 1, None)
 
 
-def _device(config: Config, local_rank: int) -> torch.device:
-    kind = devices.accelerator(config["trainer"]["accelerator"])
-    local = devices.local_devices({**config["trainer"], "accelerator": kind})
-    return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank if kind == "cuda" else 0)
-
-
-def _training(config: Config, device: torch.device, classes: int) -> Training:
-    """The net, optimiser and precision of the run, one batch of noise; the first step is taken, so that a lack of
-    memory shows here."""
-    data, size = config["data"], config["data"]["image_size"]
-    precision = devices.choose_precision(config["trainer"]["precision"], device.type)[0]
-    net = make_net(config["model"], classes, config["seed"], size).to(device, TRUE.get(precision))
-    kind, channels_last = TRUE.get(precision, torch.float32), config["model"]["channels_last"]
-    generator = torch.Generator().manual_seed(config["seed"])
-    images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
-    target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
-    training = Training(
-        net,
-        make_optimizer(config["optim"], net.parameters(), lr=1e-6),
-        images.to(device),
-        target.to(device),
-        lambda images: normalise(images, tuple(data["mean"]), tuple(data["std"]), channels_last).to(kind),
-        AUTOCAST.get(precision),
-    )
-    try:
-        training.forward(net).backward()
-        training.optimise()
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"a step of {data['batch_size']} images of {size} pixels does not fit into the memory of {device}. "
-            f"HINT: data.batch_size={max(data['batch_size'] // 2, 1)} trainer.accumulate_grad_batches=2."
-        ) from error
-    return training
-
-
 def _read_s(config: Config, local_world_size: int) -> float:
     """Seconds for the images of one batch, where the training process reads them itself."""
     data = config["data"]
     on_cpu = devices.accelerator(config["trainer"]["accelerator"]) == "cpu"
     if choose_num_workers(data["num_workers"], on_cpu, local_world_size)[0] > 0:
         return 0.0
-    from imagenet_ddp.data.decode import decode
+    from imagenet_ddp.data.decode import Reading, open_picture
 
     low, high = data["crop_scale"]
-    transform = train_transform(data["image_size"], (low, high), data["flip"])
-    per_image = reading_s(data, lambda content, path: transform(decode(content, path)), READING_BUDGET_S)
+    transform = TrainTransform(Sizes(data["image_size"]), (low, high), data["flip"])
+    reading, generator = Reading(data["decoder"], data["exif_orientation"]), random.Random(0)
+    out = empty(data["image_size"], data["image_size"], 3)
+    per_image = reading_s(
+        data,
+        lambda content, path: transform.into(out, open_picture(content, path, reading), generator),
+        READING_BUDGET_S,
+    )
     return per_image * data["batch_size"]
 
 
@@ -192,7 +161,7 @@ def _together(
     place, strategy = world.place, config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
-    device = _device(config, place.local_rank)
+    device = device_of(config, place.local_rank)
     with _look(found, "group") as check:
         backend = strategy["process_group_backend"]
         stack.enter_context(measure.process_group(place, store, device, backend, GROUP_TIMEOUT_S))
@@ -203,7 +172,7 @@ def _together(
     _nodes(found, world, machine)
     with _look(found, "all-reduce") as check:
         classes = max(_everywhere(lambda: num_classes(config)))
-        training = _on_each(lambda: _training(config, device, classes))
+        training = _on_each(lambda: make_training(config, device, classes))
         sizes = measure.bucket_bytes(training.net, strategy)
         ring = measure.all_reduce(sizes, device, budget_s=RING_BUDGET_S)
         group = measure.node_group(place)

@@ -24,12 +24,12 @@ def mistakes(
     found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
-    if verb not in ("evaluate", "predict"):
+    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         jobs = choice("auto", "all", "list") | whole(0)
         found += expect("sweep.job", config["sweep"]["job"], jobs, "sweep.job=auto")
         if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
-    elif config["checkpoint"] is not None and not elsewhere:
+    elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
     if verb == "predict":
         found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")

@@ -28,7 +28,8 @@ class Log:
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8")
+            # a file's name need not be text
+            self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
         self.is_terminal = self._stream is not None and self._stream.isatty()
         self._bar = ""
 
@@ -36,7 +37,9 @@ class Log:
         if self._stream is not None:
             self.bar("")
             try:
-                print(line, file=self._stream, flush=True)
+                encoding = getattr(self._stream, "encoding", None) or "utf-8"
+                shown = line.encode(encoding, "backslashreplace").decode(encoding)
+                print(shown, file=self._stream, flush=True)
             except OSError:  # whoever read it has gone (| head): the run goes on
                 self._stream = None
         self.note(line)

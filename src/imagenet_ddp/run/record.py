@@ -5,7 +5,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
 from imagenet_ddp.run.progress import loss_words
+from imagenet_ddp.schema import RunError
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -56,6 +57,7 @@ class Record(L.Callback):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
             self.counted = pl_module.counted.compute()  # type: ignore[operator]
+            must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -110,11 +112,53 @@ class Record(L.Callback):
             draw_curves(self._folder / "metrics.csv", self._folder / "curves.png", self._title, top_k=top_k)
 
 
-def counted_sentence(counted: tuple[int, int], num_images: int) -> str:
-    """The last line of every evaluation."""
+def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
+    """The last line of every evaluation. skips: what was not counted could not be read."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
-    return f"{images} of {num_images} validation images, {times}."
+    unreadable = f", {num_images - images} unreadable" if skips and images < num_images else ""
+    return f"{images} of {num_images} validation images, {times}{unreadable}."
+
+
+def must_count(counted: tuple[int, int], num_images: int) -> None:
+    """RunError: not a single image could be read, so that there is no result."""
+    if num_images and not counted[0]:
+        raise RunError(
+            f"at least one of {num_images} validation images is expected to be readable, but none is. "
+            "HINT: bad_images.csv lists them with the reasons."
+        )
+
+
+class BadImagesList(L.Callback):
+    """bad_images.csv: the images that could not be read, of all ranks, and of this run before it was resumed.
+    all_images: (path, reason)."""
+
+    def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
+        self._path, self._all_images = path, all_images
+        self._written: dict[str, str] = {}
+        if path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                self._written = {row["path"]: row["reason"] for row in csv.DictReader(file)}
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.write(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.write(trainer)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.write(trainer)
+
+    def write(self, trainer: L.Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        found = self._written | dict(self._all_images())
+        if len(found) > len(self._written):
+            temporary = self._path.with_name(f".{self._path.name}.tmp")
+            with temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+                csv.writer(file).writerows([("path", "reason"), *sorted(found.items())])
+            temporary.replace(self._path)
+            self._written = found
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:

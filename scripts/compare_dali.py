@@ -1,0 +1,60 @@
+"""Images/s of the ordinary loader without loader processes and of DALI's with one thread, in turns, in this process:
+
+    taskset -c 0 python scripts/compare_dali.py FOLDER [image_size]
+
+FOLDER/train/<class>/ holds the images. Decode, crop and collate only: no model, no copy to a device. On a machine with
+other work the images per CPU second tell more than those per second: DALI's two threads get more of a shared core.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from imagenet_ddp.data.dali import load, make_dali_loader
+from imagenet_ddp.data.files import walk
+from imagenet_ddp.data.folders import class_folders
+from imagenet_ddp.data.loader import make_loader
+from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.data.transforms import Sizes, TrainTransform
+
+REPEATS = 7
+BATCH_SIZE = 32
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, size = Path(sys.argv[1]) / "train", int(sys.argv[2]) if len(sys.argv) > 2 else 224
+    images = walk(folder, class_folders(folder))
+    transform = TrainTransform(Sizes(size), (0.08, 1.0), 0.5)
+
+    def sampler() -> BatchSampler:
+        return BatchSampler(len(images), BATCH_SIZE, 1, 0, shuffle=True, seed=0, fill_to=2)
+
+    dali = make_dali_loader(
+        images, transform, sampler(), seed=0, num_threads=1, device=torch.device("cpu"), pin_memory=False
+    )
+    ordinary = make_loader(
+        images, transform, sampler(), seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=True
+    )
+    rates: dict[str, list[float]] = {"ordinary": [], "dali": []}
+    cpu_rates: dict[str, list[float]] = {"ordinary": [], "dali": []}
+    for repeat in range(REPEATS + 1):
+        for name, loader in (("ordinary", ordinary), ("dali", dali)):
+            begin, cpu_begin = time.perf_counter(), time.process_time()
+            count = sum(batch["num_counted"] for batch in loader)
+            if repeat:  # the first one warms up
+                rates[name].append(count / (time.perf_counter() - begin))
+                cpu_rates[name].append(count / (time.process_time() - cpu_begin))
+    dali.close()
+    print(f"{len(images)} images at {size} px, DALI {load().__version__}, medians of {REPEATS}:")
+    for unit, found in (("second", rates), ("CPU second", cpu_rates)):
+        ratio = statistics.median(one / other for one, other in zip(found["ordinary"], found["dali"], strict=True))
+        each = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in found.items())
+        print(f"images per {unit}: {each}; ordinary / DALI {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

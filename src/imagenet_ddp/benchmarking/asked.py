@@ -1,0 +1,74 @@
+"""The command line of benchmark -> a plan, or every mistake at once. No torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp import check, session
+from imagenet_ddp.cores import num_cores
+from imagenet_ddp.data import check as data_check
+from imagenet_ddp.run.folder import make_given, make_new
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, choice, expect, kind, whole
+
+# Image files are what the packed forms are made from, and compared with.
+OF_FILES = ("imagefolder", "imagenet", "shapes")
+_COUNTS = kind(
+    "a list of numbers of loader processes",
+    lambda value: isinstance(value, list) and len(value) > 0 and all(whole(0).accepts(each) for each in value),
+)
+_KINDS: dict[str, tuple[Kind, str]] = {
+    "name": (choice("loader"), "loader"),
+    "num_images": (whole(8), "500"),
+    "repeats": (whole(1), "5"),
+    "num_workers": (_COUNTS | NULL, "[0,1,2]"),
+    "short_side": (whole(8), "256"),
+    "quality": (whole(1, 100), "90"),
+    "model": (FLAG, "true"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    options: Mapping[str, Any]  # benchmark.*
+    config: Mapping[str, Any]  # resolved, plain
+    num_workers: tuple[int, ...]  # numbers of loader processes to compare
+    folder: Path  # of this benchmark; made
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
+    """None where Hydra only prints something. Raises ConfigError with every mistake; else the folder is made."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError("-m starts several jobs, but a benchmark is to be alone on its machine. HINT: leave -m out.")
+    if check.only_prints(argv):
+        check.command_line("benchmark", argv, environ)
+        return None
+    request = check.command_line("benchmark", argv, environ, compose_only=True)
+    # a launcher around this command is no one's business: it is one process
+    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES") if name in environ}
+    found = check.semantic(request.configs[0], alone, "benchmark", typed=request.typed, partial=True)
+    if any(text.startswith("benchmark.name ") for text in found):
+        raise ConfigError(found)
+    plain = session.plain(request.configs[0])
+    options, data = plain["benchmark"], plain["data"]
+    for key, (allowed, example) in _KINDS.items():
+        found += expect(f"benchmark.{key}", options[key], allowed, f"benchmark.{key}={example}")
+    if data["_target_"] or data["name"] not in OF_FILES:
+        found.append(
+            f"benchmark=loader expects image files, which it packs to compare, but data is "
+            f"{data['_target_'] or data['name']}. HINT: data=imagefolder data.root=FOLDER."
+        )
+    else:
+        found += data_check.mistakes(plain, alone)
+    if found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    assert request.hydra is not None
+    wanted = Path(request.hydra.run.dir)
+    folder = make_given(wanted) if session.typed_value(request, "hydra.run.dir") else make_new(wanted)
+    return Plan(options, plain, tuple(options["num_workers"] or _powers(num_cores())), folder)
+
+
+def _powers(cores: int) -> list[int]:
+    """0, 1, 2, 4, ... up to the cores"""
+    return [0, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)]

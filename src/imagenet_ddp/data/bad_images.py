@@ -1,0 +1,113 @@
+"""What becomes of images that cannot be read: data.on_bad_image and data.bad_image_limit.
+
+Loader workers only say what they found (Batch.unreadable); the training process judges it here, so that the answer is
+one for all workers, and for all ranks where they share a board.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from imagenet_ddp.schema import RunError
+
+Bad = tuple[str, str]  # path, reason
+SAID = 5  # images of a rank that the log names; the others are in bad_images.csv
+
+
+class LoadError(RunError):
+    """Raised where images are loaded, perhaps in a loader process: torch puts that one's traceback before the words,
+    and it is taken off again."""
+
+    def __init__(self, text: str):
+        super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
+
+
+class Board(Protocol):
+    """Where the ranks of a run put what they found."""
+
+    def post(self, images: list[Bad]) -> int:
+        """How many different ones all ranks have found so far."""
+        ...
+
+    def all(self) -> list[Bad]:
+        """Of all ranks, each path once, sorted."""
+        ...
+
+
+class OwnBoard:
+    """Of a single process."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+
+    def post(self, images: list[Bad]) -> int:
+        self._found.update(images)
+        return len(self._found)
+
+    def all(self) -> list[Bad]:
+        return sorted(self._found.items())
+
+
+def most_bad(limit: float, num_images: int) -> int:
+    """limit: data.bad_image_limit, images or, below 1, a share of num_images; of a small set at least one image, so
+    that only 0 allows none."""
+    return int(limit) if limit >= 1 else math.ceil(limit * num_images)
+
+
+def check_command(data: Mapping[str, Any]) -> str:
+    """What lists all such images. data: the resolved data.* keys."""
+    what = "" if data["_target_"] else f" data={data['name']}"
+    return f"`python -m imagenet_ddp.prepare prepare=check{what}" + (
+        f" data.root={data['root']}`" if data["root"] else "`"
+    )
+
+
+class BadImages:
+    """data: the resolved data.* keys. num_images: of training."""
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        num_images: int,
+        board: Board | None = None,
+        say: Callable[[str], None] = print,
+    ):
+        self._policy, self._limit, self._num_images, self._say = (
+            data["on_bad_image"],
+            data["bad_image_limit"],
+            num_images,
+            say,
+        )
+        self._check = check_command(data)
+        self.board: Board = board or OwnBoard()
+        self._seen: set[str] = set()
+
+    @property
+    def most(self) -> int:
+        return most_bad(self._limit, self._num_images)
+
+    def judge(self, images: list[Bad]) -> None:
+        """RunError: one is too many (raise), or there are more than the limit (skip)."""
+        if self._policy == "raise" and images:
+            path, reason = images[0]
+            raise RunError(
+                f"{path} is expected to be an image, but cannot be read: {reason}. HINT: data.on_bad_image=skip goes "
+                f"on without such images; {self._check} lists them all."
+            )
+        new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
+        if not new:
+            return
+        for number, (path, reason) in enumerate(new, len(self._seen) + 1):
+            if number <= SAID:
+                self._say(f"Skipped, because it cannot be read: {path}: {reason}.")
+            if number == SAID:
+                self._say("Further ones of this process are only listed in bad_images.csv.")
+        self._seen.update(path for path, _ in new)
+        found = self.board.post(new)
+        if found > self.most:
+            share = f" ({self._limit:g} of {self._num_images} training images)" if self._limit < 1 else ""
+            raise RunError(
+                f"at most {self.most} images{share} are expected to be unreadable (data.bad_image_limit), but {found} "
+                f"are, the last one {new[-1][0]}: {new[-1][1]}. HINT: {self._check} lists them all; "
+                f"data.bad_image_limit={2 * found} allows more."
+            )

@@ -1,0 +1,164 @@
+"""What a JPEG file says about itself, and how to leave out rows that are not needed before any decoder sees it.
+
+A decoder works through an image row of blocks by row of blocks. Two edits of the bytes spare it most of what a crop
+leaves out, and give the very pixels that a whole decode gives:
+
+- `until`: a smaller height in the header ends the decoding below the crop (any JPEG of one scan).
+- `band`: where restart markers stand between the rows of blocks, also the rows above the crop are left out: what
+  follows a marker depends on nothing before it.
+
+Source: ITU-T T.81, annexes B and F.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SOI, EOI, SOS, DRI = 0xD8, 0xD9, 0xDA, 0xDD
+RST0 = 0xD0
+SOF = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
+MOST_FILL = 1000  # bytes of 0xFF before a marker: any number is allowed, and millions are an attack
+SEQUENTIAL = (0xC0, 0xC1)  # Huffman-coded, one pass over the image
+BLOCK = 8  # pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    height: int
+    width: int
+    num_components: int
+    precision: int  # bits per sample
+    height_at: int  # position of the height's two bytes
+    row_height: int  # pixels of a row of blocks (MCUs)
+    blocks_per_row: int
+    restart_interval: int  # blocks between two restart markers; 0: none
+    data_at: int  # position of the first byte of the image data
+    is_one_pass: bool  # sequential, and all components in one scan
+    subsampled_rows: bool  # a row of colour stands for two rows: its neighbours are smoothed into it
+
+
+def read_header(data: bytes) -> Header | None:
+    """None: not a JPEG, or not one that this file understands; a decoder may know better."""
+    if data[:2] != b"\xff\xd8":
+        return None
+    try:
+        return _read(data)
+    except IndexError:
+        return None
+
+
+def _read(data: bytes) -> Header | None:
+    position, frame, interval, fill = 2, None, 0, 0
+    while True:
+        if data[position] != 0xFF:
+            return None
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill bytes are allowed before a marker
+            position, fill = position + 1, fill + 1
+            if fill > MOST_FILL:
+                return None
+            continue
+        if marker == 0x01 or RST0 <= marker <= EOI:
+            return None
+        length = data[position + 2] << 8 | data[position + 3]
+        if marker in SOF:
+            if frame is not None:
+                return None
+            frame = (marker, position)
+        elif marker == DRI:
+            interval = data[position + 4] << 8 | data[position + 5]
+        elif marker == SOS:
+            break
+        position += 2 + length
+    if frame is None:
+        return None
+    kind, at = frame
+    precision, num_components = data[at + 4], data[at + 9]
+    height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
+    sampling = [data[at + 11 + 3 * number] for number in range(num_components)]
+    if not height or not width or not sampling or not all(each >> 4 and each & 15 for each in sampling):
+        return None
+    across, down = max(each >> 4 for each in sampling), max(each & 15 for each in sampling)
+    if num_components == 1:  # a scan of one component is not interleaved: its unit is a single block
+        across = down = 1
+    return Header(
+        height=height,
+        width=width,
+        num_components=num_components,
+        precision=precision,
+        height_at=at + 5,
+        row_height=BLOCK * down,
+        blocks_per_row=-(-width // (BLOCK * across)),
+        restart_interval=interval,
+        data_at=position + 2 + length,
+        is_one_pass=kind in SEQUENTIAL and data[position + 4] == num_components,
+        subsampled_rows=down > 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The image data of a JPEG of one scan, in good order."""
+
+    end: int  # position of the end-of-image marker
+    restarts: list[int]  # positions of the restart markers
+
+
+def read_scan(data: bytes, header: Header) -> Scan | None:
+    """None: what follows the header is more than one scan, is cut off, or has markers where none belong. Then only a
+    whole decode tells what a decoder makes of it."""
+    stream = np.frombuffer(data, dtype=np.uint8, offset=header.data_at)
+    at = np.flatnonzero(stream[:-1] == 0xFF)  # in image data, 0xFF itself is written as 0xFF00
+    kinds = stream[at + 1]
+    is_marker = (kinds != 0) & (kinds != 0xFF)  # 0xFF may be repeated before a marker
+    at, kinds = at[is_marker], kinds[is_marker]
+    is_restart = (kinds & 0xF8) == RST0
+    number = int(np.argmin(is_restart)) if not is_restart.all() else len(kinds)  # restart markers before another one
+    if number == len(kinds) or kinds[number] != EOI or not header.is_one_pass:
+        return None
+    blocks = -(-header.height // header.row_height) * header.blocks_per_row
+    expected = -(-blocks // header.restart_interval) - 1 if header.restart_interval else 0
+    if number != expected or not np.array_equal(kinds[:number] & 7, np.arange(number) % 8):
+        return None
+    return Scan(int(at[number]) + header.data_at, (at[:number] + header.data_at).tolist())
+
+
+def has_end(data: bytes, header: Header) -> bool:
+    """Whether an end-of-image marker is there: without it the file was cut, which is the decoder's to judge."""
+    return data.rfind(b"\xff\xd9", header.data_at) >= 0
+
+
+def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
+    """(data, height): a JPEG that ends soon below row `bottom`; None where nothing is spared. What is left over
+    behind the last row is garbage to a decoder, which must be told to ignore it."""
+    margin = header.row_height if header.subsampled_rows else 0
+    height = -(-bottom // header.row_height) * header.row_height + margin
+    if height + header.row_height > header.height:
+        return None
+    return _with_height(bytearray(data), header, height), height
+
+
+def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
+    """(data, first row, height): a whole JPEG of the rows around top to bottom; None where no restart markers stand
+    between its rows of blocks, or nothing is spared."""
+    if not header.restart_interval or header.restart_interval % header.blocks_per_row:
+        return None
+    step = header.restart_interval // header.blocks_per_row * header.row_height  # pixels between two markers
+    margin = header.row_height if header.subsampled_rows else 0
+    num_parts = -(-header.height // step)
+    first, last = max(top - margin, 0) // step, min(-(-(bottom + margin) // step), num_parts)
+    if last - first == num_parts or len(scan.restarts) != num_parts - 1:
+        return None
+    begins = [header.data_at, *(at + 2 for at in scan.restarts)]
+    ends = [*scan.restarts, scan.end]
+    cut = bytearray(data[: header.data_at]) + data[begins[first] : ends[last - 1]] + b"\xff\xd9"
+    shift = header.data_at - begins[first]
+    for number, marker in enumerate(ends[first : last - 1]):  # markers are counted from 0 to 7, over and over
+        cut[marker + shift + 1] = RST0 + number % 8
+    height = min(last * step, header.height) - first * step
+    return _with_height(cut, header, height), first * step, height
+
+
+def _with_height(data: bytearray, header: Header, height: int) -> bytearray:
+    data[header.height_at : header.height_at + 2] = height.to_bytes(2, "big")
+    return data

@@ -1,0 +1,149 @@
+"""The command line of prepare -> a plan, or every mistake at once. No torch."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp import check, session
+from imagenet_ddp.cores import num_cores
+from imagenet_ddp.data import check as data_check
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.trainer_keys import AUTO, FLAG, Kind, choice, expect, number, whole
+
+NAMES = ("imagenet", "stl10", "pack", "check")
+# prepare.* -> what it may be, and an example for the hint.
+_KINDS: dict[str, tuple[Kind, str]] = {
+    "num_workers": (AUTO | whole(1), "auto"),
+    "verify": (FLAG, "true"),
+    "timeout_s": (number(above=0), "60"),
+    "memory_mib": (whole(64), "4096"),
+    "short_side": (whole(0), "256 (0: as it is)"),
+    "quality": (whole(1, 100), "90"),
+    "form": (choice("jpeg", "raw"), "jpeg"),
+    "shard_mib": (whole(1), "64"),
+}
+
+
+class FailedError(ConfigError):
+    """What was begun could not be ended: exit code 1."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str  # one of NAMES
+    options: Mapping[str, Any]  # prepare.*
+    config: Mapping[str, Any]  # resolved, plain
+    archive_dir: Path | None
+    out: Path | None  # of check never None
+    num_workers: int
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
+    """None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError("-m starts several jobs, but prepare does one thing. HINT: leave -m out.")
+    if check.only_prints(argv):
+        check.command_line("prepare", argv, environ)
+        return None
+    request = check.command_line("prepare", argv, environ, compose_only=True)
+    config = request.configs[0]
+    # a launcher around this command is no one's business: it is one process
+    alone = {name: environ[name] for name in ("HOME",) if name in environ}
+    found = check.semantic(config, alone, "prepare", typed=request.typed, partial=True)
+    if any(text.startswith("prepare.name ") for text in found):
+        raise ConfigError(found)
+    plain = session.plain(config)
+    options = plain["prepare"]
+    found += expect("prepare.name", options["name"], choice(*NAMES), "prepare=imagenet")
+    for key, (allowed, example) in _KINDS.items():
+        found += expect(f"prepare.{key}", options[key], allowed, f"prepare.{key}={example}")
+    found += _archive_dir(options["name"], plain["archive_dir"])
+    found += _out(options["name"], plain["out"])
+    found += _LOOKS.get(options["name"], _nothing)(plain, alone)
+    if found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    out = plain["out"]
+    if out is None and options["name"] == "check":
+        assert request.hydra is not None
+        out = request.hydra.run.dir
+    return Plan(
+        options["name"],
+        options,
+        plain,
+        Path(plain["archive_dir"]) if plain["archive_dir"] is not None else None,
+        Path(out) if out is not None else None,
+        num_cores() if options["num_workers"] == "auto" else options["num_workers"],
+    )
+
+
+def option(key: str, path: Path) -> str:
+    """key=path as Hydra's grammar reads it: it knows few characters without quotes."""
+    text = str(path)
+    if re.fullmatch(r"[\w./@:-]+", text, re.ASCII):
+        return f"{key}={text}"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{key}="{escaped}"'
+
+
+def _archive_dir(name: str, value: str | None) -> list[str]:
+    if name not in ("imagenet", "stl10"):
+        if value is None:
+            return []
+        return [f"archive_dir is for prepare=imagenet and stl10, but this is prepare={name}. HINT: leave it out."]
+    if value is None:
+        hint = "archive_dir=FOLDER, with ILSVRC2012_img_train.tar"
+        missing = ["archive_dir is expected to be the folder of the archives, but is not set. HINT: " + hint + "."]
+        return missing if name == "imagenet" else []
+    return [] if Path(value).is_dir() else [_no_folder("archive_dir", value)]
+
+
+def _out(name: str, value: str | None) -> list[str]:
+    if value is None:
+        if name in ("imagenet", "pack"):
+            return ["out is expected to be the folder to write, but is not set. HINT: out=FOLDER."]
+        return []
+    if value.startswith("~"):  # no shell expands it behind "out="
+        return [f"out={value} would be a folder called ~. HINT: out=$HOME{value[1:]}"]
+    path = Path(value).absolute()
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return []
+    what = "cannot be written in" if there.is_dir() else "is a file"
+    return [f"out is expected to be a folder that can be made ({path}), but {there} {what}. HINT: out=FOLDER."]
+
+
+def _no_folder(key: str, value: str) -> str:
+    hint = f"{key}=$HOME{value[1:]}" if value.startswith("~") else f"{key}=FOLDER"
+    what = "is a file" if Path(value).exists() else "does not exist"
+    said = value if Path(value).is_absolute() else f"{value} ({Path(value).absolute()})"
+    return f"{key} is expected to be a folder, but {said} {what}. HINT: {hint}."
+
+
+def _whole_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    return data_check.mistakes(config, environ)
+
+
+def _any_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """What is wrong inside the folders is what the check is for; here only whether there is something to look at."""
+    data = config["data"]
+    if data["_target_"] or data["name"] not in data_check.OF_FOLDERS:
+        return data_check.mistakes(config, environ)
+    found = data_check.root_mistakes(data, environ)
+    out = config["out"]
+    if not found and out is not None and Path(out).resolve().is_relative_to(Path(data["root"]).resolve()):
+        found.append(f"out is expected to lie outside of data.root ({data['root']}), but is {out}. HINT: out=FOLDER.")
+    return found
+
+
+def _nothing(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    return []
+
+
+# What else must be there before it starts.
+_LOOKS: dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], list[str]]] = {
+    "pack": _whole_data,
+    "check": _any_data,
+}

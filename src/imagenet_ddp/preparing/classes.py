@@ -1,0 +1,99 @@
+"""What ImageNet's archives hold: the images of each class, and where their bytes lie. No torch."""
+
+import re
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from imagenet_ddp.data.folders import is_image
+from imagenet_ddp.preparing.archives import Edition
+from imagenet_ddp.preparing.devkit import Devkit
+from imagenet_ddp.preparing.tars import BrokenTarError, Member, members
+from imagenet_ddp.preparing.unpacking import Group
+from imagenet_ddp.schema import ConfigError
+
+
+def of_train(path: Path, kit: Devkit | None, edition: Edition, verify: bool) -> list[Group]:
+    """Raises ConfigError. verify: against the devkit, where there is one, and the edition."""
+    inner = _members(path)
+    known = kit.num_train_images if kit is not None else None
+    names = [member.name.removesuffix(".tar") for member in inner]
+    hint = f"HINT: download {path.name} again; for another edition, prepare.verify=false."
+    if odd := [member.name for member in inner if not re.fullmatch(r"n\d{8}\.tar", member.name)]:
+        raise ConfigError(
+            f"{path} is expected to hold an archive per class, n01440764.tar, but holds {_some(odd)}. {hint}"
+        )
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
+        raise ConfigError(f"{path} is expected to hold each class once, but not {_some(twice)}. {hint}")
+    if verify and known is not None and (differ := sorted(set(names) ^ set(known))):
+        raise ConfigError(
+            f"{path} is expected to hold the {len(known):,} classes of {edition.devkit.name}, but {len(differ):,} "
+            f"are in one of them only: {_some(differ)}. {hint}"
+        )
+    if verify and len(names) != edition.num_classes:
+        raise ConfigError(
+            f"{path} is expected to hold {edition.num_classes:,} classes, but holds {len(names):,}. {hint}"
+        )
+    return [
+        Group(name, member.size, partial(_of_class, path, member), known.get(name) if verify and known else None)
+        for name, member in zip(names, inner, strict=True)
+    ]
+
+
+def _of_class(path: Path, archive: Member) -> list[Member]:
+    """The images of a class archive that lies inside the archive at path."""
+    with path.open("rb", buffering=0) as file:
+        try:
+            found = members(file.fileno(), archive.offset, archive.offset + archive.size)
+        except BrokenTarError as error:
+            raise ConfigError(
+                f"{archive.name} in {path} is expected to be a whole archive of {archive.size:,} bytes, but {error}. "
+                f"HINT: download {path.name} again."
+            ) from error
+    names = Counter(member.name for member in found)
+    if odd := [name for name, number in names.items() if number > 1 or not is_image(name)]:
+        raise ConfigError(
+            f"{archive.name} in {path} is expected to hold images, each once, but holds {_some(odd)}. "
+            f"HINT: download {path.name} again."
+        )
+    return found
+
+
+def of_val(path: Path, kit: Devkit) -> list[Group]:
+    """The images lie in one heap; their numbers are places in the devkit's list of classes. Raises ConfigError."""
+    found = _members(path)
+    numbers = [re.fullmatch(r"ILSVRC2012_val_(\d{8})\.JPEG", member.name) for member in found]
+    if odd := [member.name for member, number in zip(found, numbers, strict=True) if not number]:
+        raise ConfigError(
+            f"{path} is expected to hold ILSVRC2012_val_00000001.JPEG and so on, but holds {_some(odd)}. "
+            f"HINT: download {path.name} again."
+        )
+    by_number = {int(number[1]): member for member, number in zip(found, numbers, strict=True) if number}
+    count = len(kit.val_classes)
+    if by_number.keys() != set(range(1, count + 1)) or len(found) != count:
+        raise ConfigError(
+            f"{path} is expected to hold {count:,} images, as many as the devkit has classes for, but holds "
+            f"{len(found):,}. HINT: download {path.name} again."
+        )
+    classes: dict[str, list[Member]] = {}
+    for number, name in enumerate(kit.val_classes, 1):
+        classes.setdefault(name, []).append(by_number[number])
+    return [
+        Group(name, sum(member.size for member in images), partial(list, images), len(images))
+        for name, images in sorted(classes.items())
+    ]
+
+
+def _members(path: Path) -> list[Member]:
+    size = path.stat().st_size
+    with path.open("rb", buffering=0) as file:
+        try:
+            return members(file.fileno(), 0, size)
+        except BrokenTarError as error:
+            raise ConfigError(
+                f"{path} ({size:,} bytes) is expected to be a whole tar archive, but {error}. HINT: download it again."
+            ) from error
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")

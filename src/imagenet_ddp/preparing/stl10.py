@@ -1,0 +1,25 @@
+"""prepare=stl10: what data=stl10 does by itself before its first training, done beforehand. No torch."""
+
+from pathlib import Path
+
+from imagenet_ddp import session
+from imagenet_ddp.data import stl10
+from imagenet_ddp.data.download import Archive
+from imagenet_ddp.preparing.asked import Plan, option
+from imagenet_ddp.schema import ConfigError
+
+
+def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
+    """Exit code 0. Raises ConfigError."""
+    root = plan.out or Path(plan.config["data"]["root"] or "data")
+    try:
+        folder = stl10.prepare(root, plan.config["data"]["download"], archive, archive_dir=plan.archive_dir)
+        found = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
+    except ConfigError as error:
+        raise ConfigError([text.replace("data.root", "out") for text in error.mistakes]) from error
+    for text in stl10.notes(folder):
+        print(text)
+    for name, images in zip(("train", "val"), found, strict=True):
+        print(f"{name}: {len(images):,} images of {len(stl10.class_names(folder))} classes: {images.path}")
+    print(f"  {session.command('train', ['data=stl10', option('data.root', root)])}")
+    return 0
