@@ -1,0 +1,88 @@
+"""Validation top-1 of one recipe with the plain pipeline's pixels and with this project's, from files and packed, in
+turns, over several seeds:
+
+    python scripts/compare_accuracy.py SEEDS OPTIONS        for example: 3 experiment=quick data.root=FOLDER
+
+Everything but the way from an image file to pixels is the same: net, optimiser, order of images, flips by half. Plain:
+Pillow decodes whole, torchvision crops and resizes as in https://github.com/pytorch/examples/blob/main/imagenet/main.py
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # set for the command that this script starts of itself
+
+
+def plain_training() -> None:
+    """`python -m imagenet_ddp.train`, with another way from a file to pixels."""
+    import torch
+    from torch import Tensor
+    from torchvision import transforms
+    from torchvision.datasets.folder import pil_loader
+
+    from imagenet_ddp.data import loader
+    from imagenet_ddp.data.sampler import Key, hash_seed
+    from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
+    from imagenet_ddp.train import main
+
+    def fill(self: loader.Samples, out: Tensor, key: Key, index: int) -> bool:
+        transform = self.transform
+        if isinstance(transform, TrainTransform):
+            steps: list = [transforms.RandomResizedCrop(transform.size(key.epoch), transform.scale)]
+        else:
+            assert isinstance(transform, EvalTransform)
+            steps = [transforms.Resize(transform.resize), transforms.CenterCrop(transform.image_size)]
+        seed = hash_seed(self.seed, key.epoch, key.index)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            image = transforms.Compose(steps)(pil_loader(self.images.path(index)))
+        out.copy_(transforms.functional.pil_to_tensor(image))
+        return isinstance(transform, TrainTransform) and random.Random(seed).random() < transform.flip
+
+    loader.Samples._fill = fill
+    main()
+
+
+def run(module: str, options: list[str], folder: Path, plain: bool = False) -> None:
+    command = [sys.executable, __file__] if plain else [sys.executable, "-m", module]
+    environ = {**os.environ, PLAIN: "1"} if plain else {**os.environ}
+    subprocess.run([*command, *options], cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+
+
+def compare(num_seeds: int, options: list[str], folder: Path) -> None:
+    options = [*options, "data.num_workers=0", "data.cache_mib=0"]
+    experiment = [option for option in options if option.startswith(("experiment=", "recipe="))]
+    root = next(option for option in options if option.startswith("data.root="))
+    rest = [option for option in options if option not in experiment and option != root]
+    run("imagenet_ddp.prepare", ["prepare=pack", "data=imagefolder", root, "out=packed"], folder)
+    arms = {
+        "plain": [*experiment, "data=imagefolder", root, *rest],
+        "files": [*experiment, "data=imagefolder", root, *rest],
+        "packed": [*experiment, "data=packed", f"data.root={folder / 'packed'}", *rest],
+    }
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    for seed in range(num_seeds):
+        for name, typed in arms.items():
+            run_dir = folder / f"{name}_{seed}"
+            typed = [*typed, f"seed={seed}", f"hydra.run.dir={run_dir}"]
+            run("imagenet_ddp.train", typed, folder, plain=name == "plain")
+            found[name].append(json.loads((run_dir / "summary.json").read_text())["best/val/top1"])
+            print(f"seed {seed}, {name}: {found[name][-1]:.3f}", flush=True)
+    for name, values in found.items():
+        print(f"{name}: median {statistics.median(values):.3f}, {min(values):.3f} to {max(values):.3f}")
+
+
+if __name__ == "__main__":
+    if PLAIN in os.environ:
+        plain_training()
+    else:
+        if len(sys.argv) < 3 or not sys.argv[1].isdigit():
+            sys.exit(f"{__doc__}")
+        with tempfile.TemporaryDirectory() as name:
+            compare(int(sys.argv[1]), sys.argv[2:], Path(name))
