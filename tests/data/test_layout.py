@@ -7,11 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import write_images
 from PIL import Image
 
 from imagenet_ddp.data import layout
+from imagenet_ddp.data.files import MAX_FILE_BYTES, walk
 from imagenet_ddp.data.layout import Layout, examine, read_samples
 from imagenet_ddp.schema import DataConfig
 
@@ -55,6 +57,27 @@ def test_a_good_tree_is_counted(tree: Path):
     assert found.mistakes == [] and found.notes == [] and found.num_classes == 3
     assert found.splits["train"].counts == {"cat": 10, "dog": 10, "owl": 9}
     assert found.splits["val"].num_images == 11 and found.splits["val"].is_whole
+
+
+def test_classes_that_link_to_each_other_are_counted_as_training_reads_them(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "dog": 3})
+    write_images(tmp_path / "elsewhere", {"owl": 4, "fox": 5})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1, "fox": 1, "owl": 1})
+    train = tmp_path / "train"
+    for name in ("owl", "fox"):  # classes that lie elsewhere, of which one links to the other
+        (train / name).symlink_to(tmp_path / "elsewhere" / name)
+    for link, leads_to in (("cat/more", "dog"), ("dog/more", "cat"), ("owl/more", "../elsewhere/fox")):
+        (train / link).symlink_to(train / leads_to)
+    found = look(tmp_path).splits["train"]
+    images = walk(train, ["cat", "dog", "fox", "owl"])
+    assert list(found.counts.values()) == np.bincount(images.targets).tolist() == [2, 3, 5, 4]
+    read: list[str] = []
+    layout.reading_s(keys(tmp_path), lambda content, path: read.append(path), 5.0)
+    assert not [path for path in read if "more" in path]
+    for image in (train / "cat").glob("*.jpg"):
+        image.unlink()  # what is left is a link to the images of another class
+    (mistake,) = look(tmp_path).mistakes
+    assert "1 of 4 holds none: cat. HINT: " in mistake
 
 
 def test_what_check_says_is_said_too(tree: Path, tmp_path: Path):
@@ -204,6 +227,15 @@ def test_what_cannot_be_read_is_named(tree: Path, tmp_path: Path):
     broken, missing = read_samples(look(tmp_path / "t"), decode).mistakes
     assert "train/cat" in broken and "is no JPEG. HINT: copy that file again" in broken
     assert "val/dog" in missing and "No such file or directory" in missing
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 1})
+    write_images(tmp_path / "val", {"cat": 1})
+    with (tmp_path / "val" / "cat" / "000.jpg").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)  # takes no room on the disk
+    (mistake,) = read_samples(look(tmp_path), decode).mistakes
+    assert "val/cat/000.jpg cannot be read as an image: the file has 1.0 GiB. HINT: " in mistake
 
 
 def test_reading_ends_with_its_time(tree: Path):

@@ -22,6 +22,7 @@ from conftest import Run, write_images
 from PIL import Image
 
 from imagenet_ddp.data import manifest
+from imagenet_ddp.data.files import MAX_FILE_BYTES
 from imagenet_ddp.data.jpeg import read_header
 from imagenet_ddp.data.packed import PackedImages
 from imagenet_ddp.data.sources import open_source
@@ -265,6 +266,15 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
     assert all(images.read(index).shape[1] == 40 for index in range(8))
     left_out = manifest.read(out).splits["train"].left_out
     assert [entry["name"] for entry in left_out] == ["cat/002.jpg", "dog/004.jpg"]
+
+
+def test_a_file_that_is_far_too_large_is_named_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_images(tmp_path / "tree/train", {"cat": 3})
+    write_images(tmp_path / "tree/val", {"cat": 1})
+    with (tmp_path / "tree/train/cat/001.jpg").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 2**30)  # takes no room on the disk
+    assert packs(tmp_path / "tree", tmp_path / "out") == 1
+    assert "train/cat/001.jpg: the file has 2.0 GiB" in capsys.readouterr().err
 
 
 def test_names_that_are_not_utf8_are_kept(tmp_path: Path):

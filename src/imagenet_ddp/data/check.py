@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import manifest
-from imagenet_ddp.data.folders import class_folders, has_image, is_image, side_by_side
+from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, kind, number, several, whole
 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
@@ -251,7 +251,8 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
             f"{len(classes)} in {_said(folder)} are not: {_some(foreign)}. HINT: data=imagefolder takes any names."
         )
-    held = side_by_side(has_image, [folder / entry for entry in classes])
+    within = Within(folder, classes)
+    held = side_by_side(lambda entry: has_image(folder / entry, within), classes)
     if empty := [entry for entry, has in zip(classes, held, strict=True) if not has]:
         found.append(
             f"every class folder in {_said(folder)} is expected to hold images, but {len(empty)} of {len(classes)} "

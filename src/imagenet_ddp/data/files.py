@@ -15,6 +15,14 @@ from imagenet_ddp.data.shared import SharedArrays
 MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixels (decode.MAX_PIXELS)
 
 
+def read_file(path: str) -> bytes:
+    """Of an image; raises UnreadableImage where there is far too much of it, and OSError."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
+        if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
+            raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")
+        return file.read()
+
+
 class FileImages:
     """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
     would be copied into every forked worker, page by page, as its reference counts change.
@@ -63,11 +71,7 @@ class FileImages:
         return str(self.folder / os.fsdecode(self._arrays["text"][begin : ends[row]].tobytes()))
 
     def encoded(self, index: int) -> bytes:
-        path = self.path(index)
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
-            if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
-                raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")
-            return file.read()
+        return read_file(self.path(index))
 
     def read(self, index: int) -> Tensor:
         return decode(self.encoded(index), self.path(index), self.reading)

@@ -37,15 +37,15 @@ def class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
 
-def image_names(folder: Path, split: Path | None = None) -> list[str]:
-    """Paths of all images below folder, relative to it, sorted, with / between the parts. split: see Within; None: the
-    folder itself."""
-    return sorted(_walk(str(folder), Within(split or folder)))
+def image_names(folder: Path, within: "Within | None" = None) -> list[str]:
+    """Paths of all images below folder, relative to it, sorted, with / between the parts. within: the split of a class
+    folder, so that its images are those that training reads; None: the folder itself."""
+    return sorted(_walk(str(folder), within or Within(folder)))
 
 
-def has_image(folder: Path, split: Path | None = None) -> bool:
+def has_image(folder: Path, within: "Within | None" = None) -> bool:
     """Whether there is at least one; stops at the first."""
-    return next(_walk(str(folder), Within(split or folder)), None) is not None
+    return next(_walk(str(folder), within or Within(folder)), None) is not None
 
 
 class Within:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import check, manifest, shapes
-from imagenet_ddp.data.folders import class_folders, image_names, is_image
+from imagenet_ddp.data.folders import Within, class_folders, image_names, is_image
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
 IMAGENET = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
@@ -88,11 +88,12 @@ def examine(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budg
 def count(folder: Path, seed: int, end: float) -> Split:
     """Until time.monotonic() is `end`. Eight threads, because a network disk answers each folder late."""
     classes = class_folders(folder)
+    within = Within(folder, classes)
 
     def of_class(name: str) -> tuple[int, Path | None] | None:
         if time.monotonic() > end:
             return None
-        images = image_names(folder / name)
+        images = image_names(folder / name, within)
         return len(images), folder / name / random.Random(os.fsencode(f"{seed} {name}")).choice(
             images
         ) if images else None
@@ -122,10 +123,12 @@ class Reading:
 def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: float = 5.0) -> Reading:
     """One image of each class and split, as many as the time allows, splits taking turns. decode: raises for an image
     that cannot be read, with a message that names the file."""
+    from imagenet_ddp.data.files import read_file  # torch
+
     begin, number, mistakes = time.monotonic(), 0, []
     for path in _in_turns([split.samples for split in layout.splits.values()]):
         try:
-            decode(path.read_bytes(), str(path))
+            decode(read_file(str(path)), str(path))
         except OSError as error:
             mistakes.append(f"{path} cannot be read: {error.strerror}. HINT: chmod u+r, or copy it again.")
         except Exception as error:  # the decoder's own
@@ -145,20 +148,22 @@ def reading_s(
 ) -> float:
     """Seconds per image from the disk to what the net takes, by one thread; 0 where there are no image files. A few
     training images of a few classes, read twice where time allows: the first time warms up."""
+    from imagenet_ddp.data.files import read_file  # torch
+
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["_target_"] or not data["root"] or not folder.is_dir():
         return 0.0
+    classes = class_folders(folder)
+    within = Within(folder, classes)
     paths = [
-        folder / name / image
-        for name in class_folders(folder)[:num_classes]
-        for image in image_names(folder / name)[:4]
+        folder / name / image for name in classes[:num_classes] for image in image_names(folder / name, within)[:4]
     ]
     begin, found = time.monotonic(), 0.0
     for _ in range(2):
         start, number = time.monotonic(), 0
         for path in paths:
             with contextlib.suppress(Exception):  # what cannot be read is another check's
-                read(path.read_bytes(), str(path))
+                read(read_file(str(path)), str(path))
             number += 1
             if time.monotonic() - begin > budget_s:
                 break

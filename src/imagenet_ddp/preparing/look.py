@@ -31,11 +31,9 @@ def look(images: Images, index: int) -> Look:
     content = 0
     try:
         if isinstance(images, FileImages):
-            path = images.path(index)
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
-                data = file.read()
+            data = images.encoded(index)
             content = _digest(data)
-            pixels = decode(data, path, images.reading)
+            pixels = decode(data, images.path(index), images.reading)
         else:
             packed: Any = images
             if hasattr(images, "verify"):  # packed: against the checksum of the record

@@ -4,7 +4,6 @@ import io
 import zlib
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -68,9 +67,8 @@ def _pack(images: Images, index: int, packing: Packing) -> Packed:
 def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
     """(the file it came from, if there is one; the image)"""
     if isinstance(images, FileImages):
-        path = images.path(index)
-        encoded = Path(path).read_bytes()
-        return encoded, open_picture(encoded, path, images.reading)
+        encoded = images.encoded(index)
+        return encoded, open_picture(encoded, images.path(index), images.reading)
     if hasattr(images, "encoded"):  # packed before
         encoded = images.encoded(index)  # type: ignore[attr-defined]
         picture = images.open(index)  # type: ignore[attr-defined]
