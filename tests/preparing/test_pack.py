@@ -305,20 +305,59 @@ def test_mended_images_need_no_new_start(tmp_path: Path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_changed_images_are_packed_anew_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def packs_until_judged(source: Path, out: Path) -> None:
+    """All shards are made, and it is not finished."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imagenet_ddp.preparing.pack._judge", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            packs(source, out)
+
+
+def test_changed_images_are_packed_anew_or_refused(tmp_path: Path):
     tree, out = tmp_path / "tree", tmp_path / "out"
     write_images(tree / "train", {"cat": 5})
     write_images(tree / "val", {"cat": 3})
-    monkeypatch.setattr("imagenet_ddp.preparing.pack._judge", _killed)  # all shards are made
-    with pytest.raises(KeyboardInterrupt):
-        packs(tree, out)
-    monkeypatch.undo()
+    packs_until_judged(tree, out)
     Image.new("RGB", (33, 22)).save(tree / "train/cat/001.jpg")
     assert packs(tree, out) == 0
     assert opened(out).read(1).shape == (3, 22, 33)
     assert packs(tree, out) == 0  # is packed already
     Image.new("RGB", (55, 44)).save(tree / "val/cat/001.jpg", quality=100)
     assert "a pack of what is asked for, but was made with other images" in refused(tree, out)
+
+
+@pytest.mark.parametrize("time_is_set_back", [False, True], ids=["written", "time set back"])
+def test_a_changed_image_of_the_same_size_is_packed_anew(
+    time_is_set_back: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "val", {"cat": 3})
+    packs_until_judged(tree, out)
+    first = (out / "train-00000.bin").read_bytes()
+    image = tree / "train/cat/001.jpg"
+    before, other = image.stat(), bytearray(image.read_bytes())
+    other[other.index(b"\xff\xdb") + 5] += 90  # a number of its table: other pixels
+    image.write_bytes(other)
+    if time_is_set_back:  # as rsync and tar do
+        os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert image.stat().st_size == before.st_size
+    assert packs(tree, out) == 0
+    assert "Making 1 of 2 shards anew: images in them have changed since." in capsys.readouterr().err
+    assert packs(tree, tmp_path / "whole") == 0
+    assert contents(out) == contents(tmp_path / "whole")
+    assert (out / "train-00000.bin").read_bytes() != first
+
+
+def test_an_image_that_went_bad_since_is_left_out_and_not_as_it_was(tmp_path: Path):
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "val", {"cat": 3})
+    packs_until_judged(tree, out)
+    (tree / "train/cat/001.jpg").write_bytes(b"no image")
+    assert packs(tree, out) == 1
+    assert packs(tree, out, "data.on_bad_image=skip", "data.bad_image_limit=1") == 0
+    assert len(opened(out)) == 4
 
 
 def test_more_bad_images_than_are_said_stay_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

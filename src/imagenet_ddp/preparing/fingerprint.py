@@ -1,11 +1,11 @@
-"""Which images a source holds, so that a pack of others is never taken for a pack of these: names, classes, sizes."""
+"""Which images a source holds, so that a pack of others is never taken for a pack of these: names, classes, sizes.
+And, as long as a pack is unfinished, whether they are still what its shards were made from."""
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from imagenet_ddp.data.folders import side_by_side
 from imagenet_ddp.data.packed import PackedImages
 from imagenet_ddp.data.sources import Images, Source
 
-AT_A_TIME = 10_000  # files asked for their size, each a future of a thread
+AT_A_TIME = 10_000  # files asked for their state, each a future of a thread
+NOWHERE = (-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -39,23 +40,26 @@ def names_of(images: Images, data: Mapping[str, Any]) -> Names:
     return Names(np.frombuffer(b"".join(found), np.uint8), np.cumsum([len(text) for text in found], dtype=np.int64))
 
 
-def sizes_of(images: Images) -> np.ndarray:
-    """int64 (N,): bytes of each file, -1 where it cannot be asked; 0 where images are no files. 10,000 files of a local
-    disk take 0.1 s. Of images that were packed before, their checksums."""
+def states_of(images: Images) -> np.ndarray:
+    """int64 (N, 3): of each file its bytes (-1 where it cannot be asked), and the times of its content and of its
+    change in ns, which tell an image from another of the same size, even where a copy has set the first one back. 0
+    where images are no files; of images that were packed before, their checksums. 10,000 files of a local disk take
+    0.1 s."""
     if isinstance(images, PackedImages):
-        return np.array([images.record(index).crc32 for index in range(len(images))], dtype=np.int64)
+        return np.array([(images.record(index).crc32, 0, 0) for index in range(len(images))], dtype=np.int64)
     if not isinstance(images, FileImages):
-        return np.zeros(len(images), dtype=np.int64)
+        return np.zeros((len(images), 3), dtype=np.int64)
 
-    def size(index: int) -> int:
+    def state(index: int) -> tuple[int, int, int]:
         try:
-            return Path(images.path(index)).stat().st_size
+            stat = os.stat(images.path(index))  # noqa: PTH116 (hot loop)
         except OSError:
-            return -1
+            return NOWHERE
+        return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
-    found: list[int] = []
+    found: list[tuple[int, int, int]] = []
     for first in range(0, len(images), AT_A_TIME):
-        found += side_by_side(size, range(first, min(first + AT_A_TIME, len(images))))
+        found += side_by_side(state, range(first, min(first + AT_A_TIME, len(images))))
     return np.array(found, dtype=np.int64)
 
 
@@ -69,8 +73,9 @@ def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str
     return sha.hexdigest()
 
 
-def with_sizes(fingerprint: str, sizes: Mapping[str, np.ndarray]) -> str:
+def with_sizes(fingerprint: str, states: Mapping[str, np.ndarray]) -> str:
+    """Without the times, which are no part of a pack."""
     sha = hashlib.sha256(fingerprint.encode())
-    for array in sizes.values():
-        sha.update(array.astype("<i8").tobytes())
+    for array in states.values():
+        sha.update(array[:, 0].astype("<i8").tobytes())
     return sha.hexdigest()

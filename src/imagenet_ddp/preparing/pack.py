@@ -25,7 +25,7 @@ from imagenet_ddp.data.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources import Images, open_source
 from imagenet_ddp.preparing import shards
 from imagenet_ddp.preparing.asked import Plan, option
-from imagenet_ddp.preparing.fingerprint import Names, fingerprint, names_of, sizes_of, with_sizes
+from imagenet_ddp.preparing.fingerprint import Names, fingerprint, names_of, states_of, with_sizes
 from imagenet_ddp.preparing.pool import Pool
 from imagenet_ddp.preparing.progress import Progress, duration
 from imagenet_ddp.preparing.record import Packing, encoder, pack
@@ -85,7 +85,7 @@ def _run(plan: Plan, out: Path) -> None:
     source = open_source(data, plan.config["seed"], os.environ)
     splits = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
     names = {name: names_of(images, data) for name, images in splits.items()}
-    sizes = {name: sizes_of(images) for name, images in splits.items()}
+    states = {name: states_of(images) for name, images in splits.items()}
     asked = Asked(
         options["form"],
         options["short_side"],
@@ -95,7 +95,7 @@ def _run(plan: Plan, out: Path) -> None:
         encoder(data["decoder"]),
         fingerprint(source, splits, names),
     )
-    sized = replace(asked, source=with_sizes(asked.source, sizes))  # images may be mended as long as it is unfinished
+    sized = replace(asked, source=with_sizes(asked.source, states))  # images may be mended as long as it is unfinished
     if (out / FILE).exists():
         manifest = manifests.read(out)
         _compare({name: getattr(manifest, name) for name in asdict(asked)}, sized, out, "a pack")
@@ -103,11 +103,13 @@ def _run(plan: Plan, out: Path) -> None:
         print(f"{out} is packed already: {_counts(manifest)}.")
         return
     packing = Packing(asked.form, asked.short_side, asked.quality)
-    plans = _plans(out, asked, splits, packing, sizes)
-    todo = [shard for shard in plans if _finished(out, shard, sizes) is None]
+    plans = _plans(out, asked, splits, packing, states)
+    todo = [shard for shard in plans if _finished(out, shard, states) is None]
+    if changed := sum(_is_of(out, shard, states) is False for shard in todo):
+        to_stderr(f"Making {changed:,} of {len(plans):,} shards anew: images in them have changed since.")
     pool = Pool(splits, packing, plan.num_workers if todo else 1, data["mp_context"])
     try:
-        written, bad = _write(out, plans, pool, names, sizes, keep_bad=data["on_bad_image"] == "skip")
+        written, bad = _write(out, plans, pool, names, states, keep_bad=data["on_bad_image"] == "skip")
     finally:
         pool.close()
     _judge(out, bad, data, sum(len(images) for images in splits.values()))
@@ -148,7 +150,7 @@ def _compare(there: Mapping[str, Any], asked: Asked, out: Path, what: str) -> No
 
 
 def _plans(
-    out: Path, asked: Asked, splits: Mapping[str, Images], packing: Packing, sizes: Mapping[str, np.ndarray]
+    out: Path, asked: Asked, splits: Mapping[str, Images], packing: Packing, states: Mapping[str, np.ndarray]
 ) -> list[Shard]:
     """Which images go to which shard: decided when a pack begins, and kept in WORK for those that go on."""
     begun = out / WORK / "plan.json"
@@ -162,7 +164,7 @@ def _plans(
     for name, images in splits.items():
         per_shard = max(1, int(asked.shard_mib * MIB / max(means[name], 1)))
         found += shards.divide(name, len(images), per_shard, shuffle=name == "train")
-    needed = sum(means[shard.split] * len(shard.indices) for shard in found if not _finished(out, shard, sizes))
+    needed = sum(means[shard.split] * len(shard.indices) for shard in found if not _finished(out, shard, states))
     free = shutil.disk_usage(out).free
     if needed > free:
         raise ConfigError(
@@ -187,7 +189,7 @@ def _write(
     plans: list[Shard],
     pool: Pool,
     names: Mapping[str, Names],
-    sizes: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray],
     *,
     keep_bad: bool,
 ) -> tuple[dict[str, Written], list[tuple[str, str]]]:
@@ -195,14 +197,15 @@ def _write(
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
     written, bad = {}, []
     for shard in plans:
-        done = _finished(out, shard, sizes)
+        done = _finished(out, shard, states)
         if done is not None and (keep_bad or not done.bad):
             progress.before(len(shard.indices))
         else:
-            _sizes_file(out, shard).unlink(missing_ok=True)
+            _states_file(out, shard).unlink(missing_ok=True)
             counted = _counted(pool.map(shard.split, shard.indices), progress)
             done = shards.write(out, shard, counted, keep_bad=keep_bad)
-            shards.save(_sizes_file(out, shard), _sizes(shard, sizes))
+            if keep_bad or not done.bad:  # else what lies there, if anything, is of other images
+                shards.save(_states_file(out, shard), _states(shard, states))
         written[shard.file] = done
         bad += [
             (f"{shard.split}/{names[shard.split][int(shard.indices[number])]}", reason) for number, reason in done.bad
@@ -211,21 +214,26 @@ def _write(
     return written, bad
 
 
-def _finished(out: Path, shard: Shard, sizes: Mapping[str, np.ndarray]) -> Written | None:
+def _finished(out: Path, shard: Shard, states: Mapping[str, np.ndarray]) -> Written | None:
     """What an earlier run wrote; None: nothing, or its images have changed since."""
+    return shards.finished(out, shard) if _is_of(out, shard, states) else None
+
+
+def _is_of(out: Path, shard: Shard, states: Mapping[str, np.ndarray]) -> bool | None:
+    """Whether a shard was made from the images as they are; None: it was not made."""
     try:
-        same = _sizes_file(out, shard).read_bytes() == _sizes(shard, sizes)
+        return _states_file(out, shard).read_bytes() == _states(shard, states)
     except FileNotFoundError:
         return None
-    return shards.finished(out, shard) if same else None
 
 
-def _sizes(shard: Shard, sizes: Mapping[str, np.ndarray]) -> bytes:
-    return sizes[shard.split][shard.indices].astype("<i8").tobytes()
+def _states(shard: Shard, states: Mapping[str, np.ndarray]) -> bytes:
+    return states[shard.split][shard.indices].astype("<i8").tobytes()
 
 
-def _sizes_file(out: Path, shard: Shard) -> Path:
-    return out / WORK / f"{shard.file}.sizes"
+def _states_file(out: Path, shard: Shard) -> Path:
+    """In WORK, and gone when the pack is finished: times are no part of its bytes."""
+    return out / WORK / f"{shard.file}.states"
 
 
 def _counted(packed: Any, progress: Progress) -> Any:
