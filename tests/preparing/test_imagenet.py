@@ -1,5 +1,6 @@
 """prepare=imagenet: the folders that come out of the archives, after any interruption, and what is said of bad ones."""
 
+import gzip
 import io
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ilsvrc
@@ -76,7 +78,7 @@ def test_the_command(made: Made, run: Run, tmp_path: Path):
     done = run("prepare", *options, "prepare.verify=false")
     assert done.returncode == 0, done.stderr
     assert ilsvrc.below(tmp_path / "out") == made.files
-    assert "not compared with the official ones: out/train" in done.stdout
+    assert "MD5 not compared with the official one; ImageNet has 1,281,167 of 1,000: out/train" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -173,6 +175,85 @@ def test_a_class_archive_that_breaks_off(made: Made, tmp_path: Path):
     assert ilsvrc.below(tmp_path / "out") == made.files
 
 
+def offsets(content: bytes) -> list[int]:
+    """Of the headers in an archive."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return [member.offset for member in tar.getmembers()]
+
+
+def a_link(content: bytes) -> bytes:
+    """The third file is a hard link to the first: its content would not be found."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=stream, mode="w") as new:
+        for number, member in enumerate(old.getmembers()):
+            if number == 2:
+                member.type, member.linkname, member.size = tarfile.LNKTYPE, old.getnames()[0], 0
+            new.addfile(member, None if number == 2 else old.extractfile(member))
+    return stream.getvalue()
+
+
+def overwritten(content: bytes, at: int, other: bytes) -> bytes:
+    return content[:at] + other + content[at + len(other) :]
+
+
+# Each loses images, and tarfile says nothing: in the class archive, or with the large one around it.
+LOSSES = [
+    ("no header", lambda tar: overwritten(tar, offsets(tar)[2] + 100, b"x"), "it has no header there"),
+    ("hole", lambda tar: overwritten(tar, offsets(tar)[2], bytes(512)), "it has zeros there, and something after them"),
+    ("zeros", lambda tar: tar[: offsets(tar)[2]].ljust(len(tar), b"\0"), "begin with zeros and are more than the end"),
+    ("nothing", lambda tar: bytes(len(tar)), ""),
+    ("empty", lambda tar: ilsvrc.packed({}), "it holds no file"),
+    ("cut", lambda tar: tar[: offsets(tar)[2]], "it breaks off there"),
+    ("link", a_link, "in it is no plain file, but a link, a special or a sparse one"),
+]
+
+
+@pytest.mark.parametrize(("loses", "said"), [loss[1:] for loss in LOSSES], ids=[loss[0] for loss in LOSSES])
+@pytest.mark.parametrize("place", ["inner", "outer", "val"])
+def test_no_image_is_lost_without_a_word(
+    place: str, loses: Callable[[bytes], bytes], said: str, made: Made, tmp_path: Path
+):
+    """Neither MD5 nor, but for val, the devkit to tell."""
+    path = made.folder / (VAL if place == "val" else TRAIN)
+    whole = path.read_bytes()
+    if place == "inner":
+        with tarfile.open(path) as tar:
+            inner = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]
+        inner["n01440764.tar"] = loses(inner["n01440764.tar"])
+        path.write_bytes(ilsvrc.packed(inner))
+    else:
+        path.write_bytes(loses(whole))
+    if place != "val":
+        (made.folder / DEVKIT).unlink()
+    with pytest.raises(ConfigError) as caught:
+        imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition)
+    (sentence,) = caught.value.mistakes
+    assert ("n01440764.tar in " in sentence) == (place == "inner")
+    assert f"{path}" in sentence and said in sentence and sentence.endswith(" again.")
+    assert not (tmp_path / "out" / ("val" if place == "val" else "train")).exists()
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 20, 2048])
+def test_an_archive_may_be_of_any_writer(blocks: int, made: Made, tmp_path: Path):
+    """Of one that ends with two blocks of zeros, or pads to a record of up to 1 MiB."""
+    path = made.folder / TRAIN
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    content = path.read_bytes()[: last.offset_data + last.size] + bytes(-last.size % 512 + 1024)
+    path.write_bytes(content + bytes(-len(content) % (512 * blocks)))
+    (made.folder / DEVKIT).unlink()
+    assert imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition) == 0
+
+
+def test_an_archive_may_end_as_it_likes_where_all_files_are_there(made: Made, tmp_path: Path):
+    """By the devkit."""
+    for name in (TRAIN, VAL):
+        with (made.folder / name).open("ab") as file:
+            file.write(b"what was left in a buffer")
+    assert imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition) == 0
+    assert ilsvrc.below(tmp_path / "out") == made.files
+
+
 @pytest.mark.parametrize("num_bytes", [0, 10, 300, 500])
 def test_a_devkit_that_breaks_off(num_bytes: int, made: Made, tmp_path: Path):
     cut(made.folder / DEVKIT, num_bytes)
@@ -221,10 +302,31 @@ def test_a_class_with_an_image_less(made: Made, tmp_path: Path):
     images.popitem()
     inner["n01440764.tar"] = ilsvrc.packed(images).ljust(len(inner["n01440764.tar"]), b"\0")
     (made.folder / TRAIN).write_bytes(ilsvrc.packed(inner))
-    assert "n01440764 is expected to have 7 images, but " in refused(made, tmp_path / "out")
+    assert "n01440764 is expected to have 7 images by the devkit, but " in refused(made, tmp_path / "out")
+
+
+def test_the_devkit_counts_without_md5_too(made: Made, tmp_path: Path):
+    of_class = ilsvrc.packed({"n01440764_1.JPEG": b"x"})
+    (made.folder / TRAIN).write_bytes(ilsvrc.packed({"n01440764.tar": of_class}))
+    with pytest.raises(FailedError) as caught:
+        imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition)
+    (sentence,) = caught.value.mistakes
+    assert "n01440764 is expected to have 7 images by the devkit, but " in sentence and "without the devkit" in sentence
+    (made.folder / DEVKIT).unlink()
+    assert imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition) == 0
+
+
+def test_a_devkit_with_another_number_in_it(made: Made, tmp_path: Path):
+    """Every later image would have the right class, and one another."""
+    content = bytearray(gzip.compress(gzip.decompress((made.folder / DEVKIT).read_bytes()), compresslevel=0))
+    content[content.index(b"3\n1\n1\n")] = ord("2")
+    (made.folder / DEVKIT).write_bytes(content)
+    sentence = refused(made, tmp_path / "out", "prepare.verify=false")
+    assert sentence.startswith(f"{made.folder / DEVKIT} (") and "CRC check failed" in sentence
 
 
 def test_an_archive_chooses_no_path(made: Made, tmp_path: Path):
+    (made.folder / DEVKIT).unlink()  # which would miss images
     evil = ilsvrc.packed({"../../../evil.JPEG": b"x", "/tmp/evil2.JPEG": b"y"})
     (made.folder / TRAIN).write_bytes(ilsvrc.packed({"n01440764.tar": evil}))
     imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition)

@@ -14,9 +14,10 @@ from imagenet_ddp.schema import ConfigError
 
 
 def of_train(path: Path, kit: Devkit | None, edition: Edition, verify: bool) -> list[Group]:
-    """Raises ConfigError. verify: against the devkit, where there is one, and the edition."""
-    inner = _members(path)
+    """Raises ConfigError. verify: all classes of the devkit, where there is one, and of the edition are expected. The
+    images of a class are always counted against the devkit."""
     known = kit.num_train_images if kit is not None else None
+    inner = _members(path, len(known) if known is not None else None)
     names = [member.name.removesuffix(".tar") for member in inner]
     hint = f"HINT: download {path.name} again; for another edition, prepare.verify=false."
     if odd := [member.name for member in inner if not re.fullmatch(r"n\d{8}\.tar", member.name)]:
@@ -34,17 +35,18 @@ def of_train(path: Path, kit: Devkit | None, edition: Edition, verify: bool) -> 
         raise ConfigError(
             f"{path} is expected to hold {edition.num_classes:,} classes, but holds {len(names):,}. {hint}"
         )
+    numbers = [known.get(name) if known is not None else None for name in names]
     return [
-        Group(name, member.size, partial(_of_class, path, member), known.get(name) if verify and known else None)
-        for name, member in zip(names, inner, strict=True)
+        Group(name, member.size, partial(_of_class, path, member, number), number)
+        for name, member, number in zip(names, inner, numbers, strict=True)
     ]
 
 
-def _of_class(path: Path, archive: Member) -> list[Member]:
+def _of_class(path: Path, archive: Member, num_expected: int | None) -> list[Member]:
     """The images of a class archive that lies inside the archive at path."""
     with path.open("rb", buffering=0) as file:
         try:
-            found = members(file.fileno(), archive.offset, archive.offset + archive.size)
+            found = members(file.fileno(), archive.offset, archive.offset + archive.size, num_expected)
         except BrokenTarError as error:
             raise ConfigError(
                 f"{archive.name} in {path} is expected to be a whole archive of {archive.size:,} bytes, but {error}. "
@@ -61,7 +63,8 @@ def _of_class(path: Path, archive: Member) -> list[Member]:
 
 def of_val(path: Path, kit: Devkit) -> list[Group]:
     """The images lie in one heap; their numbers are places in the devkit's list of classes. Raises ConfigError."""
-    found = _members(path)
+    count = len(kit.val_classes)
+    found = _members(path, count)
     numbers = [re.fullmatch(r"ILSVRC2012_val_(\d{8})\.JPEG", member.name) for member in found]
     if odd := [member.name for member, number in zip(found, numbers, strict=True) if not number]:
         raise ConfigError(
@@ -69,7 +72,6 @@ def of_val(path: Path, kit: Devkit) -> list[Group]:
             f"HINT: download {path.name} again."
         )
     by_number = {int(number[1]): member for member, number in zip(found, numbers, strict=True) if number}
-    count = len(kit.val_classes)
     if by_number.keys() != set(range(1, count + 1)) or len(found) != count:
         raise ConfigError(
             f"{path} is expected to hold {count:,} images, as many as the devkit has classes for, but holds "
@@ -84,11 +86,11 @@ def of_val(path: Path, kit: Devkit) -> list[Group]:
     ]
 
 
-def _members(path: Path) -> list[Member]:
+def _members(path: Path, num_expected: int | None) -> list[Member]:
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         try:
-            return members(file.fileno(), 0, size)
+            return members(file.fileno(), 0, size, num_expected)
         except BrokenTarError as error:
             raise ConfigError(
                 f"{path} ({size:,} bytes) is expected to be a whole tar archive, but {error}. HINT: download it again."

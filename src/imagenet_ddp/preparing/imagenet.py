@@ -43,7 +43,7 @@ def run(plan: Plan, edition: Edition = ILSVRC2012) -> int:
         raise ConfigError(found)
     kit = _devkit(kit_path, edition.devkit, verify) if kit_path.is_file() else None
     if not verify:
-        to_stderr("prepare.verify=false: neither MD5 nor the numbers of images are compared with the official ones.")
+        to_stderr("prepare.verify=false: neither MD5 nor the number of all images is compared with the official one.")
     with _room_and_rights(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
         growing = plan.out / PROGRESS
@@ -54,7 +54,7 @@ def run(plan: Plan, edition: Edition = ILSVRC2012) -> int:
                 growing.unlink(missing_ok=True)
     for split, why in left_out.items():
         print(f"{split} is left out: {why}.")
-    _next(plan.out)
+    _next(plan.out, edition)
     return 0
 
 
@@ -231,11 +231,14 @@ def _last_line(path: Path) -> str:
 # ---- the end -------------------------------------------------------------------------------------------------------
 
 
-def _next(out: Path) -> None:
+def _next(out: Path, edition: Edition) -> None:
     """What is there now, and the command for it."""
     for split in ("train", "val"):
         if record := unpacking.read_record(out / split):
-            checked = "MD5 as published" if record.md5 else "not compared with the official ones"
+            checked = "MD5 as published" if record.md5 else "MD5 not compared with the official one"
+            found, official = (record.num_images, record.num_classes), (edition.num_images[split], edition.num_classes)
+            if found != official:
+                checked += "; ImageNet has {:,} of {:,}".format(*official)
             print(f"{split}: {record.num_images:,} images of {record.num_classes:,} classes, {checked}: {out / split}")
     words = ["data=imagenet", option("data.root", out)]
     if (out / "train").is_dir():

@@ -6,7 +6,10 @@ import os
 import tarfile
 from dataclasses import dataclass
 
-_BLOCK = 512  # bytes; a tar is made of such blocks, and ends with blocks of zeros
+_BLOCK = 512  # bytes; a tar is made of such blocks
+_END = 2 * _BLOCK  # of zeros, and more up to a whole record
+# bytes; 10,240 is what tar takes unless told otherwise (GNU tar's manual, "The Blocking Factor of an Archive")
+_RECORDS = (10_240, *(_BLOCK * 2**power for power in range(12)))
 
 
 class BrokenTarError(Exception):
@@ -46,20 +49,18 @@ class _Section(io.RawIOBase):
         return data
 
 
-def members(file: int, begin: int, end: int) -> list[Member]:
-    """The plain files of the tar between two places of an open file, in their order. Raises BrokenTarError."""
+def members(file: int, begin: int, end: int, num_expected: int | None = None) -> list[Member]:
+    """The plain files of the tar between two places of an open file, in their order. Raises BrokenTarError, also where
+    tarfile would see an end, or skip something, without a word.
+
+    num_expected: files; where so many are found none is lost, however the archive ends.
+    """
     found: list[Member] = []
     try:
         with tarfile.open(fileobj=_Section(file, begin, end), mode="r:") as tar:
             while (info := tar.next()) is not None:
-                if info.isreg():
-                    member = Member(info.name.rpartition("/")[2], begin + info.offset_data, info.size)
-                    found.append(member)
-                    if (last := member.offset + member.size) > end:
-                        raise BrokenTarError(
-                            f"it breaks off in {member.name}: {last - begin:,} bytes are needed up to its end, "
-                            f"{end - begin:,} are there"
-                        )
+                if not info.isdir():
+                    found.append(_member(info, begin, end))
                 tar.members = []  # type: ignore[attr-defined]  # else it remembers them all
             rest = begin + tar.offset
     except tarfile.TarError as error:
@@ -67,11 +68,38 @@ def members(file: int, begin: int, end: int) -> list[Member]:
             raise BrokenTarError("it is empty") from error
         after = f" after {found[-1].name}" if found else ""
         raise BrokenTarError(f"it breaks off{after}, at byte {end - begin:,} ({error})") from error
-    # tarfile takes a damaged header for the end
-    if (block := os.pread(file, min(_BLOCK, max(0, end - rest)), rest)) != bytes(_BLOCK):
-        what = "has no header there" if len(block) == _BLOCK else "breaks off there"
+    if len(found) != num_expected and (wrong := _wrong_end(file, rest, end, end - begin)):
         raise BrokenTarError(
             f"after {len(found):,} files, at byte {rest - begin:,} of {end - begin:,}, it neither goes on nor ends: "
-            f"it {what}"
+            f"it {wrong}"
         )
+    if not found:
+        raise BrokenTarError("it holds no file")
     return found
+
+
+def _member(info: tarfile.TarInfo, begin: int, end: int) -> Member:
+    name = info.name.rpartition("/")[2]
+    if not info.isreg() or info.issparse():
+        raise BrokenTarError(f"{name} in it is no plain file, but a link, a special or a sparse one")
+    member = Member(name, begin + info.offset_data, info.size)
+    if (last := member.offset + member.size) > end:
+        raise BrokenTarError(
+            f"it breaks off in {name}: {last - begin:,} bytes are needed up to its end, {end - begin:,} are there"
+        )
+    return member
+
+
+def _wrong_end(file: int, rest: int, end: int, size: int) -> str:
+    """What is wrong with the bytes from `rest` on, where tarfile sees the end of an archive of `size` bytes; empty:
+    nothing. tarfile takes a damaged header for the end, and any zeros: of a file that was given its size before it was
+    downloaded, or that lost a page."""
+    num_left = max(0, end - rest)
+    data = os.pread(file, min(num_left, max(_RECORDS) + _END), rest)
+    if (block := data[:_BLOCK]) != bytes(_BLOCK):
+        return "has no header there" if len(block) == _BLOCK else "breaks off there"
+    if data.strip(b"\0"):
+        return "has zeros there, and something after them"
+    if any(size % record == 0 and num_left < record + _END for record in _RECORDS):
+        return ""
+    return f"has {num_left:,} bytes left there, which begin with zeros and are more than the end of an archive takes"

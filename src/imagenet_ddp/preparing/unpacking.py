@@ -136,8 +136,9 @@ class Unpacking:
         members = group.members()
         if group.num_expected is not None and len(members) != group.num_expected:
             raise ConfigError(
-                f"{group.name} is expected to have {group.num_expected:,} images, but {self._archive} has "
-                f"{len(members):,}. HINT: download it again; for another edition, prepare.verify=false."
+                f"{group.name} is expected to have {group.num_expected:,} images by the devkit, but {self._archive} "
+                f"has {len(members):,}. HINT: download it again; for a part of the images on purpose, "
+                "prepare.verify=false and an archive_dir without the devkit."
             )
         draft, folder = self._draft / f".{group.name}", self._draft / group.name
         for old in (draft, folder):  # a killed run's, or not whole
