@@ -151,28 +151,34 @@ def test_a_small_tree_needs_no_file(tree: Path, tmp_path: Path):
     assert not (tmp_path / "cache").exists()
 
 
+def in_directory(whole: bytes, at: int, number: int) -> bytes:
+    """Two bytes of the first member's entry in the directory of a zip (APPNOTE.TXT 4.3.12)."""
+    at += whole.index(b"PK\x01\x02")
+    return whole[:at] + number.to_bytes(2, "little") + whole[at + 2 :]
+
+
 @pytest.mark.parametrize(
-    "damage", [b"", b"PK\x03\x04", "half", "flipped", "encrypted", "other method", b'{"no": "npz"}']
+    ("damage", "why"),
+    [
+        (lambda whole: b"", "No data left in file"),
+        (lambda whole: b"PK\x03\x04", "File is not a zip file"),
+        (lambda whole: whole[: len(whole) // 2], "File is not a zip file"),
+        (lambda whole: whole.replace(b"cat/000.jpg", b"dat/000.jpg", 1), "Bad CRC-32 for file 'text.npy'"),
+        (lambda whole: in_directory(whole, 8, 1), "File 'text.npy' is encrypted"),  # bit 0 of the flags
+        (lambda whole: in_directory(whole, 10, 98), "That compression method is not supported"),  # PPMd
+        (lambda whole: b'{"no": "npz"}', "pickle"),
+    ],
+    ids=["empty", "begun", "half", "flipped", "encrypted", "other method", "no zip"],
 )
-def test_a_broken_file_is_said_and_written_anew(tree: Path, cache: Cache, damage: bytes | str):
+def test_a_broken_file_is_said_and_written_anew(tree: Path, cache: Cache, damage: Callable[[bytes], bytes], why: str):
     expected = paths(look(tree, cache))
     assert cache.folder
     [file] = cache.folder.glob("*.npz")
-    whole = file.read_bytes()
-    if damage == "half":
-        damage = whole[: len(whole) // 2]
-    elif damage == "flipped":
-        at = whole.index(b"cat/000.jpg")
-        damage = whole[:at] + b"d" + whole[at + 1 :]
-    elif damage in ("encrypted", "other method"):  # flags and method of the first member, in the directory
-        at = whole.index(b"PK\x01\x02") + (8 if damage == "encrypted" else 10)
-        damage = whole[:at] + b"\x09\x00"[:2] + whole[at + 2 :]
-    assert isinstance(damage, bytes)
-    file.write_bytes(damage)
+    file.write_bytes(damage(file.read_bytes()))
     said: list[str] = []
     assert paths(look(tree, cache, said.append)) == expected
     assert len(said) == 1
-    assert said[0].startswith(f"The index {file} cannot be used (")
+    assert said[0].startswith(f"The index {file} cannot be used (") and why in said[0]
     assert said[0].endswith(f"): {tree} is walked anew.")
     assert is_remembered(look(tree, cache))
 
