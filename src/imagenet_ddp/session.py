@@ -4,7 +4,7 @@ and node."""
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError, conf_dir, leaves
+from imagenet_ddp.trainer_keys import Kind, expect_all
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -51,6 +52,35 @@ def typed_value(request: check.Request, key: str) -> str | None:
     """The value typed for a key, the last one where it was typed twice."""
     values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
     return values[-1].strip("'\"") if values else None
+
+
+@dataclass(frozen=True)
+class Single:
+    """The command line of a command that is one process, whatever launcher is around it."""
+
+    request: check.Request
+    config: dict[str, Any]  # resolved, plain
+    environ: Mapping[str, str]  # without a launcher
+    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
+
+
+def single(
+    verb: str, argv: Sequence[str], environ: Mapping[str, str], kinds: Mapping[str, tuple[Kind, str]], why: str
+) -> Single | None:
+    """None where Hydra only prints something. kinds: of the keys of the group that is called like the verb. why: it is
+    not several jobs. Raises ConfigError where nothing more can be looked at."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. HINT: leave -m out.")
+    if check.only_prints(argv):
+        check.command_line(verb, argv, environ)
+        return None
+    request = check.command_line(verb, argv, environ, compose_only=True)
+    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
+    found = check.semantic(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
+        raise ConfigError(found)
+    config = plain(request.configs[0])
+    return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
 
 
 def command(verb: str, argv: list[str]) -> str:

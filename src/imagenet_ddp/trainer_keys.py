@@ -102,6 +102,15 @@ def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
     return [f"{key} is expected to be {allowed.words}, but is {shown(value)}. HINT: set {hint}."]
 
 
+def expect_all(group: str, values: Mapping[str, Any], kinds: Mapping[str, tuple[Kind, str]]) -> list[str]:
+    """One sentence for each key of a group that is not of its kind. kinds: key -> what it may be, an example."""
+    return [
+        text
+        for key, (allowed, example) in kinds.items()
+        for text in expect(f"{group}.{key}", values[key], allowed, f"{group}.{key}={example}")
+    ]
+
+
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
 _TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
     "{hours:12}", lambda value: isinstance(value, Mapping) and bool(value) and set(value) <= _UNITS

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp import check, session
+from imagenet_ddp import session
 from imagenet_ddp.cores import num_cores
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.run.folder import make_given, make_new
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, choice, expect, kind, whole
+from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, choice, kind, whole
 
 # Image files are what the packed forms are made from, and compared with.
 OF_FILES = ("imagefolder", "imagenet", "shapes")
@@ -39,34 +39,24 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Raises ConfigError with every mistake; else the folder is made."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError("-m starts several jobs, but a benchmark is to be alone on its machine. HINT: leave -m out.")
-    if check.only_prints(argv):
-        check.command_line("benchmark", argv, environ)
+    asked = session.single("benchmark", argv, environ, _KINDS, "a benchmark is to be alone on its machine")
+    if asked is None:
         return None
-    request = check.command_line("benchmark", argv, environ, compose_only=True)
-    # a launcher around this command is no one's business: it is one process
-    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES") if name in environ}
-    found = check.semantic(request.configs[0], alone, "benchmark", typed=request.typed, partial=True)
-    if any(text.startswith("benchmark.name ") for text in found):
-        raise ConfigError(found)
-    plain = session.plain(request.configs[0])
-    options, data = plain["benchmark"], plain["data"]
-    for key, (allowed, example) in _KINDS.items():
-        found += expect(f"benchmark.{key}", options[key], allowed, f"benchmark.{key}={example}")
+    request, found = asked.request, asked.found
+    options, data = asked.config["benchmark"], asked.config["data"]
     if data["_target_"] or data["name"] not in OF_FILES:
         found.append(
             f"benchmark=loader expects image files, which it packs to compare, but data is "
             f"{data['_target_'] or data['name']}. HINT: data=imagefolder data.root=FOLDER."
         )
     else:
-        found += data_check.mistakes(plain, alone)
+        found += data_check.mistakes(asked.config, asked.environ)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if session.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(options, plain, tuple(options["num_workers"] or _powers(num_cores())), folder)
+    return Plan(options, asked.config, tuple(options["num_workers"] or _powers(num_cores())), folder)
 
 
 def _powers(cores: int) -> list[int]:

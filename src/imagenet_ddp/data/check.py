@@ -10,7 +10,7 @@ from typing import Any
 
 from imagenet_ddp.data import manifest
 from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
-from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, kind, number, several, whole
+from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 OF_FOLDERS = ("imagefolder", "imagenet")
@@ -68,11 +68,7 @@ def mistakes(
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
     """
     data = config["data"]
-    found = [
-        text
-        for key, (allowed, example) in _KINDS.items()
-        for text in expect(f"data.{key}", data[key], allowed, f"data.{key}={example}")
-    ]
+    found = expect_all("data", data, _KINDS)
     if "loader" in config:  # layout.py asks about the data alone
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
@@ -118,11 +114,7 @@ def mistakes(
 
 def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     loader = config["loader"]
-    found = [
-        text
-        for key, (allowed, example) in _LOADER_KINDS.items()
-        for text in expect(f"loader.{key}", loader[key], allowed, f"loader.{key}={example}")
-    ]
+    found = expect_all("loader", loader, _LOADER_KINDS)
     if loader["name"] != "dali" or verb not in _TRAINING:
         return found
     if not _has_dali():

@@ -4,7 +4,7 @@ work, and arguments that are no keys here."""
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, whole
+from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect_all, number, whole
 
 # Argument of DistributedDataParallel, or what Lightning's DDPStrategy calls it -> why strategy.<it> is no key, and what
 # to type. A test holds it against the signatures.
@@ -69,9 +69,7 @@ def answer(key: str, where: str = "") -> str | None:
 def mistakes(config: Mapping[str, Any]) -> list[str]:
     """Sentences for strategy.*, none where all is well."""
     strategy, trainer = config["strategy"], config["trainer"]
-    found: list[str] = []
-    for name, (allowed, example) in _KINDS.items():
-        found += expect(f"strategy.{name}", strategy[name], allowed, f"strategy.{name}={example}")
+    found = expect_all("strategy", strategy, _KINDS)
     if strategy["name"] in ("dp", "balanced_dp"):
         return found  # split.py says which of these keys have no effect
     if strategy["static_graph"] and whole(2).accepts(trainer.get("accumulate_grad_batches")):

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp import check, session
+from imagenet_ddp import session
 from imagenet_ddp.cores import num_cores
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.trainer_keys import AUTO, FLAG, Kind, choice, expect, number, whole
+from imagenet_ddp.trainer_keys import AUTO, FLAG, Kind, choice, number, whole
 
 NAMES = ("imagenet", "stl10", "pack", "check")
 # prepare.* -> what it may be, and an example for the hint.
 _KINDS: dict[str, tuple[Kind, str]] = {
+    "name": (choice(*NAMES), "imagenet"),
     "num_workers": (AUTO | whole(1), "auto"),
     "verify": (FLAG, "true"),
     "timeout_s": (number(above=0), "60"),
@@ -43,26 +44,14 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError("-m starts several jobs, but prepare does one thing. HINT: leave -m out.")
-    if check.only_prints(argv):
-        check.command_line("prepare", argv, environ)
+    asked = session.single("prepare", argv, environ, _KINDS, "prepare does one thing")
+    if asked is None:
         return None
-    request = check.command_line("prepare", argv, environ, compose_only=True)
-    config = request.configs[0]
-    # a launcher around this command is no one's business: it is one process
-    alone = {name: environ[name] for name in ("HOME",) if name in environ}
-    found = check.semantic(config, alone, "prepare", typed=request.typed, partial=True)
-    if any(text.startswith("prepare.name ") for text in found):
-        raise ConfigError(found)
-    plain = session.plain(config)
+    request, plain, found = asked.request, asked.config, asked.found
     options = plain["prepare"]
-    found += expect("prepare.name", options["name"], choice(*NAMES), "prepare=imagenet")
-    for key, (allowed, example) in _KINDS.items():
-        found += expect(f"prepare.{key}", options[key], allowed, f"prepare.{key}={example}")
     found += _archive_dir(options["name"], plain["archive_dir"])
     found += _out(options["name"], plain["out"])
-    found += _LOOKS.get(options["name"], _nothing)(plain, alone)
+    found += _LOOKS.get(options["name"], _nothing)(plain, asked.environ)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     out = plain["out"]

@@ -12,7 +12,7 @@ from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.submitting import wanted
 from imagenet_ddp.submitting.job import seconds
 from imagenet_ddp.submitting.wanted import Wanted
-from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, choice, expect, kind, matching, whole
+from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, choice, expect, expect_all, kind, matching, whole
 
 _WORD = matching(r"[^\s#'\"\\]+", "a word as sbatch takes it")
 _LINE = matching(r"[^\n\r\"\\]+", "text of one line, without quotes")
@@ -51,11 +51,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         check.command_line("submit", argv, environ)
         return None
     request, options = wanted.compose(argv, environ)
-    found = [
-        text
-        for key, (allowed, example) in _KINDS.items()
-        for text in expect(f"submit.{key}", options[key], allowed, f"submit.{key}={example}")
-    ]
+    found = expect_all("submit", options, _KINDS)
     found += _extra(options["extra"]) + _files(options)
     if options["now"] is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
         hint = "submit.out=train.sbatch writes the file; `sbatch train.sbatch` on a login node"

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp import check, session
 from imagenet_ddp.run.folder import make_given, make_new
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.trainer_keys import NULL, choice, expect, number, whole
+from imagenet_ddp.trainer_keys import NULL, choice, expect_all, number, whole
 from imagenet_ddp.tuning import places, space
 from imagenet_ddp.tuning.parameter import Parameter
 from imagenet_ddp.tuning.places import Place
@@ -117,11 +117,7 @@ def _plan(request: check.Request, argv: list[str], environ: Mapping[str, str], w
     OmegaConf.set_struct(config, True)
     train_argv = [token for token in argv if not (_is(token, "tune") or _is(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
-    found = [
-        text
-        for key, (kind, example) in _KINDS.items()
-        for text in expect(f"tune.{key}", options[key], kind, f"tune.{key}={example}")
-    ]
+    found = expect_all("tune", options, _KINDS)
     if config.resume is not None:
         found.append(f"resume={config.resume} goes on with one run. HINT: tune.resume={config.resume} with a study.")
     if importlib.util.find_spec("optuna") is None:
