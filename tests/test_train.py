@@ -15,6 +15,8 @@ import pytest
 import torch
 from conftest import SMALL, Run, clean_environ, write_images
 
+from imagenet_ddp.data import index
+
 PROBES = str(Path(__file__).parent / "probes")
 
 
@@ -236,6 +238,70 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, out + err
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def deep(tree: Path, tmp_path: Path) -> Path:
+    """More folders than a walk tries before it asks in threads."""
+    root = tmp_path / "deep"
+    shutil.copytree(tree, root)
+    for number in range(20):
+        (root / f"train/cat/{number}").mkdir()
+    return root
+
+
+def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
+    """Options for tests/probes/slow_disk.py."""
+    return [f"data.root={root}", "data._target_=slow_disk.open_slowly", "allow_targets=[slow_disk]",
+            f"+data.args.mark={folder / 'mark'}", f"+data.args.seconds={seconds}"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "whom", "ranks", "waits"),
+    [
+        (signal.SIGINT, "parent", 1, "disk"),
+        (signal.SIGTERM, "parent", 2, "lock"),
+        (signal.SIGTERM, "rank", 2, "disk"),
+    ],
+)
+def test_a_stop_waits_for_no_disk(deep: Path, tmp_path: Path, number: int, whom: str, ranks: int, waits: str) -> None:
+    """One that hangs while its images are listed, or another process that lists them: there is nothing to save."""
+    cache, classes = tmp_path / "cache", ["cat", "dog", "owl"]
+    cache.mkdir()
+    place = index._place(deep / "train", classes, cache)
+    options = [*slow_disk(deep, tmp_path, 600), *([f"+data.args.cache={cache}"] if waits == "lock" else [])]
+    with place.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = start(tmp_path, *SMALL, *options, f"trainer.devices={ranks}", "hydra.run.dir=r")
+        wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks or process.poll() is not None)
+        time.sleep(1.0)
+        pids = [int(path.suffix[1:]) for path in tmp_path.glob("mark.*")]
+        began = time.monotonic()
+        os.kill(process.pid if whom == "parent" else pids[0], number)
+        out, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 6, "about one second on an idle machine"
+    assert process.returncode == 128 + number, out + err
+    name = signal.Signals(number).name
+    if whom == "parent":
+        assert err.splitlines().count(f"Stopped by {name}, with nothing to save yet.") == 1
+    else:
+        assert f"was stopped by {name}" in err or f"Stopped by {name}, with nothing to save yet." in err
+    assert "Traceback" not in err
+    assert f"Stopped by {name}, with nothing to save yet." in "".join(
+        log.read_text() for log in tmp_path.glob("r/logs/*")
+    )
+    wait_for(lambda: not alive(pids), 10)
+
+
+@pytest.mark.slow
+def test_a_stop_that_asks_for_another_turn_waits_for_a_step(deep: Path, tmp_path: Path) -> None:
+    process = start(tmp_path, *SMALL, *slow_disk(deep, tmp_path, 1), "hydra.run.dir=r")
+    wait_for(lambda: any(tmp_path.glob("mark.*")) or process.poll() is not None)
+    process.send_signal(signal.SIGUSR2)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGUSR2, out + err
+    assert "Stopped and saved after step 1, in epoch 1." in out
 
 
 @pytest.mark.slow

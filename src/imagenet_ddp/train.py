@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from imagenet_ddp import check, session, sweep, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.run import folder
-from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.run.signals import Left, Signals, leaving
 from imagenet_ddp.schema import ConfigError
 
 
@@ -16,7 +16,8 @@ def main() -> float | None:
     """The best val/top1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
     Signals().hold()
     try:
-        request = check.command_line("train", sweep.resumed(sys.argv[1:]), os.environ)
+        with leaving():
+            request = check.command_line("train", sweep.resumed(sys.argv[1:]), os.environ)
         if request.passthrough:
             return session.with_hydra("train", request.argv, lambda config: None)
         if not request.multirun:
@@ -27,6 +28,9 @@ def main() -> float | None:
         check.refuse(error)
     except WorkersFailedError as error:
         sys.exit(error.exit_code)
+    except Left as left:
+        print(left, file=sys.stderr)
+        raise
 
 
 def _single(request: check.Request) -> float | None:
@@ -39,10 +43,11 @@ def _job(request: check.Request) -> float | None:
 
 
 def _start(request: check.Request, *, own_processes: bool) -> float | None:
-    rendezvous = together.rendezvous_of(request, os.environ)
-    met = together.meet(request, rendezvous)
-    num_local = met.place.local_world_size if met and met.starts_workers else None
-    job = together.agree(lambda: session.decide(request, os.environ, rendezvous, num_local), met)
+    with leaving():
+        rendezvous = together.rendezvous_of(request, os.environ)
+        met = together.meet(request, rendezvous)
+        num_local = met.place.local_world_size if met and met.starts_workers else None
+        job = together.agree(lambda: session.decide(request, os.environ, rendezvous, num_local), met)
     if job.finished:
         print(*job.said, sep="\n")
         if met is not None:
@@ -59,7 +64,7 @@ def _start(request: check.Request, *, own_processes: bool) -> float | None:
         if own_processes:
             return task(request.configs[0])
         return session.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
-    except (ConfigError, WorkersFailedError) as error:
+    except (ConfigError, WorkersFailedError, Left) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)
         raise

@@ -15,8 +15,7 @@ from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, read
 from imagenet_ddp.run.folder import lock
 from imagenet_ddp.run.log import Log
-from imagenet_ddp.run.signals import Signals
-from imagenet_ddp.run.stop import Stopped
+from imagenet_ddp.run.signals import Left, Signals, Stopped, leaving
 from imagenet_ddp.schema import ConfigError
 
 NEXT_STEPS = (
@@ -43,10 +42,15 @@ def run(
     log.take_over()
     for line in said:
         log.say(line)
-    job = build.make_run(config, world, run_dir, log, signals, {"command": command})
+    try:
+        with leaving():  # a network disk may take many minutes to list its images
+            job = build.make_run(config, world, run_dir, log, signals, {"command": command})
+            if checkpoint is not None:
+                _must_continue(job, checkpoint)
+    except Left as left:
+        log.note(str(left))
+        raise
     num_train, num_val = len(job.data.train_images), len(job.data.val_images)
-    if checkpoint is not None:
-        _must_continue(job, checkpoint)
     for line in start_lines(config, world, job.data, job.global_batch_size):
         log.say(line)
     log.say(f"Run folder: {run_dir}")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed import pointer, scontrol
 from imagenet_ddp.distributed.place import Place, own_place
-from imagenet_ddp.run.signals import Signals, exit_on_signal
+from imagenet_ddp.run.signals import Left, Signals, Stopped, exit_on_signal, leaving
 from imagenet_ddp.schema import ConfigError, RunError
 
 
@@ -25,7 +25,8 @@ def train(
     signals = Signals().hold()
 
     def job(world: Any) -> float | None:
-        from imagenet_ddp import training  # torch from here on
+        with leaving():
+            from imagenet_ddp import training
 
         return training.run(config, world, Path(run_dir), checkpoint, said, command, signals)
 
@@ -62,21 +63,31 @@ def diagnose(place: Place | None, config: dict[str, Any], found: list[Any]) -> l
 
 def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[str, Any], met: Any = None) -> Any:
     """met: the world, where this process has met it already."""
-    from imagenet_ddp.build import World
-    from imagenet_ddp.run.stop import Stopped
-
     place = place or own_place(os.environ) or Place()
-    world = met or World(place)
+    world = met
+    typed = place.world_size == 1 and own_place(os.environ) is None  # this process is the command that was typed
     try:
-        if place.world_size > 1 and met is None:
-            world = _meet(place, config)
+        with leaving():
+            from imagenet_ddp.build import World  # torch from here on
+
+            world = world or World(place)
+            if place.world_size > 1 and met is None:
+                world = _meet(place, config)
         result = job(world)
         world.leave()
         return result
     except ConfigError as error:
-        if place.world_size == 1 and own_place(os.environ) is None:
-            raise  # the command that was typed says it
+        if typed:
+            raise  # said where it was typed
         _refuse(error, world)
+    except Left as left:
+        if typed:
+            raise
+        if lifeline := getattr(world, "lifeline", None):  # no world: still importing torch
+            lifeline.fail(f"was stopped by {left.signal_name}", left.exit_code)
+        if place.rank == 0:
+            print(left, file=sys.stderr)
+        _end_at_once(left.exit_code)
     except Stopped as stop:
         world.leave()
         # a worker that launch.py has started leaves this to the command that was typed
@@ -95,7 +106,7 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         if world.lifeline is None or world.lifeline.fail(cause if explained else f"{type(error).__name__}: {cause}"):
             print(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}", file=sys.stderr)
         else:
-            print(f"rank {place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
+            _end_for_other(world)
         _end_at_once(1)
 
 
@@ -106,7 +117,9 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
     place = world.place
     own = not isinstance(error, SharedError)
     if own and world.lifeline is not None:
-        world.lifeline.fail(" ".join(error.mistakes), refused=True)
+        world.lifeline.fail(" ".join(error.mistakes), 2)
+        if world.lifeline.code > 128:  # the one that was stopped is no longer there to be met
+            _end_for_other(world)
     if own or place.local_rank == 0:
         for mistake in error.mistakes:
             named = own and place.world_size > 1
@@ -114,6 +127,12 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
     if place.rank == 0 and not place.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
     _end_at_once(2)
+
+
+def _end_for_other(world: Any) -> NoReturn:
+    """Another rank's end came first, and what happened here follows from it."""
+    print(f"rank {world.place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
+    _end_at_once(world.lifeline.code if world.lifeline.code > 128 else 1)
 
 
 def _end_at_once(code: int) -> NoReturn:
@@ -131,7 +150,6 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
     from imagenet_ddp.distributed import devices, echo, interfaces, nccl
     from imagenet_ddp.distributed.gathering import Roll, SharedError, gather
     from imagenet_ddp.distributed.lifeline import Lifeline, end_process
-    from imagenet_ddp.distributed.meeting import leaving_on_signal
     from imagenet_ddp.distributed.store import connect
 
     timeout_s = config["cluster"]["timeout_s"]
@@ -139,16 +157,14 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
     master = place.address if several else None
     variables, notes = nccl.network_variables(master, not several, config["nccl"], os.environ)
     os.environ |= {**nccl.variables(config["nccl"], os.environ), **variables}
-    with leaving_on_signal():
-        store = connect(place, timeout_s)
+    store = connect(place, timeout_s)
     local = place.local_world_size
 
     def label(rank: int) -> str:
         return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
     roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
-    with leaving_on_signal():
-        gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
     lifeline = None
     try:
         here = ["127.0.0.1"]

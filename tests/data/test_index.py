@@ -327,7 +327,7 @@ RANK = """
         time.sleep(late_s)
         return real(path)
     os.scandir = late
-    walking.NUM_THREADS = 1
+    folders.NUM_THREADS = 1
     print("begin", flush=True)
     sys.stdin.readline()
     classes = folders.class_folders(folder)

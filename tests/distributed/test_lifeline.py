@@ -83,13 +83,17 @@ def test_of_two_failures_the_first_is_the_one():
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_refused_is_exit_code_2_on_all(victim: int):
-    refuse = "line.fail('no GPU. HINT: x.', refused=True); os._exit(2)"
-    members = crowd(*(refuse if number == victim else SLEEP for number in range(3)))
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [("no GPU. HINT: x.", 2, "refused: no GPU. HINT: x."), ("was stopped by SIGTERM", 143, "was stopped by SIGTERM")],
+)
+def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, said: str):
+    leave = f"line.fail({what!r}, {code}); os._exit({code})"
+    members = crowd(*(leave if number == victim else SLEEP for number in range(3)))
     for number, member in enumerate(members):
-        assert member.wait() == 2
+        assert member.wait() == code
         if number != victim:
-            assert member.err == f"rank {number} ends because rank {victim} refused: no GPU. HINT: x.\n"
+            assert member.err == f"rank {number} ends because rank {victim} {said}\n"
 
 
 def test_a_clean_end_is_no_death():

@@ -1,6 +1,5 @@
 """Commands that meet: as many threads as there are commands, over real stores on the loopback."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from ports import free_port, program
 
-from imagenet_ddp.distributed import facts, meeting, pointer, store
+from imagenet_ddp.distributed import facts, pointer, store
 from imagenet_ddp.distributed.address import Address
 from imagenet_ddp.distributed.gathering import SharedError
 from imagenet_ddp.distributed.meeting import Meeting, meet
@@ -31,7 +30,6 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             module, "this_process",
             lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
         )  # fmt: skip
-    monkeypatch.setattr(meeting, "leaving_on_signal", contextlib.nullcontext)  # threads take no signals
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     for name, value in (("RENEW_S", 0.1), ("STALE_S", 0.8), ("LOOK_S", 0.02)):
         monkeypatch.setattr(pointer, name, value)

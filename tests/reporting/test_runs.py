@@ -62,6 +62,11 @@ def test_states(tmp_path: Path):
     assert read(folder).state == "running"
     process.communicate()
     assert read(folder).state == "broken off", "a lock ends with its process"
+    log.write_text("t Resuming from …\nt Stopped by SIGTERM, with nothing to save yet.\n")
+    assert read(folder).state == "broken off", "there is nothing to go on from"
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints/last.ckpt").touch()
+    assert read(folder).state == "stopped"
     (folder / "summary.json").write_text('{"finished": true}')
     assert read(folder).state == "finished"
 

@@ -2,14 +2,16 @@
 too."""
 
 import os
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 # torchvision's list, and three formats Pillow reads too
 EXTENSIONS = frozenset(
@@ -120,14 +122,58 @@ def content(folder: str, within: Within) -> Content:
     return found
 
 
+class Threads(Generic[T, R]):
+    """NUM_THREADS that ask(item). They never hold up the end of the process, as those of a ThreadPoolExecutor do for as
+    long as a network disk lets them hang."""
+
+    def __init__(self, ask: Callable[[T], R], name: str):
+        self._ask = ask
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[T, Any, BaseException | None]] = queue.SimpleQueue()
+        for _ in range(NUM_THREADS):
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def put(self, item: T) -> None:
+        self._items.put(item)
+
+    def answer(self, timeout_s: float | None = None) -> tuple[T, R]:
+        """The next item that is answered, and its answer, or the error. queue.Empty: none within the time."""
+        item, answer, error = self._answers.get(timeout=timeout_s)
+        if error is not None:
+            raise error
+        return item, answer
+
+    def end(self) -> None:
+        """What no thread has begun with is dropped."""
+        with suppress(queue.Empty):
+            while True:
+                self._items.get_nowait()
+        for _ in range(NUM_THREADS):
+            self._items.put(self)
+
+    def _work(self) -> None:
+        while (item := self._items.get()) is not self:
+            try:
+                self._answers.put((item, self._ask(item), None))
+            except BaseException as error:
+                self._answers.put((item, None, error))
+
+
 def side_by_side(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """ask(item) of each; in threads where the first answers come late, as from a network disk."""
     begin = time.monotonic()
     found = [ask(item) for item in items[:TRIED]]
     if len(items) <= TRIED or (time.monotonic() - begin) / TRIED < LATE_S:
         return found + [ask(item) for item in items[TRIED:]]
-    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="disk") as pool:
-        return found + list(pool.map(ask, items[TRIED:]))
+    numbers = range(TRIED, len(items))
+    threads = Threads[int, R](lambda number: ask(items[number]), "disk")
+    try:
+        for number in numbers:
+            threads.put(number)
+        answers = dict(threads.answer() for _ in numbers)
+    finally:
+        threads.end()
+    return found + [answers[number] for number in numbers]
 
 
 def _walk(folder: str, within: Within) -> Iterator[str]:

@@ -5,13 +5,12 @@ import queue
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.folders import LATE_S, NUM_THREADS, TRIED, Content, Links, Within, content
+from imagenet_ddp.data.folders import LATE_S, TRIED, Content, Links, Threads, Within, content
 
 SAY_EVERY_S = 10.0
 
@@ -60,8 +59,7 @@ class Walk:
         self._links: defaultdict[int, Links] = defaultdict(Links)
         self._within = Within(self.folder, self.classes)
         self._waits: deque[float] = deque(maxlen=TRIED)  # seconds, of the last folders
-        self._pool: ThreadPoolExecutor | None = None
-        self._answers: queue.SimpleQueue[Found | BaseException] = queue.SimpleQueue()
+        self._threads: Threads[tuple[int, str], Found] | None = None
         self._num_asked = 0  # of the threads, not answered
 
     def go_on(self, budget_s: float | None = None) -> bool:
@@ -69,8 +67,6 @@ class Walk:
         begin = said = now = time.monotonic()
         while (self._todo or self._num_asked) and (budget_s is None or now - begin < budget_s):
             answer = self._next(SAY_EVERY_S if budget_s is None else budget_s - (now - begin))
-            if isinstance(answer, BaseException):
-                raise answer
             if answer is not None:
                 self.found.append(answer)
                 self._note(answer)
@@ -97,38 +93,39 @@ class Walk:
             self._num_open[position] += len(more)
         self._todo += [(position, prefix) for prefix in more]
 
-    def _next(self, timeout_s: float) -> Found | BaseException | None:
+    def _next(self, timeout_s: float) -> Found | None:
         """None: no answer within the time."""
-        if self._pool is None and len(self._waits) == TRIED and sum(self._waits) >= TRIED * LATE_S:
-            self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="walk")
-        if self._pool is None:
+        if self._threads is None and len(self._waits) == TRIED and sum(self._waits) >= TRIED * LATE_S:
+            self._threads = Threads(self._look, "walk")
+        if self._threads is None:
             begin, begin_cpu = time.monotonic(), time.thread_time()
-            answer = self._look(*self._todo.popleft())
+            answer = self._look(self._todo.popleft())
             self._waits.append(time.monotonic() - begin - (time.thread_time() - begin_cpu))
             return answer
         while self._todo:
             self._num_asked += 1
-            self._pool.submit(lambda folder: self._answers.put(self._look(*folder)), self._todo.popleft())
+            self._threads.put(self._todo.popleft())
         try:
-            answer = self._answers.get(timeout=timeout_s)
+            _, answer = self._threads.answer(timeout_s)
         except queue.Empty:
             return None
         self._num_asked -= 1
         return answer
 
-    def _look(self, position: int, prefix: str) -> Found | BaseException:
+    def _look(self, folder: tuple[int, str]) -> Found:
+        position, prefix = folder
         try:
             path = str(self.folder / prefix)
             stamp = stamp_of(path)  # before the names: what changes in between then shows the next time
             return Found(position, prefix, stamp, content(path, self._within))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            return Found(position, prefix, NOWHERE, Content()) if prefix.count("/") <= 1 else error
-        except BaseException as error:
-            return error
+        except (FileNotFoundError, NotADirectoryError):
+            if prefix.count("/") <= 1:
+                return Found(position, prefix, NOWHERE, Content())
+            raise
 
     def end(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=not self._num_asked, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.end()
 
     def arrays(self) -> tuple[dict[str, np.ndarray], Counter[str]]:
         """text, ends and targets of index.Index, and what was left out."""

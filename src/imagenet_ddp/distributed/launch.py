@@ -76,6 +76,8 @@ class Workers:
                     elif number != signal.SIGUSR2 or not engine.is_alive():
                         # nobody is there yet: there is nothing to save. SIGUSR2 asks for another turn, and waits
                         # until this one has got on by a step
+                        name = signal.Signals(number).name
+                        print(f"Stopped by {name}, with nothing to save yet.", file=sys.stderr)
                         raise WorkersFailedError(128 + number)
         finally:
             for number, handler in before.items():

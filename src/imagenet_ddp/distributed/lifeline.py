@@ -19,6 +19,7 @@ from imagenet_ddp.distributed.gathering import Gathering
 from imagenet_ddp.schema import ConfigError
 
 GRACE_S = 3.0  # for a rank's own error to come up by itself, before it is ended for another's
+STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
 BYE_S = 10.0  # how long rank 0 waits for the others at the end
 CONNECT_S = 10.0
 PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
@@ -39,6 +40,7 @@ class Lifeline:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.failed: str | None = None  # the first failure, this rank's own or another's
+        self.code = 1  # exit code that goes with it
         self._peers: dict[socket.socket, int] = {}
         self._there = set(range(1, gathering.size))  # who has neither left nor died: rank 0 waits for them at the end
         self._listener: socket.socket | None = None
@@ -56,15 +58,16 @@ class Lifeline:
         self._thread = threading.Thread(target=target, name="lifeline", daemon=True)
         self._thread.start()
 
-    def fail(self, what: str, *, refused: bool = False) -> bool:
-        """This rank fails: the others are told why. False: another failed before, and this is what follows."""
+    def fail(self, what: str, code: int = 1) -> bool:
+        """This rank ends with code (1 failed, 2 refused, 128 + n stopped by signal n), and the others are told why.
+        False: another failed before, and this is what follows."""
         time.sleep(0.2)  # a connection that broke is noticed here a little before its cause is told
         what = " ".join(what.split())  # one line of the connection
         with self._lock:
             if self.failed is not None:
                 return False
-            self.failed = what
-        code, what = (2, f"refused: {what}") if refused else (1, f"failed: {what}")
+            self.failed, self.code = what, code
+        what = {1: f"failed: {what}", 2: f"refused: {what}"}.get(code, what)
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.sendall(f"failed {code} {what}\n".encode())
@@ -175,7 +178,7 @@ class Lifeline:
         with self._lock:
             first = self.failed is None
             if first:
-                self.failed = sentence
+                self.failed, self.code = sentence, code
         if first and not self._ended.is_set():
             threading.Thread(target=self._on_death, args=(code, sentence), name="death", daemon=True).start()
 
@@ -184,7 +187,7 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     """on_death for a worker: its own error may come up within the grace, else it ends here."""
 
     def end(code: int, sentence: str) -> None:
-        time.sleep(GRACE_S)
+        time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         print(f"{rank} ends because {sentence}", file=sys.stderr, flush=True)
         pointer.remove_owned()
         os._exit(code)

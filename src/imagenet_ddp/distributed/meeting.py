@@ -2,10 +2,9 @@
 
 import contextlib
 import ipaddress
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,34 +41,7 @@ class Meeting:
 
 def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
     """config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
-    Raises ConfigError, the same on all where they have met at all; SystemExit where a signal ends the wait."""
-    with leaving_on_signal():
-        return _meet(rendezvous, config, num_local)
-
-
-@contextlib.contextmanager
-def leaving_on_signal() -> Iterator[None]:
-    """Before anything trains there is nothing to save: Ctrl-C ends the wait, rather than being remembered."""
-
-    def leave(number: int, frame: object = None) -> None:
-        raise SystemExit(128 + number)
-
-    # SIGUSR2 asks for another turn, and each turn must have got on by a step: it is remembered until then
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for handler in before.values():  # one that came earlier is remembered by run/signals.py
-        early = getattr(getattr(handler, "__self__", None), "received", None)
-        if early is not None and early in before:
-            leave(early)
-    try:
-        for number in before:
-            signal.signal(number, leave)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
+    Raises ConfigError, the same on all where they have met at all."""
     timeout_s = config["cluster"]["timeout_s"]
     place = rendezvous.place
     number = place.rank if place else rendezvous.node_rank

@@ -119,6 +119,8 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
             last = file.read().decode(errors="replace").splitlines()[-3:]
     except OSError:
         last = []
+    if any("Stopped by SIG" in line for line in last) and (folder / "checkpoints" / "last.ckpt").is_file():
+        return "stopped"  # again, before its next step
     return "stopped" if any("Stopped and saved after step" in line for line in last) else "broken off"
 
 

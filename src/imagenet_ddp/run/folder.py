@@ -99,7 +99,7 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def remove_refused(folder: Path, error: Exception) -> None:
+def remove_refused(folder: Path, error: BaseException) -> None:
     """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
     alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, it stays."""
     code = getattr(error, "exit_code", 2)

@@ -2,14 +2,36 @@
 first thing every process does, before imports that take seconds."""
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 # SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
 TWIN_S = 0.5  # SLURM signals every process of a step, and a parent passes on what it got: one request comes twice
+
+
+class Stopped(Exception):
+    """The run stopped where it was asked to, and is saved."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class Left(SystemExit):
+    """A signal has ended what there is nothing to save of."""
+
+    def __init__(self, number: int):
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
+        self.signal_name = signal.Signals(number).name
+
+    def __str__(self) -> str:
+        return f"Stopped by {self.signal_name}, with nothing to save yet."
 
 
 class Signals:
@@ -42,6 +64,31 @@ class Signals:
             os._exit(128 + number)
 
 
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """Before a run has anything to save, however long its disk or its peers take: SIGTERM and SIGINT raise Left, also
+    one that Signals has remembered. SIGUSR2 asks for another turn, and each turn must have got on by a step: it is
+    remembered until then."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    holders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
+
+    def leave(number: int, frame: object = None) -> None:
+        for holder in holders:  # where Left is lost, as at the end of an object, the run ends after its first step
+            holder.received = holder.received or number
+        raise Left(number)
+
+    for holder in holders:
+        if holder.received is not None and holder.received in before:
+            raise Left(holder.received)
+    try:
+        for number in before:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def deafen() -> None:
     if hasattr(signal, "SIGUSR2"):
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -53,7 +100,7 @@ def leave_on_signal(words: str = "") -> None:
     def leave(number: int, frame: object) -> None:
         if words:
             print(words, file=sys.stderr, flush=True)
-        raise SystemExit(128 + number)
+        raise Left(number)
 
     for number in STOP_SIGNALS:
         signal.signal(number, leave)

@@ -19,18 +19,10 @@ from typing import Any
 import lightning.pytorch as L
 from torch.distributed import Store
 
-from imagenet_ddp.run.signals import Signals
+from imagenet_ddp.run.signals import Signals, Stopped
 
 POLL_S = 0.1  # of the store, by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread; steps may take longer, its thread does not
-
-
-class Stopped(Exception):
-    """The run stopped where it was asked to, and is saved."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(signal_number)
-        self.signal_number = signal_number
 
 
 class Agreement:
