@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
-GROUND = {"", "cores", "schema", "targets", "trainer_keys"}  # "": the package itself, which holds the version
+# "": the package itself, which holds the version
+GROUND = {"", "cores", "schema", "targets", "trainer_keys", "writing"}
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
@@ -48,6 +49,7 @@ EARLY = [
     "cores",
     "schema",
     "trainer_keys",
+    "writing",
     "keys",
     "compose",
     "check",

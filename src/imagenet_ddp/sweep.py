@@ -24,6 +24,7 @@ from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Signals, leave_on_signal
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.writing import write_whole
 
 FILE = "sweep.yaml"
 FAILED = ".failed"  # in a job's folder, which may be all that comes back from another machine
@@ -156,9 +157,7 @@ def write(request: check.Request, sweep_dir: Path) -> None:
     }
     try:
         sweep_dir.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{FILE}.{os.getpid()}.tmp")
-        temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. HINT: hydra.sweep.dir=FOLDER.") from error
 

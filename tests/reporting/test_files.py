@@ -1,7 +1,9 @@
 """What is written, and what is left as it is."""
 
 import errno
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,10 +44,14 @@ def test_a_folder_that_cannot_be_written_in(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "file").touch()
     assert write(tmp_path / "file" / "below", OURS).error == "Not a directory"
 
-    def full(self: Path, content: bytes) -> int:
-        self.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, content: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    def full(self: Path, mode: str) -> Full:
+        self.touch()
+        return Full()
+
+    monkeypatch.setattr(Path, "open", full)
     assert write(tmp_path, OURS) == files.Outcome(error="No space left on device")
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing half-written stays"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -126,8 +127,8 @@ def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     assert imread(out).shape[:2] == (1140, 1650)
     before = out.read_bytes()
 
-    def full(self: Figure, fname: Path, **_: object) -> None:
-        fname.write_bytes(b"half")
+    def full(self: Figure, fname: BinaryIO, **_: object) -> None:
+        fname.write(b"half")
         raise OSError("No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", full)

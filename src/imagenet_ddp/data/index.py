@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from imagenet_ddp.data.shapes import cache_dir
 from imagenet_ddp.data.shared import SharedArrays
 from imagenet_ddp.data.walking import NOWHERE, SAY_EVERY_S, Say, Walk, stamp_of
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.writing import drafted
 
 VERSION = 2  # raise it whenever another list of images may come out of the same tree
 HEAD_START_S = 0.2  # 100,000 files of a local disk; opening a file instead costs 10 ms
@@ -198,7 +198,6 @@ def _remember(place: Path, walk: Walk, settle_s: float) -> Index:
 
 
 def _write(place: Path, walk: Walk, arrays: Mapping[str, np.ndarray], left_out: Counter[str]) -> None:
-    """Beside the place, then renamed: whoever opens it finds the old file or the new one, whole."""
     header = {**_key(walk.folder, walk.classes), "left_out": left_out, "written": time.strftime("%Y-%m-%d %H:%M:%S")}
     own = {
         "header": json.dumps(header).encode(),
@@ -206,15 +205,9 @@ def _write(place: Path, walk: Walk, arrays: Mapping[str, np.ndarray], left_out: 
     }
     stamps = np.array([found.stamp for found in walk.found], dtype=np.int64)
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}.part")
-    try:
-        with draft.open("wb") as file:
-            texts = {name: np.frombuffer(text, dtype=np.uint8) for name, text in own.items()}
-            np.savez(file, allow_pickle=False, **arrays, **texts, stamps=stamps)
-        draft.replace(place)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    texts = {name: np.frombuffer(text, dtype=np.uint8) for name, text in own.items()}
+    with drafted(place) as draft, draft.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays, **texts, stamps=stamps)
 
 
 def _remove_oldest(cache: Path) -> None:

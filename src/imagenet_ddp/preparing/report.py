@@ -1,11 +1,14 @@
 """What prepare=check has found, as files: report.json, bad_images.csv, duplicates.csv. No torch."""
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from imagenet_ddp.writing import write_whole
 
 COMPARED = (
     "files by all their bytes; pictures by a difference hash of 128 bits of the decoded image in 9 x 9 grey pixels, "
@@ -67,16 +70,13 @@ def write(folder: Path, report: Report) -> None:
         "seconds": round(report.seconds, 3),
     }
     # a file's name need not be text
-    text = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", errors="backslashreplace").decode()
+    text = json.dumps(content, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
     _write_csv(folder / "bad_images.csv", ("path", "reason"), report.bad)
     _write_csv(folder / "duplicates.csv", ("where", "path", "other"), report.duplicates)
-    draft = folder / ".report.json.draft"
-    draft.write_text(text + "\n", encoding="utf-8")
-    draft.replace(folder / "report.json")
+    write_whole(folder / "report.json", text + b"\n")
 
 
 def _write_csv(path: Path, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    draft.replace(path)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    write_whole(path, text.getvalue().encode(errors="backslashreplace"))

@@ -1,6 +1,5 @@
 """Shards of a pack as they are written: each is whole or not there, and one that is whole is not made again."""
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -14,6 +13,7 @@ import numpy as np
 
 from imagenet_ddp.data.manifest import RECORD, WORK, File
 from imagenet_ddp.preparing.record import Packed
+from imagenet_ddp.writing import write_whole
 
 PART = "shard.part"  # in WORK: the shard being written; it grows
 
@@ -117,16 +117,6 @@ def bad_csv(rows: Iterable[tuple[str, str]]) -> bytes:
 
 def save(path: Path, data: bytes) -> File:
     """Whole or not at all, and on the disk when this returns."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    with contextlib.suppress(OSError):  # some network disks sync no folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    # one name, because a kill must leave nothing in a pack that the next run does not overwrite
+    write_whole(path, data, sync=True, draft=path.with_name(f"{path.name}.part"))
     return File(path.name, len(data), hashlib.sha256(data).hexdigest())

@@ -17,6 +17,7 @@ from pathlib import Path
 from imagenet_ddp.preparing.progress import Progress
 from imagenet_ddp.preparing.tars import Member
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.writing import write_whole
 
 RECORD = ".prepared.json"
 _COPY_BLOCK = 2**20  # bytes read at once
@@ -61,9 +62,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    draft = folder / f"{RECORD}.draft"
-    draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-    draft.replace(folder / RECORD)
+    write_whole(folder / RECORD, json.dumps(asdict(record), indent=1) + "\n")
 
 
 def draft_folder(folder: Path) -> Path:

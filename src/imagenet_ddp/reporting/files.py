@@ -1,9 +1,10 @@
 """The report's files. A file of the same name that is not ours stays as it is."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from imagenet_ddp.writing import write_whole
 
 MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is known by its header
 CSV_HEAD = b"place,run,best/val/top1,"
@@ -27,7 +28,7 @@ def write(folder: Path, contents: Mapping[str, bytes | None]) -> Outcome:
             if there and not _is_ours(path):
                 outcome.foreign += [name] if content is not None else []
             elif content is not None:
-                _replace(path, content)
+                write_whole(path, content)
                 outcome.written.append(name)
             elif there:
                 path.unlink()
@@ -42,12 +43,3 @@ def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(4096)
     return MARKER.encode() in head or (path.suffix == ".csv" and head.startswith(CSV_HEAD))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

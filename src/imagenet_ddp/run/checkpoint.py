@@ -13,6 +13,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.writing import drafted
 
 FORMAT = 1  # of the part below KEY
 KEY = "imagenet_ddp"
@@ -27,15 +28,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with drafted(target) as draft, draft.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 class Saver(L.Callback):
@@ -148,16 +144,11 @@ def _at_epoch_end(trainer: L.Trainer) -> bool:
 def _same_file(source: Path, target: Path) -> None:
     """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
     not changed."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
+    with drafted(target) as draft:
         with contextlib.suppress(OSError):
-            temporary.hardlink_to(source)
-        if not temporary.exists():
-            shutil.copyfile(source, temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            draft.hardlink_to(source)
+        if not draft.exists():
+            shutil.copyfile(source, draft)
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:

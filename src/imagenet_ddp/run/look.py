@@ -2,13 +2,14 @@
 
 import contextlib
 import io
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from imagenet_ddp.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,13 +59,7 @@ def any_sign() -> Iterator[None]:
 
 def save(figure: "Figure", out: Path) -> None:
     """A PNG that replaces `out` in one step."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        with any_sign():
-            figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(out, png(figure))
 
 
 def png(figure: "Figure", **texts: str) -> bytes:

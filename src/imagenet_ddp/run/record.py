@@ -1,6 +1,7 @@
 """What stays of a run: config.yaml, metrics.csv, summary.json, curves.png. Written by rank 0."""
 
 import csv
+import io
 import json
 import platform
 import subprocess
@@ -20,6 +21,7 @@ from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
 from imagenet_ddp.run.progress import loss_words
 from imagenet_ddp.schema import RunError
+from imagenet_ddp.writing import write_whole
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -100,12 +102,11 @@ class Record(L.Callback):
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:
             return
-        temporary = self._folder / ".metrics.csv.tmp"
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(self.rows)
-        temporary.replace(self._folder / "metrics.csv")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self._folder / "metrics.csv", text.getvalue())
 
     def draw(self, top_k: int) -> None:
         if self.rows:
@@ -154,22 +155,18 @@ class BadImagesList(L.Callback):
             return
         found = self._written | dict(self._all_images())
         if len(found) > len(self._written):
-            temporary = self._path.with_name(f".{self._path.name}.tmp")
-            with temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-                csv.writer(file).writerows([("path", "reason"), *sorted(found.items())])
-            temporary.replace(self._path)
+            text = io.StringIO(newline="")
+            csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
+            write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
             self._written = found
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    write_whole(folder / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def circumstances(command: str) -> dict[str, Any]:

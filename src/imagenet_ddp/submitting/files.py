@@ -1,12 +1,12 @@
 """Where a made script is written, and that no other file is lost by it."""
 
-import os
 import re
 from datetime import datetime
 from pathlib import Path
 
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.submitting.render import is_as_made
+from imagenet_ddp.writing import write_whole
 
 
 def write(path: Path, text: str) -> None:
@@ -24,10 +24,7 @@ def write(path: Path, text: str) -> None:
                 f"HINT: another submit.out; or `sbatch {path}` as it is."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(0o755)
-        partial.replace(path)
+        write_whole(path, text, mode=0o755)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. HINT: submit.out=FILE.") from error
 

@@ -19,6 +19,7 @@ from imagenet_ddp.trainer_keys import NULL, choice, expect_all, number, whole
 from imagenet_ddp.tuning import places, space
 from imagenet_ddp.tuning.parameter import Parameter
 from imagenet_ddp.tuning.places import Place
+from imagenet_ddp.writing import write_whole
 
 STORED = "tune.yaml"
 _KINDS = {
@@ -60,9 +61,7 @@ class Plan:
             "options": list(self.argv),
             "space": {each.key: each.plain for each in self.parameters},
         }
-        partial = self.folder / f".{STORED}.tmp"
-        partial.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        partial.replace(self.folder / STORED)
+        write_whole(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:

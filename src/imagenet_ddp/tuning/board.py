@@ -11,6 +11,7 @@ import yaml
 
 from imagenet_ddp.trainer_keys import shown
 from imagenet_ddp.tuning.study import Tried
+from imagenet_ddp.writing import write_whole
 
 WIDTH, NUM_ROWS = 80, 10
 INDENT = " " * 4
@@ -108,7 +109,5 @@ def write_best(path: Path, best: Tried, command: str, max_epochs: int | None) ->
         "train_longer": line,
     }  # fmt: skip
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
-    partial = path.with_name(f".{path.name}.tmp")
-    partial.write_text(f"# Of the study's finished trials the one with the highest val top-1.\n{text}")
-    partial.replace(path)
+    write_whole(path, f"# Of the study's finished trials the one with the highest val top-1.\n{text}")
     return line
