@@ -92,7 +92,7 @@ def test_images_beside_the_class_folders(tree: Path, tmp_path: Path):
     for number in range(3):
         shutil.copy(next((tree / "val" / "cat").iterdir()), tmp_path / "t" / "val" / f"{number}.jpg")
     (mistake,) = look(tmp_path / "t").mistakes
-    assert f"3 images lie in {tmp_path / 't' / 'val'} itself" in mistake and "HINT: move each" in mistake
+    assert f"3 images in {tmp_path / 't' / 'val'} itself" in mistake and "HINT: move each" in mistake
 
 
 def test_an_uneven_and_a_swapped_set_are_noted(tmp_path: Path):
@@ -123,14 +123,14 @@ def test_imagenet_with_images_missing(imagenet: Path):
         path.unlink()
     (mistake,) = look(imagenet, "imagenet").mistakes
     assert "expects 12 images of 3 classes in train" in mistake
-    assert "has 10 of 3; 1 have fewer than 3: n01443537 (2). HINT: " in mistake
+    assert "has 10 of 3; 1 class with fewer than 3: n01443537 (2). HINT: " in mistake
 
 
 def test_imagenet_with_a_class_missing(imagenet: Path):
     for split in ("train", "val"):
         shutil.rmtree(imagenet / split / WNIDS[0])
     train, val = look(imagenet, "imagenet").mistakes
-    assert "in train, but" in train and "has 8 of 2; 1 classes are missing: n01440764" in train
+    assert "in train, but" in train and "has 8 of 2; 1 class missing: n01440764" in train
     assert "expects 6 images of 3 classes in val" in val
 
 
@@ -176,7 +176,7 @@ def test_a_half_sorted_val_of_imagenet(imagenet: Path):
     path = next((imagenet / "val" / WNIDS[0]).iterdir())
     path.rename(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG")
     stray, few = look(imagenet, "imagenet").mistakes
-    assert "1 images lie in" in stray and "devkit" in stray and "1 have fewer than 2: n01440764 (1)" in few
+    assert "1 image in" in stray and "devkit" in stray and "1 class with fewer than 2: n01440764 (1)" in few
 
 
 def test_packed_classes_are_unpacked_by_the_line_proposed(imagenet: Path):

@@ -280,6 +280,11 @@ def test_download(server: Server, tmp_path: Path, said: list[str], monkeypatch: 
     assert_complete(root)
     assert server.requested == [None]
     assert any("MiB/s" in line for line in said)
+    size = len(server.content)
+    goes_to = (
+        f"STL-10 goes to {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) are downloaded, 0.36 GB unpacked."
+    )
+    assert said[0] == goes_to and said[1].startswith("Downloading ")
     stl10.prepare(root, True, server.archive(), said.append)
     assert len(server.requested) == 1
 

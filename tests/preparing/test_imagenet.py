@@ -78,7 +78,10 @@ def test_the_command(made: Made, run: Run, tmp_path: Path):
     done = run("prepare", *options, "prepare.verify=false")
     assert done.returncode == 0, done.stderr
     assert ilsvrc.below(tmp_path / "out") == made.files
-    assert "MD5 not compared with the official one; ImageNet has 1,281,167 of 1,000: out/train" in done.stdout
+    assert (
+        "MD5 not compared with the official one; ImageNet has 1,281,167 images of 1,000 classes: out/train"
+        in done.stdout
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -305,7 +308,7 @@ def test_a_class_with_an_image_less(made: Made, tmp_path: Path):
     assert "n01440764 is expected to have 7 images by the devkit, but " in refused(made, tmp_path / "out")
 
 
-def test_the_devkit_counts_without_md5_too(made: Made, tmp_path: Path):
+def test_the_devkit_counts_without_md5_too(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     of_class = ilsvrc.packed({"n01440764_1.JPEG": b"x"})
     (made.folder / TRAIN).write_bytes(ilsvrc.packed({"n01440764.tar": of_class}))
     with pytest.raises(FailedError) as caught:
@@ -314,6 +317,8 @@ def test_the_devkit_counts_without_md5_too(made: Made, tmp_path: Path):
     assert "n01440764 is expected to have 7 images by the devkit, but " in sentence and "without the devkit" in sentence
     (made.folder / DEVKIT).unlink()
     assert imagenet.run(plan(made, tmp_path / "out", "prepare.verify=false"), made.edition) == 0
+    said = "train: 1 image of 1 class, MD5 not compared with the official one; ImageNet has 19 images of 4 classes: "
+    assert said in capsys.readouterr().out
 
 
 def test_a_devkit_with_another_number_in_it(made: Made, tmp_path: Path):

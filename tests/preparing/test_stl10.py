@@ -54,6 +54,19 @@ def test_from_an_archive_elsewhere(archive: Archive, tmp_path: Path, capsys: pyt
     assert (tmp_path / "archives" / "stl10_binary.tar.gz").exists()
 
 
+def test_without_out_it_is_said_beforehand_where_it_goes(
+    archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert stl10.run(plan(f"archive_dir={tmp_path}/archives"), archive) == 0
+    first, second, third, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"out is not set: {tmp_path}/data is taken. out=FOLDER is another place."
+    assert second == f"STL-10 goes to {tmp_path}/data/stl10_binary: 0.36 GB unpacked."
+    assert third.startswith("Checking the MD5 of ")
+    assert stl10.run(plan(), archive) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_damaged_archive(archive: Archive, tmp_path: Path):
     path = tmp_path / "archives" / "stl10_binary.tar.gz"
     content = bytearray(path.read_bytes())

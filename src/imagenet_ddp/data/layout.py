@@ -17,6 +17,7 @@ from typing import Any
 
 from imagenet_ddp.data import check, manifest, shapes
 from imagenet_ddp.data.folders import Within, class_folders, image_names, is_image
+from imagenet_ddp.words import counted
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
 IMAGENET = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
@@ -183,7 +184,7 @@ def _judge(layout: Layout, data: Mapping[str, Any]) -> None:
                 _way_to_sort(Path(data["root"]), split.folder) if data["name"] == "imagenet" and name == "val" else ""
             )
             layout.mistakes.append(
-                f"{split.num_stray:,} images lie in {split.folder} itself, beside its class folders, and would not be "
+                f"{counted(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not be "
                 f"read. HINT: {hint or 'move each into the folder of its class, or away'}."
             )
         if not split.is_whole:
@@ -213,11 +214,11 @@ def _against_imagenet(name: str, split: Split) -> list[str]:
         return []
     reasons = []
     if missing := sorted(known - split.counts.keys()):
-        reasons.append(f"{len(missing)} classes are missing: {_some(missing)}")
+        reasons.append(f"{counted(len(missing), 'class')} missing: {_some(missing)}")
     if few := [f"{key} ({number})" for key, number in split.counts.items() if number < least]:
-        reasons.append(f"{len(few)} have fewer than {least}: {_some(few)}")
+        reasons.append(f"{counted(len(few), 'class')} with fewer than {least}: {_some(few)}")
     if many := [f"{key} ({number})" for key, number in split.counts.items() if number > most]:
-        reasons.append(f"{len(many)} have more than {most}: {_some(many)}")
+        reasons.append(f"{counted(len(many), 'class')} with more than {most}: {_some(many)}")
     return [
         f"data=imagenet expects {images:,} images of {NUM_IMAGENET_CLASSES:,} classes in {name}, but {split.folder} "
         f"has {split.num_images:,} of {split.num_classes:,}{''.join(f'; {reason}' for reason in reasons)}. "

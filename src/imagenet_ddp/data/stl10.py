@@ -210,7 +210,10 @@ def prepare(
         with one_at_a_time(root / f"{FOLDER}.lock", growing=part, say=say):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
-            need = UNPACKED_BYTES + (0 if packed.exists() else archive.num_bytes - size_of(part))
+            to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
+            fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) are downloaded, " if to_fetch else ""
+            say(f"STL-10 goes to {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB unpacked.")
+            need = UNPACKED_BYTES + to_fetch
             if (free := shutil.disk_usage(root).free) < need:
                 raise OSError(f"{need // MIB} MiB are still to be written, and only {free // MIB} MiB are free")
             if packed.exists():

@@ -19,6 +19,7 @@ from imagenet_ddp.preparing.devkit import Devkit
 from imagenet_ddp.preparing.progress import Progress
 from imagenet_ddp.preparing.unpacking import Group, Unpacking
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 LOCK, PROGRESS = ".prepare.lock", ".prepare.progress"
 SPARE = 0.02  # of the bytes to write: what a file system needs for a million small files beside their content
@@ -106,7 +107,7 @@ def _is_there(job: Job, left_out: dict[str, str]) -> bool:
     num_images = sum(len(image_names(job.folder / name)) for name in class_folders(job.folder))
     if num_images != record.num_images:
         raise ConfigError(
-            f"{job.folder} is expected to have {record.num_images:,} images, as it was prepared, but has "
+            f"{job.folder} is expected to have {counted(record.num_images, 'image')}, as it was prepared, but has "
             f"{num_images:,}. {hint}"
         )
     return True
@@ -236,13 +237,18 @@ def _next(out: Path, edition: Edition) -> None:
     for split in ("train", "val"):
         if record := unpacking.read_record(out / split):
             checked = "MD5 as published" if record.md5 else "MD5 not compared with the official one"
-            found, official = (record.num_images, record.num_classes), (edition.num_images[split], edition.num_classes)
+            found = record.num_images or 0, record.num_classes or 0
+            official = edition.num_images[split], edition.num_classes
             if found != official:
-                checked += "; ImageNet has {:,} of {:,}".format(*official)
-            print(f"{split}: {record.num_images:,} images of {record.num_classes:,} classes, {checked}: {out / split}")
+                checked += f"; ImageNet has {_images(*official)}"
+            print(f"{split}: {_images(*found)}, {checked}: {out / split}")
     words = ["data=imagenet", option("data.root", out)]
     if (out / "train").is_dir():
         verb, words = "train", words + ([] if (out / "val").is_dir() else ["data.val_fraction=0.02"])
     else:
         verb, words = "evaluate", ["checkpoint=PATH", *words]
     print(f"  {session.command(verb, words)}")
+
+
+def _images(number: int, num_classes: int) -> str:
+    return f"{counted(number, 'image')} of {counted(num_classes, 'class')}"

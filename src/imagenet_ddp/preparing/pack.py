@@ -31,6 +31,7 @@ from imagenet_ddp.preparing.progress import Progress, duration
 from imagenet_ddp.preparing.record import Packing, encoder, pack
 from imagenet_ddp.preparing.shards import Shard, Written
 from imagenet_ddp.schema import ConfigError, RunError
+from imagenet_ddp.words import counted
 
 LOCK = ".lock"
 SAMPLE = 64  # images that are packed beforehand to learn their size
@@ -255,7 +256,7 @@ def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_i
     shards.save(listed, shards.bad_csv(bad))
     lines = [f"  {name}: {reason}" for name, reason in bad[:SAID]]
     lines += [f"  ... and {len(bad) - SAID} more, in {listed}"] if len(bad) > SAID else []
-    many = f"{len(bad)} of {num_images} images cannot be read:\n" + "\n".join(lines)
+    many = f"{len(bad):,} of {counted(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
     if data["on_bad_image"] != "skip":
         raise RunError(
             f"{many}\nHINT: data.on_bad_image=skip leaves them out; or put whole files in their place. "
@@ -263,7 +264,7 @@ def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_i
         )
     if len(bad) > most:
         raise RunError(
-            f"{many}\nThat is more than data.bad_image_limit={limit:g} allows ({most} images). "
+            f"{many}\nThat is more than data.bad_image_limit={limit:g} allows ({counted(most, 'image')}). "
             f"HINT: look at those files, or data.bad_image_limit={2 * len(bad)}."
         )
     print(f"Left out: {many}", file=sys.stderr)

@@ -4,14 +4,17 @@ from pathlib import Path
 
 from imagenet_ddp import session
 from imagenet_ddp.data import stl10
-from imagenet_ddp.data.download import Archive
+from imagenet_ddp.data.download import Archive, to_stderr
 from imagenet_ddp.preparing.asked import Plan, option
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 
 def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
     """Exit code 0. Raises ConfigError."""
     root = plan.out or Path(plan.config["data"]["root"] or "data")
+    if plan.out is None and not (root / stl10.FOLDER).is_dir():
+        to_stderr(f"out is not set: {root.absolute()} is taken. out=FOLDER is another place.")
     try:
         folder = stl10.prepare(root, plan.config["data"]["download"], archive, archive_dir=plan.archive_dir)
         found = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
@@ -20,6 +23,7 @@ def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
     for text in stl10.notes(folder):
         print(text)
     for name, images in zip(("train", "val"), found, strict=True):
-        print(f"{name}: {len(images):,} images of {len(stl10.class_names(folder))} classes: {images.path}")
+        num_classes = len(stl10.class_names(folder))
+        print(f"{name}: {counted(len(images), 'image')} of {counted(num_classes, 'class')}: {images.path}")
     print(f"  {session.command('train', ['data=stl10', option('data.root', root)])}")
     return 0

@@ -6,6 +6,8 @@ import os
 import tarfile
 from dataclasses import dataclass
 
+from imagenet_ddp.words import counted
+
 _BLOCK = 512  # bytes; a tar is made of such blocks
 _END = 2 * _BLOCK  # of zeros, and more up to a whole record
 # bytes; 10,240 is what tar takes unless told otherwise (GNU tar's manual, "The Blocking Factor of an Archive")
@@ -70,8 +72,8 @@ def members(file: int, begin: int, end: int, num_expected: int | None = None) ->
         raise BrokenTarError(f"it breaks off{after}, at byte {end - begin:,} ({error})") from error
     if len(found) != num_expected and (wrong := _wrong_end(file, rest, end, end - begin)):
         raise BrokenTarError(
-            f"after {len(found):,} files, at byte {rest - begin:,} of {end - begin:,}, it neither goes on nor ends: "
-            f"it {wrong}"
+            f"after {counted(len(found), 'file')}, at byte {rest - begin:,} of {end - begin:,}, it neither goes on nor "
+            f"ends: it {wrong}"
         )
     if not found:
         raise BrokenTarError("it holds no file")

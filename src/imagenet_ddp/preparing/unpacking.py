@@ -17,6 +17,7 @@ from pathlib import Path
 from imagenet_ddp.preparing.progress import Progress
 from imagenet_ddp.preparing.tars import Member
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 from imagenet_ddp.writing import write_whole
 
 RECORD = ".prepared.json"
@@ -104,7 +105,7 @@ class Unpacking:
                 self.num_images += num_found
                 progress.before(1, group.num_bytes)
         if num_done := len(self._groups) - len(self._left):
-            self._say(f"{num_done:,} of {len(self._groups):,} classes are there from an earlier run.")
+            self._say(f"There from an earlier run: {num_done:,} of {counted(len(self._groups), 'class')}.")
         return sum(group.num_bytes for group in self._left)
 
     def run(self, num_workers: int, progress: Progress) -> None:
@@ -135,8 +136,8 @@ class Unpacking:
         members = group.members()
         if group.num_expected is not None and len(members) != group.num_expected:
             raise ConfigError(
-                f"{group.name} is expected to have {group.num_expected:,} images by the devkit, but {self._archive} "
-                f"has {len(members):,}. HINT: download it again; for a part of the images on purpose, "
+                f"{group.name} is expected to have {counted(group.num_expected, 'image')} by the devkit, but "
+                f"{self._archive} has {len(members):,}. HINT: download it again; for a part of the images on purpose, "
                 "prepare.verify=false and an archive_dir without the devkit."
             )
         draft, folder = self._draft / f".{group.name}", self._draft / group.name
