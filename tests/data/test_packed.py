@@ -188,9 +188,19 @@ def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):
         train_of(open_source(keys(folder, verify=True), 0, {})).read(17)
 
 
-def test_a_shard_cut_off_under_way_is_named(tree: Path, tmp_path: Path):
-    folder = packed(tree, tmp_path / "out")
+@pytest.mark.parametrize("form", ["jpeg", "raw"])
+def test_a_shard_cut_off_under_way_is_named(form: str, tree: Path, tmp_path: Path):
+    folder = packed(tree, tmp_path / "out", f"prepare.form={form}")
+    # in a process of its own, which a page that is gone would end
+    process = multiprocessing.get_context("fork").Process(target=_reads_what_is_cut_off, args=(folder,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def _reads_what_is_cut_off(folder: Path) -> None:
     images = train_of(open_source(keys(folder), 0, {}))
+    images.read(0)
     with (folder / "train-00000.bin").open("r+b") as file:
         file.truncate(100)
     with pytest.raises(UnreadableImage, match=r"train-00000\.bin is cut off"):
