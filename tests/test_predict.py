@@ -89,6 +89,8 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     shutil.copytree(tree / "val/cat", tmp_path / "some")
     (tmp_path / "some/empty.jpg").touch()
     (tmp_path / "some/text.png").write_text("no image")
+    with (tmp_path / "some/huge.jpg").open("wb") as file:
+        file.truncate(3 * 2**30)  # takes no room on the disk
     (tmp_path / "some/notes.txt").write_text("left out by its extension")
     result = run("predict", f"checkpoint={trained}", "images=some", "top_k=2", "data.batch_size=2")
     assert result.returncode == 0, result.stderr
@@ -96,10 +98,11 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert list(rows[0]) == ["path", "class_1", "probability_1", "class_2", "probability_2", "error"]
     errors = {Path(row["path"]).name: row["error"] for row in rows}
     assert errors.pop("empty.jpg") == "the file is empty"
+    assert errors.pop("huge.jpg") == "the file has 3.0 GiB"
     assert errors.pop("text.png") == "it is no image of a known format"
     assert len(errors) == 4
     assert set(errors.values()) == {""}
-    assert "6 images, 2 of them could not be read." in result.stderr
+    assert "7 images, 3 of them could not be read." in result.stderr
 
     one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
     assert len(one.stdout.splitlines()) == 3

@@ -1,7 +1,6 @@
 """A checkpoint as a function from image files to classes, on one device."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from imagenet_ddp.build import Config
 from imagenet_ddp.data.decode import DEFAULT, Reading, UnreadableImage, decode
+from imagenet_ddp.data.files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.learning.nets import make_net
@@ -32,7 +32,7 @@ class Predictor:
     def read(self, path: str) -> Tensor | UnreadableImage:
         """uint8 (3, image_size, image_size). Called from many threads."""
         try:
-            return self._transform(decode(Path(path).read_bytes(), path, self._reading))
+            return self._transform(decode(read_file(path), path, self._reading))
         except UnreadableImage as error:
             return error
         except OSError as error:
