@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
 # "": the package itself, which holds the version
-GROUND = {"", "cores", "schema", "targets", "trainer_keys", "words", "writing"}
+GROUND = {"", "cores", "importing", "schema", "targets", "trainer_keys", "words", "writing"}
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
@@ -49,6 +49,7 @@ EARLY = [
     "cores",
     "schema",
     "trainer_keys",
+    "importing",
     "words",
     "writing",
     "keys",

@@ -10,6 +10,7 @@ import sys
 
 from imagenet_ddp import check, session
 from imagenet_ddp.benchmarking import asked
+from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError, RunError
 
@@ -21,7 +22,8 @@ def main() -> None:
         if plan is None:  # --help, --cfg: Hydra prints, and no more
             session.with_hydra("benchmark", sys.argv[1:], lambda config: None)
             return
-        from imagenet_ddp.benchmarking import loader  # torch from here on
+        with heavy():
+            from imagenet_ddp.benchmarking import loader  # torch from here on
 
         loader.run(plan, session.command("benchmark", sys.argv[1:]))
     except RunError as error:

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 
 from imagenet_ddp import check, session
 from imagenet_ddp.data.folders import image_names
+from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
@@ -54,8 +55,9 @@ def find_images(pattern: str) -> list[str]:
 
 
 def _predict(config: dict[str, Any]) -> tuple[int, int]:
-    from imagenet_ddp.predictor import make_predictor
-    from imagenet_ddp.run.checkpoint import KEY, read
+    with heavy():
+        from imagenet_ddp.predictor import make_predictor
+        from imagenet_ddp.run.checkpoint import KEY, read
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text

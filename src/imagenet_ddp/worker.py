@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed import pointer, scontrol
 from imagenet_ddp.distributed.place import Place, own_place
+from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import Left, Signals, Stopped, exit_on_signal, leaving
 from imagenet_ddp.schema import ConfigError, RunError
 
@@ -25,7 +26,7 @@ def train(
     signals = Signals().hold()
 
     def job(world: Any) -> float | None:
-        with leaving():
+        with leaving(), heavy():
             from imagenet_ddp import training
 
         return training.run(config, world, Path(run_dir), checkpoint, said, command, signals)
@@ -38,7 +39,8 @@ def evaluate(place: Place | None, config: dict[str, Any], run_dir: str, checkpoi
     exit_on_signal()
 
     def job(world: Any) -> float:
-        from imagenet_ddp import evaluation  # torch from here on
+        with heavy():
+            from imagenet_ddp import evaluation
 
         return evaluation.run(config, world, Path(run_dir), Path(checkpoint), command)
 
@@ -48,8 +50,9 @@ def evaluate(place: Place | None, config: dict[str, Any], run_dir: str, checkpoi
 def diagnose(place: Place | None, config: dict[str, Any], found: list[Any]) -> list[Any]:
     """In every process of an examination; rank 0's checks, [] on the others. found: those of the command before."""
     exit_on_signal()
-    from imagenet_ddp.build import World  # torch from here on
-    from imagenet_ddp.examination.world import examine_world, not_met
+    with heavy():
+        from imagenet_ddp.build import World  # torch from here on
+        from imagenet_ddp.examination.world import examine_world, not_met
 
     place = place or own_place(os.environ) or Place()
     if place.world_size == 1:
@@ -68,7 +71,8 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
     typed = place.world_size == 1 and own_place(os.environ) is None  # this process is the command that was typed
     try:
         with leaving():
-            from imagenet_ddp.build import World  # torch from here on
+            with heavy():
+                from imagenet_ddp.build import World  # torch from here on
 
             world = world or World(place)
             if place.world_size > 1 and met is None:
