@@ -85,6 +85,7 @@ class DataConfig:
     bad_image_limit: float = 0.01  # skip: images that may be unreadable: a number, or below 1 a share
     cache_mib: int = 512  # of each process: images that fit in there are decoded once and kept; 0: none
     num_workers: Any = "auto"  # loader processes per rank: a number or auto
+    loader_timeout_s: float = 1800.0  # longest wait for one batch of images, then the run ends; 0: no bound
     pin_memory: Any = "auto"  # true, false or auto (where there is a CUDA device)
     mp_context: str = "auto"  # how loader processes start: fork, forkserver, spawn; auto: see data/workers.py
 

@@ -30,6 +30,17 @@ def counted(batches: list[Batch]) -> list[int]:
     return [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
 
 
+def test_a_rank_that_waits_says_so_where_it_is_seen(tree: Path, capsys: pytest.CaptureFixture[str]):
+    """The log of another rank than the first is a file alone."""
+    for world_size, rank, who in ((1, 0, "The training"), (3, 0, "Rank 0"), (3, 2, "Rank 2")):
+        data, logged = make(tree, world_size, rank, loader_timeout_s=7.0), []
+        data._say = logged.append
+        waiting = data.val_dataloader().waiting(None, data.val_images)
+        assert (waiting.who, waiting.timeout_s) == (who, 7.0)
+        waiting.say("late")
+        assert (logged, capsys.readouterr().err) == (["late"], "late\n" if rank else "")
+
+
 def test_validation_is_in_order_and_counts_each_image_once_over_the_ranks(tree: Path):
     ranks = [list(make(tree, world_size=3, rank=rank).val_dataloader()) for rank in range(3)]
     assert [len(batches) for batches in ranks] == [1, 1, 1]

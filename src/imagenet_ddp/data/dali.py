@@ -27,6 +27,7 @@ from imagenet_ddp.data.packed import PackedImages
 from imagenet_ddp.data.sampler import BatchSampler, Key, hash_seed
 from imagenet_ddp.data.sources import Images
 from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
+from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.schema import ConfigError
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
@@ -223,8 +224,10 @@ class DaliLoader:
         device: torch.device,
         judge: Callable[[list[Bad]], None] | None = None,
         say: Callable[[str], None] = print,
+        waiting: Callable[[Any, Images], Waiting] = Waiting,
     ):
         self.batch_sampler = sampler
+        self._waiting = waiting
         self._samples, self._num_threads, self._device = samples, num_threads, device
         self._judge, self._say = judge, say
         self._pipeline: Pipeline | None = None
@@ -235,6 +238,9 @@ class DaliLoader:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Batch]:
+        return self._waiting(self, self._samples.images).through(self._batches)
+
+    def _batches(self) -> Iterator[Batch]:
         """Begins when the first batch is asked for, because Lightning tells the sampler the epoch only then."""
         if self._pipeline is not None and self._pipeline.num_pending:
             self._pipeline = None  # an epoch that was left: what it still has in there is nobody's
@@ -312,9 +318,10 @@ def make_dali_loader(
     pin_memory: bool,
     judge: Callable[[list[Bad]], None] | None = None,
     say: Callable[[str], None] = print,
+    waiting: Callable[[Any, Images], Waiting] = Waiting,
 ) -> DaliLoader:
     """images and transform: such as `unfit` has no word against. ConfigError: DALI is not installed."""
     load()
     assert isinstance(images, Encoded) and isinstance(transform, TrainTransform)
     samples = DaliSamples(images, transform, seed, device, pin_memory=pin_memory)
-    return DaliLoader(samples, sampler, num_threads=num_threads, device=device, judge=judge, say=say)
+    return DaliLoader(samples, sampler, num_threads=num_threads, device=device, judge=judge, say=say, waiting=waiting)

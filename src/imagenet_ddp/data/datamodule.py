@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as L
@@ -10,10 +11,12 @@ import torch
 
 from imagenet_ddp.data import dali
 from imagenet_ddp.data.bad_images import BadImages
+from imagenet_ddp.data.download import to_stderr
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources import Images, Source
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
+from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.schema import LoaderConfig
 
@@ -139,6 +142,7 @@ class ImageData(L.LightningDataModule):
             mp_context=self.keys["mp_context"],
             replace=replace,
             judge=self.bad_images.judge,
+            waiting=self._waiting,
         )
         self._loaders.append(loader)
         return loader
@@ -154,9 +158,22 @@ class ImageData(L.LightningDataModule):
             pin_memory=self._pin_memory,
             judge=self.bad_images.judge,
             say=self._say,
+            waiting=self._waiting,
         )
         self._loaders.append(loader)
         return loader
+
+    @property
+    def _waiting(self) -> Callable[[Any, Images], Waiting]:
+        rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+        def say(line: str) -> None:
+            self._say(line)
+            if rank:  # whose log is a file alone, and the others only wait for it
+                to_stderr(line)
+
+        who = f"Rank {rank}" if world_size > 1 else "The training"
+        return partial(Waiting, who=who, say=say, timeout_s=self.keys["loader_timeout_s"])
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         mean, std = self.eval_transform.mean, self.eval_transform.std

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.data.workers import SENDING, SENDING_EXIT, allow_open_files, child_signal_kept
 from imagenet_ddp.schema import RunError
 
@@ -108,19 +109,25 @@ class Watch:
         return self._machine
 
 
-def explained(start: Callable[[], Iterable[T]], loader: Any) -> Iterator[T]:
-    """The batches of start(), which may start loader's processes; RunError where loading fails for a known reason."""
+def explained(start: Callable[[], Iterable[T]], loader: Any, waiting: Waiting) -> Iterator[T]:
+    """The batches of start(), which may start loader's processes; RunError where loading fails for a known reason.
+    waiting: of this loader and these batches, not begun."""
     watch = Watch()
     allow_open_files()
-    try:
+
+    def batches() -> Iterator[T]:
         with child_signal_kept():
-            batches = iter(start())
-            first = next(batches, _END)
+            found = iter(start())
+            first = next(found, _END)
         if first is not _END:
             yield first
-        yield from batches
+        yield from found
+
+    try:
+        yield from waiting.through(batches)
     except Exception as error:
-        if (known := watch.explain(error, loader)) is None:
+        known = RunError(waiting.gave_up) if waiting.gave_up else watch.explain(error, loader)
+        if known is None:
             raise
         raise known from error
 
@@ -130,7 +137,10 @@ def _ends(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     workers = list(getattr(getattr(loader, "_iterator", None), "_workers", []))
     workers = [worker for worker in workers if worker.pid is not None]
     if wait and workers:
-        multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
+        ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
+        for worker in workers:
+            if worker.sentinel in ready:  # its files are closed, but its exit code may still be on the way
+                worker.join(SETTLE_S)
     return [(worker.pid, worker.exitcode) for worker in workers if worker.exitcode is not None]
 
 

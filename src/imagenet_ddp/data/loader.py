@@ -14,6 +14,7 @@ from imagenet_ddp.data.decode import Picture, Pixels, UnreadableImage
 from imagenet_ddp.data.sampler import BatchSampler, Key, hash_seed
 from imagenet_ddp.data.sources import Images
 from imagenet_ddp.data.transforms import Transform
+from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.data.workers import begin_worker, choose_mp_context, start_fork_server
 
 _TRIES = 100  # images tried in place of an unreadable one, where the whole batch is
@@ -145,10 +146,12 @@ class EpochLoader(DataLoader):
     epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
 
     judge: Callable[[list[Bad]], None] | None = None
+    waiting: Callable[[Any, Images], Waiting] = Waiting
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__
-        for batch in explained(batches, self):
+        samples: Any = self.dataset
+        for batch in explained(batches, self, self.waiting(self, samples.images)):
             bad = batch.pop("unreadable")
             if bad and self.judge is not None:
                 self.judge(bad)
@@ -177,8 +180,10 @@ def make_loader(
     mp_context: str,
     replace: bool = True,
     judge: Callable[[list[Bad]], None] | None = None,
+    waiting: Callable[[Any, Images], Waiting] = Waiting,
 ) -> EpochLoader:
-    """judge: gets each batch's unreadable images, in this process, and may raise."""
+    """judge: gets each batch's unreadable images, in this process, and may raise. waiting: what watches over one
+    epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
         context = choose_mp_context(mp_context)
@@ -193,5 +198,5 @@ def make_loader(
         pin_memory=pin_memory,
         **arguments,
     )
-    loader.judge = judge
+    loader.judge, loader.waiting = judge, waiting
     return loader
