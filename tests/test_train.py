@@ -69,6 +69,7 @@ def assert_same_metrics(one: Path, other: Path) -> None:
 
 def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     assert result.returncode == 0, result.stdout + result.stderr
+    assert "leaked" not in result.stderr, result.stderr
     return result
 
 

@@ -1,5 +1,6 @@
 """The import of torch, torchvision and Lightning: three thousand modules, seconds of every process's start."""
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,5 +16,6 @@ def heavy() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # else extensions (triton) take what is frozen for leaked, and say so at the end
         if was_on:
             gc.enable()
