@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
 # "": the package itself, which holds the version
-GROUND = {"", "cores", "importing", "schema", "targets", "trainer_keys", "words", "writing"}
+GROUND = {"", "cores", "importing", "schema", "screen", "targets", "trainer_keys", "words", "writing"}
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
@@ -50,6 +50,7 @@ EARLY = [
     "schema",
     "trainer_keys",
     "importing",
+    "screen",
     "words",
     "writing",
     "keys",

@@ -29,7 +29,7 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
     return [
         place.sentence(),
         _data_line(data, config),
-        f"Recipe: {trainer['max_epochs']} epochs at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
+        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
         f" momentum {optim['momentum']:g} weight decay {optim['weight_decay']:g}, schedule {_schedule_words(schedule)},"
         f" label smoothing {config['loss']['label_smoothing']:g}.",
         *(
@@ -83,7 +83,12 @@ def _schedule_words(schedule: Mapping[str, Any]) -> str:
         "linear": f"linear to {schedule['final_fraction']:g}",
         "constant": "constant",
     }[schedule["name"]]
-    return words + (f" after {schedule['warmup_epochs']:g} epochs of warm-up" if schedule["warmup_epochs"] else "")
+    return words + (f" after {_epochs(schedule['warmup_epochs'])} of warm-up" if schedule["warmup_epochs"] else "")
+
+
+def _epochs(number: float | None) -> str:
+    """None: until something else ends the training."""
+    return "epochs without end" if number is None else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def _device_words(kind: str) -> str:

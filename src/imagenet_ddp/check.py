@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 import traceback
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp import schema, screen, trainer_keys
 from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.distributed import check as distributed_check
@@ -127,7 +126,8 @@ def show(error: ConfigError, verb: str | None = None, end: str = "nothing was st
     count = len(error.mistakes)
     lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
     for number, text in enumerate(error.mistakes, 1):
-        lines += ["", *_wrapped(text, f"{number:2}. ")]
+        head = f"{number:2}. "
+        lines += ["", *screen.wrapped(text, 80, head, " " * len(head))]
     print("\n".join(lines), file=sys.stderr)
 
 
@@ -334,23 +334,3 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
         return []
     what = "cannot be written in" if there.is_dir() else "is a file"
     return [f"{key} is expected to be a folder that can be made ({folder}), but {there} {what}. HINT: {key}=FOLDER."]
-
-
-# ---- showing -----------------------------------------------------------------------------------------------------
-
-
-def _wrapped(text: str, head: str) -> list[str]:
-    """80 columns, the hint on a line of its own; what stands in backticks or quotes is never broken."""
-    glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
-    lines = []
-    for part in re.split(r" (?=HINT: )", glued):
-        indent = " " * len(head)
-        lines += textwrap.wrap(
-            part,
-            80,
-            initial_indent=indent if lines else head,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return [line.replace("\0", " ") for line in lines]

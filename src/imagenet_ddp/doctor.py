@@ -8,11 +8,10 @@ import dataclasses
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from imagenet_ddp import check, session, together, worker
+from imagenet_ddp import check, screen, session, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.examination import data, network
 from imagenet_ddp.examination import machine as this_machine
@@ -86,22 +85,9 @@ def _together(machine: Machine, options: Options, found: list[Check]) -> list[Ch
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
     """width: None for one line, or that of the terminal."""
     width = width or (WIDTH if sys.stdout.isatty() else None)
-    head = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}"
-    hint = f"HINT: {one.hint}" if one.hint else ""
-    if width is None:
-        return f"{head} {hint}".rstrip()
-    indent = " " * (2 * len(str(total)) + 4)
-    lines = []
-    for text, first in ((head, ""), (hint, indent)):
-        glued = _glue(text)
-        lines += textwrap.wrap(glued, width, initial_indent=first, subsequent_indent=indent,
-                               break_long_words=False, break_on_hyphens=False)  # fmt: skip
-    return "\n".join(lines).replace("\0", " ")
-
-
-def _glue(text: str) -> str:
-    """What stands in backticks is a line to type, and never broken."""
-    return "`".join(part.replace(" ", "\0") if number % 2 else part for number, part in enumerate(text.split("`")))
+    hint = f" HINT: {one.hint}" if one.hint else ""
+    text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
+    return "\n".join(screen.wrapped(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
 
 
 def document(found: list[Check]) -> dict[str, Any]:

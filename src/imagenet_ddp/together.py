@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp import check
+from imagenet_ddp import check, screen
 from imagenet_ddp.distributed import scontrol, split
 from imagenet_ddp.distributed.check import has_no_gpu
 from imagenet_ddp.distributed.launch import Workers, WorkersFailedError
@@ -110,10 +110,10 @@ def run(
     if met is not None and first is not None and first.node_rank > 0:
         last = first.rank + num_local - 1
         ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
-        print(
+        screen.say(
             f"Node {first.node_rank} of {first.num_nodes}, {ranks}, met at "
             f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
-            flush=True,
+            sys.stdout,
         )
     workers = Workers(worker, (None, *arguments), num_local, first, config["cluster"]["timeout_s"])
     done = False

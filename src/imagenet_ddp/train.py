@@ -5,7 +5,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from imagenet_ddp import check, session, sweep, together, worker
+from imagenet_ddp import check, screen, session, sweep, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Left, Signals, leaving
@@ -29,7 +29,7 @@ def main() -> float | None:
     except WorkersFailedError as error:
         sys.exit(error.exit_code)
     except Left as left:
-        print(left, file=sys.stderr)
+        screen.say(str(left))
         raise
 
 
@@ -49,7 +49,8 @@ def _start(request: check.Request, *, own_processes: bool) -> float | None:
         num_local = met.place.local_world_size if met and met.starts_workers else None
         job = together.agree(lambda: session.decide(request, os.environ, rendezvous, num_local), met)
     if job.finished:
-        print(*job.said, sep="\n")
+        for line in job.said:
+            screen.say(line, sys.stdout)
         if met is not None:
             met.leave()
         return folder.summary(job.run_dir).get("best/val/top1")

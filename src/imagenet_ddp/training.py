@@ -20,9 +20,9 @@ from imagenet_ddp.schema import ConfigError
 
 NEXT_STEPS = (
     "These were generated images. Go on with your own, with STL-10, or with ImageNet:",
-    "  python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
-    "  python -m imagenet_ddp.train data=stl10",
-    "  python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
+    " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
+    " python -m imagenet_ddp.train data=stl10",
+    " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
 )
 
 
@@ -65,7 +65,7 @@ def run(
         if not scontrol.is_due(stop.signal_number, config, os.environ):
             program = command.partition(" -m ")[0]  # python, or uv run python
             options = f"resume={job.saver.last_path}{_world_words(config, place)}"
-            log.say(f"Go on with: {program} -m imagenet_ddp.train {options}")
+            log.say(f"Go on with: {program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
         job.agreement.end()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from imagenet_ddp import screen
 from imagenet_ddp.distributed import pointer, scontrol
 from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.importing import heavy
@@ -90,7 +91,7 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         if lifeline := getattr(world, "lifeline", None):  # no world: still importing torch
             lifeline.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if place.rank == 0:
-            print(left, file=sys.stderr)
+            screen.say(str(left))
         _end_at_once(left.exit_code)
     except Stopped as stop:
         world.leave()
@@ -104,11 +105,11 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         explained = isinstance(error, RunError)
         what = str(error) if explained else traceback.format_exc()
         if place.world_size == 1:
-            print(what, file=sys.stderr)
+            screen.say(what)
             sys.exit(1)
         cause = str(error).strip().splitlines()[0] if str(error).strip() else ""
         if world.lifeline is None or world.lifeline.fail(cause if explained else f"{type(error).__name__}: {cause}"):
-            print(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}", file=sys.stderr)
+            screen.say(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}")
         else:
             _end_for_other(world)
         _end_at_once(1)
@@ -127,7 +128,7 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
     if own or place.local_rank == 0:
         for mistake in error.mistakes:
             named = own and place.world_size > 1
-            print(f"rank {place.rank}: {mistake}" if named else mistake, file=sys.stderr, flush=True)
+            screen.say(f"rank {place.rank}: {mistake}" if named else mistake)
     if place.rank == 0 and not place.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
     _end_at_once(2)
@@ -135,7 +136,7 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
 
 def _end_for_other(world: Any) -> NoReturn:
     """Another rank's end came first, and what happened here follows from it."""
-    print(f"rank {world.place.rank} ends because {world.lifeline.failed}", file=sys.stderr)
+    screen.say(f"rank {world.place.rank} ends because {world.lifeline.failed}")
     _end_at_once(world.lifeline.code if world.lifeline.code > 128 else 1)
 
 

@@ -5,7 +5,6 @@ import hashlib
 import http.client
 import queue
 import socket
-import sys
 import threading
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp import screen
 from imagenet_ddp.schema import ConfigError
 
 MIB = 2**20
@@ -46,7 +46,7 @@ class _LostError(Exception):
 
 
 def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    screen.say(line)
 
 
 def size_of(path: Path) -> int:

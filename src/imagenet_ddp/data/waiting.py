@@ -1,7 +1,6 @@
 """Where no batch comes, it is said who does not bring it, and after a bound the wait is over. No torch here."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from imagenet_ddp import screen
 from imagenet_ddp.data.download import Say, to_stderr
 
 FIRST_S = 60.0  # until the first line; the next ones after twice as long each
@@ -139,7 +139,7 @@ class Waiting:
 
     def _end_process(self) -> NoReturn:
         """Nothing else ends a read from a disk that hangs."""
-        print(self.gave_up, file=sys.stderr, flush=True)
+        screen.say(self.gave_up)
         os._exit(1)
 
 

@@ -9,11 +9,11 @@ import json
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 
+from imagenet_ddp import screen
 from imagenet_ddp.distributed import pointer
 from imagenet_ddp.distributed.gathering import Gathering
 from imagenet_ddp.schema import ConfigError
@@ -188,7 +188,7 @@ def end_process(rank: str) -> Callable[[int, str], None]:
 
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
-        print(f"{rank} ends because {sentence}", file=sys.stderr, flush=True)
+        screen.say(f"{rank} ends because {sentence}")
         pointer.remove_owned()
         os._exit(code)
 

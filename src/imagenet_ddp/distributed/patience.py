@@ -1,8 +1,9 @@
 """A wait with a bound that says, every 10 s, what it waits for. No torch here."""
 
-import sys
 import time
 from collections.abc import Callable
+
+from imagenet_ddp import screen
 
 SAY_EVERY_S = 10.0
 
@@ -26,6 +27,6 @@ class Patience:
             return False
         if time.monotonic() - self._said >= SAY_EVERY_S:
             self._said = time.monotonic()
-            print(line(seconds), file=sys.stderr, flush=True)
+            screen.say(line(seconds))
         time.sleep(pause_s)
         return True

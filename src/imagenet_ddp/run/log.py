@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import IO
 
+from imagenet_ddp import screen
+
 # Warnings that do not apply here, each with the reason; shown, they would hide what matters.
 HARMLESS = (
     "does not have many workers",  # choose_num_workers has looked at the cores
@@ -33,13 +35,14 @@ class Log:
         self.is_terminal = self._stream is not None and self._stream.isatty()
         self._bar = ""
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, *, whole: bool = False) -> None:
+        """whole: a line to type, which is not broken on a terminal."""
         if self._stream is not None:
             self.bar("")
             try:
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
-                shown = line.encode(encoding, "backslashreplace").decode(encoding)
-                print(shown, file=self._stream, flush=True)
+                plain = line.encode(encoding, "backslashreplace").decode(encoding)
+                print(plain if whole else screen.shown(plain, self._stream), file=self._stream, flush=True)
             except OSError:  # whoever read it has gone (| head): the run goes on
                 self._stream = None
         self.note(line)

@@ -1,0 +1,45 @@
+"""Sentences before people: on a terminal broken between words, in a file or a pipe one line each, for grep."""
+
+import re
+import shutil
+import sys
+import textwrap
+from typing import IO
+
+INDENT = "  "
+
+
+def wrapped(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
+    """Lines of at most width columns, a HINT on one of its own. first, indent: in front of the first line, of the
+    others. What stands in backticks is a line to type and never broken, nor is a path; a row of figures is broken at
+    its bars alone."""
+    glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
+    if " | " in glued:
+        glued = "\0| ".join(figures.replace(" ", "\0") for figures in glued.split(" | "))
+    lines: list[str] = []
+    for part in re.split(r" (?=HINT: )", glued):
+        lines += textwrap.wrap(
+            part,
+            width,
+            initial_indent=indent if lines else first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return [line.replace("\0", " ") for line in lines]
+
+
+def shown(text: str, stream: IO[str]) -> str:
+    """As it is printed to the stream."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    if "\n" in text or len(text) <= width:  # a traceback is laid out already
+        return text
+    return "\n".join(wrapped(text, max(width, 40)))
+
+
+def say(text: str, stream: IO[str] | None = None) -> None:
+    """At once; stream: None: standard error."""
+    to: IO[str] = sys.stderr if stream is None else stream
+    print(shown(text, to), file=to, flush=True)

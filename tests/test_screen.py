@@ -1,0 +1,66 @@
+"""Sentences at 80 columns on a terminal, in one piece elsewhere."""
+
+import io
+
+import pytest
+
+from imagenet_ddp import screen
+from imagenet_ddp.run.log import Log
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+DEVICE = (
+    "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed, this CPU computes in bf16 "
+    "(AVX512-BF16 or AMX)."
+)
+EPOCH = (
+    "epoch 1/1: train loss 2.4402 top-1 17.19 % | val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % | "
+    "26.6 images/s, data wait 1.6 %"
+)
+
+
+def test_a_terminal_breaks_between_words_and_a_file_nowhere(capsys: pytest.CaptureFixture[str]):
+    assert screen.shown(DEVICE, Terminal()).split("\n") == [
+        "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed,",
+        "  this CPU computes in bf16 (AVX512-BF16 or AMX).",
+    ]
+    assert screen.shown(DEVICE, io.StringIO()) == DEVICE
+    screen.say(DEVICE)
+    assert capsys.readouterr().err == f"{DEVICE}\n"
+
+
+def test_a_row_of_figures_is_broken_at_its_bars():
+    assert screen.wrapped(EPOCH, 80) == [
+        "epoch 1/1: train loss 2.4402 top-1 17.19 % |",
+        "  val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % |",
+        "  26.6 images/s, data wait 1.6 %",
+    ]
+
+
+def test_what_is_typed_or_laid_out_already_stays():
+    command = "python -m imagenet_ddp.prepare " + "prepare=check " * 6
+    path = "/a/long/path-with-hyphens" * 5
+    lines = screen.wrapped(f"it is broken. HINT: type `{command}`, and look at {path}.", 80, " 1. ", "    ")
+    assert lines == [" 1. it is broken.", "    HINT: type", f"    `{command}`,", "    and look at", f"    {path}."]
+    traceback = f"Traceback:\n  File {path} in a line of a program\nValueError: {DEVICE}"
+    assert screen.shown(traceback, Terminal()) == traceback
+
+
+def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
+    stream = Terminal()
+    log = Log(tmp_path, 0, stream)
+    log.say(DEVICE)
+    log.say(f"Go on with: {DEVICE}", whole=True)
+    log.close()
+    assert [len(line) for line in stream.getvalue().splitlines()] == [80, 49, len(DEVICE) + 12]
+    written = (tmp_path / "rank0.log").read_text().splitlines()
+    assert [line.endswith(DEVICE) for line in written] == [True, True]
