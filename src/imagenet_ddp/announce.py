@@ -87,8 +87,8 @@ def _schedule_words(schedule: Mapping[str, Any]) -> str:
 
 
 def _epochs(number: float | None) -> str:
-    """None: until something else ends the training."""
-    return "epochs without end" if number is None else f"{number:g} epoch{'' if number == 1 else 's'}"
+    """None, -1: until something else ends the training."""
+    return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def _device_words(kind: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import check
+from imagenet_ddp import check, guide
 from imagenet_ddp.distributed.asked import num_devices
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.place import Rendezvous
@@ -196,6 +196,9 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
             raised.append(error)
         return results[-1]
 
+    if {"--help", "-h"} & set(argv):
+        print(guide.text(verb))
+        return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
     sys.argv = [sys.argv[0], *argv]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)()
