@@ -49,6 +49,7 @@ SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=5,bf
 GresTypes=gpu
 JobRequeue=1
 MinJobAge=300
+FirstJobId={first_job}
 ReturnToService=2
 KillWait=15
 AccountingStorageType=accounting_storage/none
@@ -122,9 +123,11 @@ class Cluster:
         (self.folder / "state").mkdir()
         for number in (1, 2):
             (self.folder / f"spool-n{number}").mkdir()
+        # a job's number decides about its port: those of another worker's SLURM are others
+        first_job = 1 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
         nodes = "\n".join(NODE.format(number=number, host=host, port=free_port()) for number in (1, 2))
         (self.folder / "slurm.conf").write_text(
-            CONF.format(host=host, ctld=free_port(), folder=self.folder, nodes=nodes)
+            CONF.format(host=host, ctld=free_port(), folder=self.folder, nodes=nodes, first_job=first_job)
         )
         (self.folder / "gres.conf").write_text(GRES)
         paths = [

@@ -1,9 +1,11 @@
 """Shared by all tests: real commands as subprocesses from another folder, and small image trees."""
 
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Containers often set it. Then each of the thousand processes below compiles torch's modules anew, for three seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A training that takes a second: what is tested is how it runs, not what it learns.
 SMALL = (
     "data=imagefolder", "data.image_size=32", "data.val_resize=32", "data.batch_size=4", "data.num_workers=0",
@@ -21,6 +27,35 @@ SMALL = (
 )  # fmt: skip
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+# ---- several tests at a time (pytest -n 2) -------------------------------------------------------------------------
+
+
+@contextmanager
+def turn(alone: bool) -> Iterator[None]:
+    """Several at a time, or one alone. Who waits to be alone holds the door shut: nobody goes in before."""
+    door, room = (os.open(path, os.O_RDONLY) for path in (ROOT / "tests", ROOT))
+    try:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield
+    finally:
+        for held in (door, room):
+            fcntl.flock(held, fcntl.LOCK_UN)  # said, because a process that was forked has them open too
+            os.close(held)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the timeout: waiting for one's turn is not the test's time
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with turn(item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+# ---- what tests share ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ FEW = ("benchmark.num_images=20", "benchmark.repeats=1", "benchmark.num_workers=
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_it_measures_what_it_packs_itself_and_concludes(run: Run, tree: Path, tmp_path: Path):
     done = run("benchmark", *SMALL, *FEW, f"data.root={tree}", "hydra.run.dir=found")
     assert done.returncode == 0, done.stderr
@@ -33,6 +34,7 @@ def test_it_measures_what_it_packs_itself_and_concludes(run: Run, tree: Path, tm
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_photographs_come_faster_than_from_the_plain_pipeline(run: Run, shared_data: Path, tmp_path: Path):
     """Far below what is measured on a quiet machine (docs/performance.md), because this one may be busy."""
     few = ("benchmark.num_images=150", "benchmark.repeats=3", "benchmark.num_workers=[0]", "benchmark.model=false")

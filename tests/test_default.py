@@ -8,6 +8,7 @@ from conftest import Run
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
     """No option, nothing to download: the generated set to a top-1 of 0.90."""
     result = run("train", timeout_s=900, XDG_CACHE_HOME=str(tmp_path / "cache"))
@@ -29,12 +30,13 @@ def test_quick_recipe_on_real_images(run: Run, shared_data: Path, tmp_path: Path
     """Ten classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 (docs/performance.md); half of it is
     enough to see that it learns at the speed it should."""
     options = ["experiment=quick", "data=imagefolder", f"data.root={shared_data / 'tiny10'}", "hydra.run.dir=r"]
-    options += ["trainer.max_epochs=3"]
+    # one thread: two that share a core with other work wait for each other in loops that cost CPU time
+    options += ["trainer.max_epochs=3", "cluster.num_threads=1"]
     result = run("train", *options, timeout_s=900)
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "r/summary.json").read_text())
     assert summary["best/val/top1"] >= 0.50
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 150
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 130
 
 
 @pytest.mark.slow

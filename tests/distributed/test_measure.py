@@ -102,6 +102,7 @@ def test_powersgd_compresses_from_the_second_step(group: None):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_rings(tmp_path: Path):
     found = ranks("rings", 4, 2, folder=tmp_path)
     whole, part, inside = found[0]

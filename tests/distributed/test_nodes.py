@@ -528,6 +528,7 @@ def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[s
 # ---- what doctor foretells ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_path: Path) -> None:
     """Efficiency over 100 Mbit/s: what training on two nodes reaches of twice what it reaches on one."""
