@@ -35,7 +35,8 @@ def test_a_rank_that_waits_says_so_where_it_is_seen(tree: Path, capsys: pytest.C
     for world_size, rank, who in ((1, 0, "The training"), (3, 0, "Rank 0"), (3, 2, "Rank 2")):
         data, logged = make(tree, world_size, rank, loader_timeout_s=7.0), []
         data._say = logged.append
-        waiting = data.val_dataloader().waiting(None, data.val_images)
+        loader = data.val_dataloader()
+        waiting = loader.waiting(loader, data.val_images)
         assert (waiting.who, waiting.timeout_s) == (who, 7.0)
         waiting.say("late")
         assert (logged, capsys.readouterr().err) == (["late"], "late\n" if rank else "")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,13 @@ from imagenet_ddp.data import waiting
 from imagenet_ddp.data.waiting import Waiting
 
 IMAGES = SimpleNamespace(images=SimpleNamespace(folder=Path("/data/train")))  # as they lie below those in memory
+
+
+class Loader(SimpleNamespace):
+    """One that can be referred to weakly."""
+
+
+ALONE = Loader()
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +50,7 @@ def processes(folder: Path, *states: str) -> Any:
         (folder / str(number)).mkdir()
         (folder / str(number) / "stat").write_text(f"{number} (a (b) S) {state} 1 1 0")
         workers.append(SimpleNamespace(pid=number, kill=lambda number=number: (folder / f"killed{number}").touch()))
-    return SimpleNamespace(_iterator=SimpleNamespace(_workers=workers))
+    return Loader(_iterator=SimpleNamespace(_workers=workers))
 
 
 def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, said: list[str]):
@@ -59,20 +67,20 @@ def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, s
 
 
 def test_processes_that_start_are_no_readers(said: list[str]):
-    loader = SimpleNamespace(_iterator=None, num_workers=4)
+    loader = Loader(_iterator=None, num_workers=4)
     assert list(Waiting(loader, IMAGES, say=said.append).through(late(0.5))) == [0]
     assert "from /data/train: its 4 loader processes still start. It ends" in said[0]
 
 
 def test_who_works_is_not_waited_for(said: list[str]):
-    watch = Waiting(None, None, say=said.append)
+    watch = Waiting(ALONE, None, say=said.append)
     for _ in watch.through(late(0.1, 0.1, 0.1)):  # which are late in all, but none of them
         time.sleep(0.4)
     assert said == []
 
 
 def test_a_process_that_reads_itself_is_named(said: list[str]):
-    assert list(Waiting(None, None, say=said.append, timeout_s=0).through(late(0.5))) == [0]
+    assert list(Waiting(ALONE, None, say=said.append, timeout_s=0).through(late(0.5))) == [0]
     assert "has waited 0 s for a batch of images: process " in said[0]
     assert "which reads them itself, sleeps. It ends at the third Ctrl-C" in said[0]
 
@@ -83,7 +91,8 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     """Where a disk holds even a process that is killed."""
     left: list[int] = []
     monkeypatch.setattr(waiting.os, "_exit", left.append)
-    watch = Waiting(processes(tmp_path, "D", "S"), IMAGES, "Rank 1", said.append, 0.4, tmp_path)
+    loader = processes(tmp_path, "D", "S")
+    watch = Waiting(loader, IMAGES, "Rank 1", said.append, 0.4, tmp_path)
     assert list(watch.through(late(1.5))) == [0]
     assert {path.name for path in tmp_path.glob("killed*")} == {"killed100", "killed101"}
     assert left == [1]
@@ -95,8 +104,18 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     )
 
 
+def test_a_loader_is_not_kept_alive():
+    """Else its processes, which are deaf, would be waited for at the end of the program."""
+    loader = Loader()
+    gone = weakref.ref(loader)
+    batches = Waiting(loader, None).through(late(0.0, 0.0))
+    next(batches)
+    del loader
+    assert gone() is None
+
+
 def test_nobody_watches_after_the_last_batch(said: list[str]):
-    batches = Waiting(None, None, say=said.append).through(late(0.0, 0.0))
+    batches = Waiting(ALONE, None, say=said.append).through(late(0.0, 0.0))
     assert next(batches) == 0
     assert "waiting" in [thread.name for thread in threading.enumerate()]
     batches.close()  # type: ignore[attr-defined]

@@ -3,8 +3,9 @@
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -39,7 +40,7 @@ class Waiting:
     them; where it brings none, this process ends.
     """
 
-    loader: Any  # a DataLoader, or what has no processes
+    loader: InitVar[Any]  # a DataLoader, or what has no processes
     images: Any
     who: str = "The training"
     say: Say = to_stderr
@@ -48,6 +49,10 @@ class Waiting:
     gave_up: str = ""  # why the loader's processes were ended, as a sentence
     _since: float | None = None  # when the training process began to wait
     _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self, loader: Any) -> None:
+        # a loader whose last reference were this thread's would not end its processes before Python waits for them
+        self._loader = weakref.ref(loader)
 
     def through(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
         """All of batches(), which is called when the first is asked for."""
@@ -95,11 +100,11 @@ class Waiting:
 
     @property
     def _workers(self) -> list[Any]:
-        workers = getattr(getattr(self.loader, "_iterator", None), "_workers", [])
+        workers = getattr(getattr(self._loader(), "_iterator", None), "_workers", [])
         return [worker for worker in workers if worker.pid is not None]
 
     def _doers(self) -> str:
-        if not self._workers and (number := getattr(self.loader, "num_workers", 0)):
+        if not self._workers and (number := getattr(self._loader(), "num_workers", 0)):
             return f"its {number} loader processes still start"
         if not self._workers:
             does = STATES.get(self._state(os.getpid()), _UNKNOWN)[0]
