@@ -447,4 +447,4 @@ def test_a_workers_memory_is_flat_over_an_epoch(tree: Path, tmp_path: Path):
         assert process.returncode == 0, complaint
         early, late = json.loads(said.splitlines()[-1])
         for before, after in zip(early, late, strict=True):
-            assert after - before < 4, (early, late)  # MiB
+            assert after - before < 6, (early, late)  # MiB

@@ -48,6 +48,7 @@ _KINDS: dict[str, tuple[Kind, str]] = {
     "num_workers": (AUTO | whole(0), "auto"),
     "pin_memory": (AUTO | FLAG, "auto"),
     "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
+    "loader_timeout_s": (number(0), "1800 (seconds; 0: no bound)"),
 }
 
 # The same of loader.*
