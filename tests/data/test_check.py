@@ -115,6 +115,7 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"num_workers": "many"}, "data.num_workers is expected"),
         ({"pin_memory": "yes"}, "data.pin_memory is expected to be auto, true or false"),
         ({"mp_context": "thread"}, "data.mp_context is expected to be auto, fork, forkserver or spawn"),
+        ({"loader_timeout_s": -1.0}, "data.loader_timeout_s is expected to be a number ≥ 0, but is -1.0"),
         ({"image_size": 4}, "data.image_size is expected"),
         ({"val_resize": 100}, "at least data.image_size (224)"),
         ({"augment": "all"}, "data.augment is expected to be crop or none"),
