@@ -189,9 +189,13 @@ def test_a_stopped_run_goes_on_to_the_bit(
     by_rank = [path.read_text().count("\n") for path in (tmp_path / "seen").glob("seen*.jsonl")]
     assert len(set(by_rank)) == 1, "all ranks stopped at the same step"
 
+    resume = ["resume=parts/checkpoints/last.ckpt"]
+    if (ranks, workers) == (1, 0):
+        result = run("train", *resume, "trainer.max_epochs=1")
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert "expected to be more than the 1 epoch that" in " ".join(result.stderr.split())
     left = 2 * steps - by_rank[0]
     trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
-    resume = ["resume=parts/checkpoints/last.ckpt"]
     result = run("train", *resume, *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == list(range(29)), "the rest of the epoch, nothing twice"

@@ -158,6 +158,8 @@ GUIDES: dict[str, Guide] = {
             "benchmark.num_images": "training images that are measured with",
             "benchmark.repeats": "of each measurement; medians are told",
             "benchmark.num_workers": "loader processes to compare, as '[0,4,8]'",
+            "benchmark.short_side": "pixels of the short side of what it packs",
+            "benchmark.quality": "of the JPEGs that it packs, 1 to 100",
             "benchmark.model": "false: the model's own speed is not measured",
         },
     ),

@@ -17,6 +17,7 @@ from imagenet_ddp.run.folder import lock
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.signals import Left, Signals, Stopped, leaving
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 NEXT_STEPS = (
     "These were generated images. Go on with your own, with STL-10, or with ImageNet:",
@@ -46,7 +47,7 @@ def run(
         with leaving():  # a network disk may take many minutes to list its images
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
-                _must_continue(job, checkpoint)
+                _must_continue(job, checkpoint, config["trainer"]["max_epochs"])
     except Left as left:
         log.note(str(left))
         raise
@@ -129,9 +130,15 @@ def _world_words(config: dict[str, Any], place: Place) -> str:
     )
 
 
-def _must_continue(job: build.Run, checkpoint: str) -> None:
-    """The images that lie there are those of the checkpoint."""
+def _must_continue(job: build.Run, checkpoint: str, max_epochs: int | None) -> None:
+    """The images that lie there are those of the checkpoint, and there is something left to do."""
     stored = read(Path(checkpoint))[KEY]
+    done = stored["epoch"]
+    if max_epochs is not None and 0 <= max_epochs <= done:
+        raise ConfigError(
+            f"trainer.max_epochs is expected to be more than the {counted(done, 'epoch')} that {checkpoint} has behind"
+            f" it, but is {max_epochs}. HINT: trainer.max_epochs={done + 1} or more, or start a new run."
+        )
     found = job.data.source.classes
     if stored["classes"] != found:
         differing = sorted(set(stored["classes"]) ^ set(found))[:5]

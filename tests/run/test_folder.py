@@ -86,7 +86,7 @@ def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
     runs = tmp_path / "runs/n"
     assert "no run in" in find_resume("auto", None, runs).sentence
     done = finished(runs / "a", 1, 3)
-    assert "are finished, a fresh start" in find_resume("auto", None, runs).sentence
+    assert "is unfinished, a fresh start" in find_resume("auto", None, runs).sentence
     finished(runs / "b", 30, None)
     newer = finished(runs / "c", 20, None)
     found = find_resume("auto", None, runs)

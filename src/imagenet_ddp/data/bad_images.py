@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from imagenet_ddp.schema import RunError
+from imagenet_ddp.words import counted
 
 Bad = tuple[str, str]  # path, reason
 SAID = 5  # images of a rank that the log names; the others are in bad_images.csv
@@ -92,7 +93,7 @@ class BadImages:
             path, reason = images[0]
             raise RunError(
                 f"{path} is expected to be an image, but cannot be read: {reason}. HINT: data.on_bad_image=skip goes "
-                f"on without such images; {self._check} lists them all."
+                f"on without up to {self.most} such (data.bad_image_limit); {self._check} lists them all."
             )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
         if not new:
@@ -107,7 +108,7 @@ class BadImages:
         if found > self.most:
             share = f" ({self._limit:g} of {self._num_images} training images)" if self._limit < 1 else ""
             raise RunError(
-                f"at most {self.most} images{share} are expected to be unreadable (data.bad_image_limit), but {found} "
+                f"at most {counted(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but {found} "
                 f"are, the last one {new[-1][0]}: {new[-1][1]}. HINT: {self._check} lists them all; "
                 f"data.bad_image_limit={2 * found} allows more."
             )

@@ -60,11 +60,13 @@ def mistakes(
         size = packed.stat().st_size
         if size != archive.num_bytes:
             why = "the download broke off" if size < archive.num_bytes else "it is another file"
-            hint = f"delete {packed}"
+            hint = f"copy it there again, or delete {packed}"
+            if archive_dir is not None:
+                hint += " and leave archive_dir out"
             if size < archive.num_bytes and archive_dir is None:
                 hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
             found.append(
-                f"{archive.name} is expected to be {archive.num_bytes} bytes, but is {size}: {why}. HINT: {hint}."
+                f"{archive.name} is expected to be {archive.num_bytes:,} bytes, but is {size:,}: {why}. HINT: {hint}."
             )
     elif archive_dir is not None:
         found.append(

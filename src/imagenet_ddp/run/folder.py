@@ -166,7 +166,9 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
     unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
         why = (
-            f"all {len(candidates)} runs in {runs} are finished" if candidates else f"no run in {runs} has a checkpoint"
+            f"no run in {runs} that has a checkpoint is unfinished"
+            if candidates
+            else f"no run in {runs} has a checkpoint"
         )
         return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
     newest = unfinished[-1]
