@@ -21,14 +21,14 @@ import torch
 from conftest import Run, write_images
 from PIL import Image
 
-from imagenet_ddp.data import manifest
+from imagenet_ddp.data import files, manifest
 from imagenet_ddp.data.files import MAX_FILE_BYTES
 from imagenet_ddp.data.jpeg import read_header
 from imagenet_ddp.data.packed import PackedImages
 from imagenet_ddp.data.sources import open_source
-from imagenet_ddp.preparing import asked, pack
-from imagenet_ddp.preparing.record import resize
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.preparing import asked, pack, pool
+from imagenet_ddp.preparing.record import Packing, resize
+from imagenet_ddp.schema import ConfigError, RunError
 
 EIGHT_SHARDS = ("prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1")
 
@@ -438,3 +438,32 @@ def test_odd_files_are_packed_or_left_out(shared_data: Path, tmp_path: Path):
     for index in range(len(images)):
         record = images.record(index)
         assert images.read(index).shape == (3, record.height, record.width)
+
+
+def test_a_pool_whose_process_is_killed_or_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other process may be in the midst of an answer that nobody takes, and is deaf to SIGTERM."""
+    write_images(tmp_path / "train", {"cat": 60}, size=1200)
+    images = files.walk(tmp_path / "train", ["cat"])
+    said: list[str] = []
+    monkeypatch.setattr(pool.screen, "say", said.append)
+    for number, say_s, words in ((signal.SIGKILL, 60.0, "was ended from outside"), (signal.SIGSTOP, 1.5, "is stopped")):
+        monkeypatch.setattr(pool, "SAY_S", say_s)
+        monkeypatch.setattr(pool, "TIMEOUT_S", 2 * say_s)
+        both = pool.Pool({"train": images}, Packing("raw", 0, 90), 2, "auto")
+        packed = both.map("train", np.arange(60))
+        next(packed)
+        processes = list(both._processes.values())
+        os.kill(processes[-1].pid, number)
+        with pytest.raises(RunError, match=words):
+            list(packed)
+        begin = time.monotonic()
+        both.close()
+        assert time.monotonic() - begin < 10
+        assert not any(process.is_alive() for process in processes)
+    assert "It ends after 3 s." in said[-1]
+
+
+def test_a_pack_inside_its_own_source_is_refused(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "dog": 2})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1})
+    assert "out is expected to lie outside of data.root" in refused(tmp_path, tmp_path / "train" / "packed")

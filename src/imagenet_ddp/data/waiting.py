@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -109,19 +109,11 @@ class Waiting:
         if not self._workers:
             does = STATES.get(self._state(os.getpid()), _UNKNOWN)[0]
             return f"process {os.getpid()}, which reads them itself, {does}"
-        by_state: dict[str, list[int]] = {}
-        for worker in self._workers:
-            by_state.setdefault(self._state(worker.pid), []).append(worker.pid)
-        order = sorted(by_state, key=lambda letter: [*STATES, letter].index(letter))
-        parts = [_named(by_state[letter], *STATES.get(letter, _UNKNOWN)) for letter in order]
-        return f"loader process{'es' if len(self._workers) > 1 else ''} {'; '.join(parts)}"
+        pids = [worker.pid for worker in self._workers]
+        return f"loader process{'es' if len(pids) > 1 else ''} {doings(pids, self.proc)}"
 
     def _state(self, pid: int) -> str:
-        """ "": not known."""
-        try:
-            return (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return ""
+        return _state(pid, self.proc)
 
     def _give_up(self, since: float | None) -> None:
         workers = self._workers
@@ -146,6 +138,23 @@ class Waiting:
         """Nothing else ends a read from a disk that hangs."""
         screen.say(self.gave_up)
         os._exit(1)
+
+
+def doings(pids: Iterable[int], proc: Path = Path("/proc")) -> str:
+    """What each process does, the stopped ones first: "8803 is stopped; 8804, 8805 sleep"."""
+    by_state: dict[str, list[int]] = {}
+    for pid in pids:
+        by_state.setdefault(_state(pid, proc), []).append(pid)
+    order = sorted(by_state, key=lambda letter: [*STATES, letter].index(letter))
+    return "; ".join(_named(by_state[letter], *STATES.get(letter, _UNKNOWN)) for letter in order)
+
+
+def _state(pid: int, proc: Path) -> str:
+    """ "": not known."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def _named(pids: Sequence[int], one: str, several: str) -> str:

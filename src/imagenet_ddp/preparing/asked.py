@@ -112,7 +112,16 @@ def _no_folder(key: str, value: str) -> str:
 
 
 def _whole_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    return data_check.mistakes(config, environ)
+    return data_check.mistakes(config, environ) or _inside(config)
+
+
+def _inside(config: Mapping[str, Any]) -> list[str]:
+    """What is written must not become a part of what is read."""
+    root, out = config["data"]["root"], config["out"]
+    is_folder = config["data"]["name"] in data_check.OF_FOLDERS and not config["data"]["_target_"]
+    if not is_folder or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
+        return []
+    return [f"out is expected to lie outside of data.root ({root}), but is {out}. HINT: out=FOLDER."]
 
 
 def _any_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
@@ -120,11 +129,7 @@ def _any_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str
     data = config["data"]
     if data["_target_"] or data["name"] not in data_check.OF_FOLDERS:
         return data_check.mistakes(config, environ)
-    found = data_check.root_mistakes(data, environ)
-    out = config["out"]
-    if not found and out is not None and Path(out).resolve().is_relative_to(Path(data["root"]).resolve()):
-        found.append(f"out is expected to lie outside of data.root ({data['root']}), but is {out}. HINT: out=FOLDER.")
-    return found
+    return data_check.root_mistakes(data, environ) or _inside(config)
 
 
 def _nothing(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:

@@ -20,6 +20,7 @@ from imagenet_ddp.preparing.look import Look, look
 from imagenet_ddp.schema import RunError
 
 CHUNK = 64  # images per order to a process
+LOOK_S = 0.5  # between two looks at which processes are late
 START_S = 120.0  # longest wait for a process to begin: it imports torch
 MIB = 2**20
 DIED = "it ends the decoder"
@@ -89,7 +90,11 @@ def examine(
             busy = [examiner for examiner in examiners if not examiner.is_free]
             if not busy:
                 return
-            answered = set(wait([examiner.connection for examiner in busy], timeout=0.5))
+            begin_s = time.monotonic()
+            answered = set(wait([examiner.connection for examiner in busy], timeout=LOOK_S))
+            if (stopped_s := time.monotonic() - begin_s - LOOK_S) > LOOK_S:  # Ctrl-Z: the images did not go on either
+                for examiner in busy:
+                    examiner.since_s += stopped_s
             for examiner in busy:
                 why = None
                 if examiner.connection in answered:

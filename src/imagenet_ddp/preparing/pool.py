@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from imagenet_ddp import screen
 from imagenet_ddp.data.sources import Images
+from imagenet_ddp.data.waiting import doings
 from imagenet_ddp.data.workers import begin_worker, choose_mp_context, start_fork_server
 from imagenet_ddp.preparing.record import Packed, Packing, pack
 from imagenet_ddp.schema import RunError
 
 CHUNK = 4  # images per message between processes
+LOOK_S = 1.0  # between two looks at whether all processes live
+SAY_S, TIMEOUT_S = 60.0, 1800.0  # of a wait for images: until a line about it, until its end
 AHEAD = 3  # chunks per process that are begun or wait to be taken: bounds the memory
 
 _work: dict[str, Any] = {}  # of a pool's process: what it was started with
@@ -37,7 +41,11 @@ class Pool:
             self._executor = ProcessPoolExecutor(
                 num_workers, multiprocessing.get_context(context), _begin, (dict(images), packing)
             )
-            self._executor.submit(_pack, "", []).result()  # the start takes seconds, and belongs to no image's time
+            try:
+                self._result(self._submit("", []))  # its start belongs to no image's time
+            except BaseException:
+                self.close()
+                raise
 
     def map(self, split: str, indices: np.ndarray) -> Iterator[Packed]:
         """Raises RunError where a process was ended from outside."""
@@ -45,24 +53,67 @@ class Pool:
             yield from (pack(self._images[split], index, self._packing) for index in indices.tolist())
             return
         chunks = iter(np.array_split(indices, -(-len(indices) // CHUNK)))
-        waiting: deque[Future[Sequence[Packed]]] = deque()
+        waiting: deque[Future[list[Packed]]] = deque()
+        while True:
+            for chunk in islice(chunks, max(0, AHEAD * self._num_workers - len(waiting))):
+                waiting.append(self._submit(split, chunk.tolist()))
+            if not waiting:
+                return
+            yield from self._result(waiting.popleft())
+
+    def _submit(self, split: str, indices: list[int]) -> Future[list[Packed]]:
+        """It may start a process."""
+        assert self._executor is not None
         try:
-            while True:
-                for chunk in islice(chunks, max(0, AHEAD * self._num_workers - len(waiting))):
-                    waiting.append(self._executor.submit(_pack, split, chunk.tolist()))
-                if not waiting:
-                    return
-                yield from waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise RunError(
-                "a process that packs images was ended from outside, most likely because the machine ran out of "
-                "memory. HINT: prepare.num_workers=1 needs the least; type the same again, it goes on where it was."
-            ) from error
+            return self._executor.submit(_pack, split, indices)
+        except (BrokenProcessPool, ConnectionError, EOFError) as error:
+            raise _ended() from error
+
+    def _result(self, future: Future[list[Packed]]) -> list[Packed]:
+        waited_s, said_s = 0.0, SAY_S
+        while True:
+            processes = list(self._processes.values())
+            try:
+                return future.result(timeout=LOOK_S)
+            except TimeoutError:
+                if future.done():  # the image's own
+                    raise
+            except (BrokenProcessPool, ConnectionError) as error:
+                raise _ended() from error
+            if not all(process.is_alive() for process in processes):
+                # the executor does not notice where half an answer was written: it waits for the rest
+                raise _ended()
+            waited_s += LOOK_S
+            if waited_s < said_s:
+                continue
+            said_s += SAY_S
+            words = f"prepare=pack has waited {waited_s:.0f} s for images from processes {doings(self._processes)}"
+            if waited_s >= TIMEOUT_S:
+                raise RunError(f"{words}. HINT: is the disk of the images still there? Who stopped a process?")
+            screen.say(f"{words}. It ends after {TIMEOUT_S:g} s.")
+
+    @property
+    def _processes(self) -> dict[int, Any]:
+        return getattr(self._executor, "_processes", None) or {}
 
     def close(self) -> None:
+        """Also where a process hangs, or its answer was not taken."""
         torch.set_num_threads(self._num_threads)
         if self._executor is not None:
+            for process in list(self._processes.values()):
+                process.kill()  # the executor would send SIGTERM, to which they are deaf, and wait
+            # this process's own end of the answers' pipe: without it, half an answer is the last one
+            writer = getattr(getattr(self._executor, "_result_queue", None), "_writer", None)
+            if writer is not None:
+                writer.close()
             self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _ended() -> RunError:
+    return RunError(
+        "a process that packs images was ended from outside, most likely because the machine ran out of "
+        "memory. HINT: prepare.num_workers=1 needs the least; type the same again, it goes on where it was."
+    )
 
 
 def _begin(images: Mapping[str, Images], packing: Packing) -> None:
