@@ -49,7 +49,6 @@ def test_an_import_of_torch_would_be_seen(run: Run, tmp_path):
     assert "torch" in _imported(done.stderr)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("verb", "options", "exit_code"), QUICK)
 def test_time_to_answer(verb: str, options: list[str], exit_code: int, run: Run):
     taken_s = []
