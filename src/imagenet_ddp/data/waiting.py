@@ -107,17 +107,14 @@ class Waiting:
         if not self._workers and (number := getattr(self._loader(), "num_workers", 0)):
             return f"its {number} loader processes still start"
         if not self._workers:
-            does = STATES.get(self._state(os.getpid()), _UNKNOWN)[0]
+            does = STATES.get(_state(os.getpid(), self.proc), _UNKNOWN)[0]
             return f"process {os.getpid()}, which reads them itself, {does}"
         pids = [worker.pid for worker in self._workers]
         return f"loader process{'es' if len(pids) > 1 else ''} {doings(pids, self.proc)}"
 
-    def _state(self, pid: int) -> str:
-        return _state(pid, self.proc)
-
     def _give_up(self, since: float | None) -> None:
         workers = self._workers
-        stopped = [worker.pid for worker in workers if self._state(worker.pid) == "T"]
+        stopped = [worker.pid for worker in workers if _state(worker.pid, self.proc) == "T"]
         hint = (
             f"kill -CONT {stopped[0]} would have let it go on; who stopped it?"
             if stopped
