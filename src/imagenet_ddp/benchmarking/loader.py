@@ -176,9 +176,11 @@ def _by_workers(
     images = form.images
     assert isinstance(images, FileImages)
     loaders: dict[int, EpochLoader] = {}
+    size = config["data"]["batch_size"]
+    size *= max(1, round(rate * WORKERS_S / size))
     for count in counts:
-        times = max(1, round(rate * WORKERS_S * max(count, 1) / len(images)))
-        longer = images.subset(np.tile(np.arange(len(images)), times))
+        # full batches, as many for each process: of eleven one process would have six, and the other wait for it
+        longer = images.subset(np.resize(np.arange(len(images)), size * max(count, 1)))
         loaders[count] = _loader(config, longer, count)
     try:
         found = in_turns({str(count): _epochs(loaders[count]) for count in counts}, repeats, lambda: progress.add(1))
