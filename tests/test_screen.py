@@ -1,6 +1,9 @@
 """Sentences at 80 columns on a terminal, in one piece elsewhere."""
 
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -64,3 +67,47 @@ def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
     assert [len(line) for line in stream.getvalue().splitlines()] == [80, 49, len(DEVICE) + 12]
     written = (tmp_path / "rank0.log").read_text().splitlines()
     assert [line.endswith(DEVICE) for line in written] == [True, True]
+
+
+CLOSED = """
+import os, sys
+from imagenet_ddp import screen
+
+@screen.until_closed()
+def main():
+    print("seen", flush={flush})
+    if {elsewhere}:
+        read, write = os.pipe()
+        os.close(read)
+        os.write(write, b"x")
+    print("unseen" * {times}, flush={flush})
+    sys.exit(3)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 100_000), (False, 1)])
+def test_a_reader_that_has_left(flush: bool, times: int) -> None:
+    script = CLOSED.format(flush=flush, times=times, elsewhere=False)
+    for unbuffered in ("", "1"):
+        read, write = os.pipe()
+        os.close(read)
+        environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_pipe_is_no_reader() -> None:
+    script = CLOSED.format(flush=False, times=1, elsewhere=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "BrokenPipeError" in done.stderr
+    assert done.stdout == "seen\n"
+
+
+def test_a_reader_that_stays() -> None:
+    script = CLOSED.format(flush=False, times=1, elsewhere=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "seen\nunseen\n", "")

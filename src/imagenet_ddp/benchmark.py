@@ -8,13 +8,14 @@ Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
 import os
 import sys
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, screen, session
 from imagenet_ddp.benchmarking import asked
 from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError, RunError
 
 
+@screen.until_closed()
 def main() -> None:
     exit_on_signal()
     try:
@@ -27,7 +28,7 @@ def main() -> None:
 
         loader.run(plan, session.command("benchmark", sys.argv[1:]))
     except RunError as error:
-        print(error, file=sys.stderr)
+        screen.say(str(error))
         sys.exit(1)
     except ConfigError as error:
         check.refuse(error, "benchmark")

@@ -23,6 +23,7 @@ from imagenet_ddp.schema import ConfigError
 WIDTH = 80  # columns on a terminal; elsewhere a line is a check
 
 
+@screen.until_closed()
 def main() -> None:
     exit_on_signal()
     try:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, screen, session
 from imagenet_ddp.data.folders import image_names
 from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import exit_on_signal
@@ -25,6 +25,7 @@ class Writer(Protocol):
     def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None: ...
 
 
+@screen.until_closed()
 def main() -> None:
     """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
     exit_on_signal()
@@ -37,10 +38,6 @@ def main() -> None:
         num_images, num_unreadable = _predict(config)
     except ConfigError as error:
         check.refuse(error)
-    except BrokenPipeError:
-        # the reader has seen enough (| head); closing standard output would raise again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
 

@@ -8,13 +8,14 @@ import importlib
 import os
 import sys
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, screen, session
 from imagenet_ddp.preparing import asked
 from imagenet_ddp.preparing.asked import FailedError
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError, RunError
 
 
+@screen.until_closed()
 def main() -> None:
     exit_on_signal()
     try:

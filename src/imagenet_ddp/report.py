@@ -4,14 +4,13 @@ Exit codes: 0 done, 1 the folder named by out= could not be written in, 2 refuse
 """
 
 import io
-import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagenet_ddp import check
+from imagenet_ddp import check, screen
 from imagenet_ddp.keys import closest
 from imagenet_ddp.reporting import figures, files, scaling
 from imagenet_ddp.reporting.collection import collect, notes
@@ -42,6 +41,7 @@ the runs differ; their curves over each other; how they scale with the devices.
 """
 
 
+@screen.until_closed()
 def main() -> None:
     exit_on_signal()
     if {"-h", "--help"} & set(sys.argv[1:]):
@@ -53,9 +53,6 @@ def main() -> None:
         _report(*read(sys.argv[1:]))
     except ConfigError as error:
         check.refuse(error, "report")
-    except BrokenPipeError:
-        # the reader has seen enough (| head); closing standard output would raise again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(options: Options, mistakes: list[str]) -> None:

@@ -1,9 +1,14 @@
 """Sentences before people: on a terminal broken between words, in a file or a pipe one line each, for grep."""
 
+import os
 import re
+import select
 import shutil
+import signal
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 INDENT = "  "
@@ -37,6 +42,24 @@ def shown(text: str, stream: IO[str]) -> str:
     if "\n" in text or len(text) <= width:  # a traceback is laid out already
         return text
     return "\n".join(wrapped(text, max(width, 40)))
+
+
+@contextmanager
+def until_closed() -> Iterator[None]:
+    """Around all of a command that prints its answer: who reads it may have seen enough (| head), and the command then
+    ends without a word, with the exit code of a program that SIGPIPE has ended."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        polled = select.poll()
+        polled.register(sys.stdout.fileno(), 0)
+        if not polled.poll(0):  # it was another pipe
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try once more at its end
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:

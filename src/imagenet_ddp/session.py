@@ -12,7 +12,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import check, guide
+from imagenet_ddp import check, guide, screen
 from imagenet_ddp.distributed.asked import num_devices
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.place import Rendezvous
@@ -197,7 +197,8 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return results[-1]
 
     if {"--help", "-h"} & set(argv):
-        print(guide.text(verb))
+        with screen.until_closed():
+            print(guide.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
     sys.argv = [sys.argv[0], *argv]

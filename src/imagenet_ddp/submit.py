@@ -6,10 +6,9 @@ Exit codes: 0 done, or nothing wrong found; 1 submit.check has found a mistake, 
 
 import os
 import sys
-import textwrap
 from pathlib import Path
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, screen, session
 from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.submitting import asked, files, lint, queue, render, wanted
@@ -17,6 +16,7 @@ from imagenet_ddp.submitting.asked import Plan
 from imagenet_ddp.submitting.wanted import Wanted
 
 
+@screen.until_closed()
 def main() -> None:
     exit_on_signal()
     try:
@@ -28,7 +28,7 @@ def main() -> None:
             sys.exit(_check(plan))
         text = _made(plan)
         for line in _notes(plan):
-            print(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
+            screen.say(line)
         if plan.options["out"] is None and not plan.options["now"]:
             print(text, end="", flush=True)
             return
@@ -93,12 +93,11 @@ def _check(plan: Plan) -> int:
     outcome = lint.lint(text, plan.train_argv, read)
     for finding in outcome.findings:
         head = f"{file}, line {finding.line}: {'' if finding.is_mistake else 'note: '}"
-        print(textwrap.fill(head + finding.what, 100, subsequent_indent="    ", break_on_hyphens=False))
-        print(f"    HINT: {finding.hint}")
+        screen.say(f"{head}{finding.what} HINT: {finding.hint}", sys.stdout)
     if outcome.not_looked_at:
-        print(f"Not looked at, because only the job knows: {'; '.join(outcome.not_looked_at)}")
+        screen.say(f"Not looked at, because only the job knows: {'; '.join(outcome.not_looked_at)}", sys.stdout)
     for said in outcome.said:
-        print(f"Not refused here, because the job's nodes may see it otherwise: {said}")
+        screen.say(f"Not refused here, because the job's nodes may see it otherwise: {said}", sys.stdout)
     count = outcome.num_mistakes
     notes = len(outcome.findings) - count
     more = f", {notes} note{'' if notes == 1 else 's'}" if notes else ""

@@ -12,8 +12,8 @@ from imagenet_ddp.build import World
 from imagenet_ddp.distributed import scontrol
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.run import record
-from imagenet_ddp.run.checkpoint import KEY, read
-from imagenet_ddp.run.folder import lock
+from imagenet_ddp.run.checkpoint import KEY, num_bytes, read
+from imagenet_ddp.run.folder import expect_room, lock
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.signals import Left, Signals, Stopped, leaving
 from imagenet_ddp.schema import ConfigError
@@ -48,6 +48,9 @@ def run(
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
                 _must_continue(job, checkpoint, config["trainer"]["max_epochs"])
+            if place.rank == 0:
+                momentum = config["optim"]["momentum"] > 0 and not config["optim"]["_target_"]  # else who knows
+                expect_room(run_dir, num_bytes(job.classifier.net, int(momentum)))
     except Left as left:
         log.note(str(left))
         raise

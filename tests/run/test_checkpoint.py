@@ -1,13 +1,15 @@
 """A checkpoint is written whole or not at all, and only ours is read."""
 
 import os
+import resource
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from imagenet_ddp.run.checkpoint import FORMAT, KEY, AtomicCheckpointIO, _same_file, read
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.schema import ConfigError, RunError
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,10 +21,28 @@ def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match=f"{path} cannot be written: no space left on device. What was saved before"):
         io.save_checkpoint({"step": 2}, path)
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
+
+
+def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
+    """The real torch.save, which hides what the disk has answered."""
+    io, path = AtomicCheckpointIO(), tmp_path / "last.ckpt"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        with pytest.raises(RunError, match=f"{path} cannot be written: file too large"):
+            io.save_checkpoint({"weights": torch.zeros(2**20)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        AtomicCheckpointIO().save_checkpoint({"lock": threading.Lock()}, tmp_path / "last.ckpt")
 
 
 def test_best_stays_when_last_goes_on(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
+    folder.expect_room(tmp_path, 1)
+    with pytest.raises(ConfigError, match=r"a checkpoint, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. HINT"):
+        folder.expect_room(tmp_path, 2**60)
+
+
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     assert list(tmp_path.iterdir()) == [], "asking makes nothing"

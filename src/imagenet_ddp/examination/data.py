@@ -88,12 +88,12 @@ def checkpoint_bytes(config: Any) -> int:
     import torch
 
     from imagenet_ddp.learning.nets import make_net
+    from imagenet_ddp.run.checkpoint import num_bytes
 
     with torch.device("meta"):  # shapes without numbers
         net = make_net(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
     of_optimizer = 2 if config["optim"]["_target_"] else int(config["optim"]["momentum"] > 0)
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
-    return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
+    return num_bytes(net, of_optimizer)
 
 
 def num_classes(config: Any) -> int:

@@ -5,11 +5,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from imagenet_ddp import screen
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.data import layout
 from imagenet_ddp.data.decode import Reading
@@ -168,25 +170,25 @@ def _judge(found: Duplicates, images: Mapping[str, Images], report: Report) -> N
 
 
 def _print(report: Report, out: Path) -> None:
+    say = partial(screen.say, stream=sys.stdout)
     for name, split in report.splits.items():
         counts = split.classes.values()
         span = f"{min(counts):,} to {max(counts):,} of each" if counts else "none"
         classes = f"{len(counts):,} class{'' if len(counts) == 1 else 'es'}"
-        print(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}, {span}")
+        say(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}, {span}")
     for path, reason in report.bad[:SHOWN]:
-        print(f"bad: {path}: {reason}")
+        say(f"bad: {path}: {reason}")
     if len(report.bad) > SHOWN:
-        print(f"and {len(report.bad) - SHOWN:,} more in {out / 'bad_images.csv'}")
+        say(f"and {len(report.bad) - SHOWN:,} more in {out / 'bad_images.csv'}")
     reasons = Counter(reason for _, reason in report.bad)
     if len(report.bad) > SHOWN:
-        print("by reason: " + "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common(5)))
+        say("by reason: " + "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common(5)))
     for text in report.notes:
-        print(f"note: {text}")
+        say(f"note: {text}")
     for text in report.findings:
-        print(f"found: {text}")
-    print(f"compared: {report.compared}")
-    print(f"Report: {out}/report.json, bad_images.csv, duplicates.csv")
+        say(f"found: {text}")
+    say(f"compared: {report.compared}")
+    say(f"Report: {out}/report.json, bad_images.csv, duplicates.csv")
     rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
     verdict = f"{report.num_bad:,} found" if report.is_bad else "Nothing bad found"
-    print(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")
-    sys.stdout.flush()
+    say(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")

@@ -31,6 +31,7 @@ from imagenet_ddp.preparing.progress import Progress, duration
 from imagenet_ddp.preparing.record import Packing, encoder, pack
 from imagenet_ddp.preparing.shards import Shard, Written
 from imagenet_ddp.schema import ConfigError, RunError
+from imagenet_ddp.screen import say
 from imagenet_ddp.words import counted
 
 LOCK = ".lock"
@@ -66,7 +67,7 @@ def run(plan: Plan) -> int:
         with one_at_a_time(out / LOCK, out / WORK / shards.PART, to_stderr):
             _run(plan, out)
     except RunError as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         return 1
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -76,7 +77,7 @@ def run(plan: Plan) -> int:
                 f"{error.filename or out} is expected to be readable, and {out} writable, but: "
                 f"{error.strerror or error}. HINT: look at that disk and at who may write to it"
             )
-        print(f"{said}, then type the same again: it goes on where it was.", file=sys.stderr)
+        say(f"{said}, then type the same again: it goes on where it was.")
         return 1
     return 0
 
@@ -101,7 +102,7 @@ def _run(plan: Plan, out: Path) -> None:
         manifest = manifests.read(out)
         _compare({name: getattr(manifest, name) for name in asdict(asked)}, sized, out, "a pack")
         shutil.rmtree(out / WORK, ignore_errors=True)  # killed between the mark and this
-        print(f"{out} is packed already: {_counts(manifest)}.")
+        say(f"{out} is packed already: {_counts(manifest)}.", sys.stdout)
         return
     packing = Packing(asked.form, asked.short_side, asked.quality)
     plans = _plans(out, asked, splits, packing, states)
@@ -128,9 +129,10 @@ def _run(plan: Plan, out: Path) -> None:
     before = sum(split.source_bytes for split in manifest.splits.values())
     after = sum(path.stat().st_size for path in out.iterdir())
     taken_s = time.monotonic() - begin_s
-    print(
+    say(
         f"{out}: {_counts(manifest)} packed, {before / MIB:,.1f} MiB before, {after / MIB:,.1f} MiB after, in "
-        f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {option('data.root', out)}"
+        f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {option('data.root', out)}",
+        sys.stdout,
     )
 
 
@@ -267,7 +269,7 @@ def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_i
             f"{many}\nThat is more than data.bad_image_limit={limit:g} allows ({counted(most, 'image')}). "
             f"HINT: look at those files, or data.bad_image_limit={2 * len(bad)}."
         )
-    print(f"Left out: {many}", file=sys.stderr)
+    say(f"Left out: {many}")
 
 
 def _finish(

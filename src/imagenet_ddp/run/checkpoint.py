@@ -12,6 +12,7 @@ import lightning.pytorch as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from imagenet_ddp.run.folder import kept
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.writing import drafted
 
@@ -27,11 +28,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with drafted(target) as draft, draft.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
+        with kept(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with drafted(target) as draft, draft.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
 
 
 class Saver(L.Callback):
@@ -144,11 +146,17 @@ def _at_epoch_end(trainer: L.Trainer) -> bool:
 def _same_file(source: Path, target: Path) -> None:
     """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
     not changed."""
-    with drafted(target) as draft:
+    with kept(target), drafted(target) as draft:
         with contextlib.suppress(OSError):
             draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
+
+
+def num_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
+    """A checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
+    return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:

@@ -1,15 +1,17 @@
-"""The run folder: chosen once, for one run only, and found again by resume=. No torch here."""
+"""The run folder: chosen once, for one run only, written into while it goes on, and found again by resume=. No torch
+here."""
 
 import fcntl
 import glob
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.schema import ConfigError, RunError
 
 MADE_FOR = ".made_for"  # the options of the run that a launcher may start again: a folder's owner
 
@@ -69,6 +71,37 @@ def _unusable(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(f"the run folder {folder} cannot be made: {reason}. HINT: hydra.run.dir=FOLDER.")
 
 
+@contextmanager
+def kept(path: Path) -> Iterator[None]:
+    """Around what writes this file while a run goes on. RunError: its disk is full, or refuses otherwise."""
+    try:
+        yield
+    except Exception as error:
+        if (refusal := _refusal(error)) is None:
+            raise
+        raise RunError(
+            f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}. What was saved before is whole. "
+            "HINT: make room there, then resume=PATH with this run's folder."
+        ) from error
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the disk has said: torch.save hides it behind an error of its own."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def expect_room(folder: Path, num_bytes: int) -> None:
+    """Before the hours that end in a checkpoint of this size. ConfigError."""
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise ConfigError(
+            f"{folder} is expected to have room for a checkpoint, about {num_bytes / 2**20:,.0f} MiB, but its disk has "
+            f"{free / 2**20:,.0f} MiB free. HINT: make room there, or hydra.run.dir=FOLDER on another disk."
+        )
+
+
 def lock(folder: Path) -> object:
     """Kept for as long as the process lives, or the returned object: one training at a time in a folder. ConfigError
     where there is one already. Where the file system knows no locks, nothing is locked."""
@@ -115,7 +148,8 @@ def remove_refused(folder: Path, error: BaseException) -> None:
         # folders outside of this one are the person's own
         if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
             return
-        path.rmdir()
+        with suppress(OSError):  # a place where a disk is mounted, say
+            path.rmdir()
 
 
 @dataclass(frozen=True)

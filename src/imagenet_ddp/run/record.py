@@ -16,6 +16,7 @@ import yaml
 
 from imagenet_ddp import __version__
 from imagenet_ddp.run.checkpoint import Saver
+from imagenet_ddp.run.folder import kept
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
@@ -106,11 +107,13 @@ class Record(L.Callback):
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(self.rows)
-        write_whole(self._folder / "metrics.csv", text.getvalue())
+        with kept(path := self._folder / "metrics.csv"):
+            write_whole(path, text.getvalue())
 
     def draw(self, top_k: int) -> None:
         if self.rows:
-            draw_curves(self._folder / "metrics.csv", self._folder / "curves.png", self._title, top_k=top_k)
+            with kept(path := self._folder / "curves.png"):
+                draw_curves(self._folder / "metrics.csv", path, self._title, top_k=top_k)
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
@@ -157,16 +160,19 @@ class BadImagesList(L.Callback):
         if len(found) > len(self._written):
             text = io.StringIO(newline="")
             csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
-            write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
+            with kept(self._path):
+                write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
             self._written = found
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    write_whole(folder / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+    with kept(path := folder / "config.yaml"):
+        write_whole(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_whole(path, json.dumps(content, indent=2) + "\n")
+    with kept(path):
+        write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def circumstances(command: str) -> dict[str, Any]:
