@@ -458,7 +458,7 @@ def test_a_pool_whose_process_is_killed_or_stopped_ends(tmp_path: Path, monkeypa
         both = pool.Pool({"train": images}, Packing("raw", 0, 90), 2, "auto")
         packed = both.map("train", np.arange(60))
         next(packed)
-        processes = list(both._processes.values())
+        processes = both.processes
         for process in processes if number == signal.SIGSTOP else processes[-1:]:
             os.kill(process.pid, number)  # one that is stopped and has nothing to do is not waited for
         with pytest.raises(RunError, match=words):
