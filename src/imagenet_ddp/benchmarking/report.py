@@ -26,6 +26,7 @@ def text(found: Found) -> str:
         ratio = found["ratios"].get(name, 1.0) if name != "plain" else 1.0
         stages = "".join(f"{found['stages_us'][name][stage]:8,.0f}" for stage in STAGES) if name != "plain" else ""
         lines.append(f"{words:<24}{rates[name]['median']:8,.0f}{ratio:7.2f}{stages}")
+    lines.append("read, decode, crop: of one image, by itself; loader: the rest (order, batch)")
     decoders = ", ".join(f"{name} {rate:,.0f}" for name, rate in found["decoders_images_per_s"].items())
     if decoders:
         lines += ["", *textwrap.wrap(f"Decoders, whole images/s: {decoders}", 80)]
