@@ -453,11 +453,11 @@ def test_a_pool_whose_process_is_killed_or_stopped_ends(tmp_path: Path, monkeypa
     said: list[str] = []
     monkeypatch.setattr(pool.screen, "say", said.append)
     for number, say_s, words in ((signal.SIGKILL, 60.0, "was ended from outside"), (signal.SIGSTOP, 1.5, "stopped")):
-        monkeypatch.setattr(pool, "SAY_S", say_s)
-        monkeypatch.setattr(pool, "TIMEOUT_S", 2 * say_s)
         both = pool.Pool({"train": images}, Packing("raw", 0, 90), 2, "auto")
         packed = both.map("train", np.arange(60))
         next(packed)
+        monkeypatch.setattr(pool, "SAY_S", say_s)  # not before: their start takes seconds
+        monkeypatch.setattr(pool, "TIMEOUT_S", 2 * say_s)
         processes = both.processes
         for process in processes if number == signal.SIGSTOP else processes[-1:]:
             os.kill(process.pid, number)  # one that is stopped and has nothing to do is not waited for

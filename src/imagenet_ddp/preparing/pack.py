@@ -30,6 +30,7 @@ from imagenet_ddp.preparing.pool import Pool
 from imagenet_ddp.preparing.progress import Progress, duration
 from imagenet_ddp.preparing.record import Packing, encoder, pack
 from imagenet_ddp.preparing.shards import Shard, Written
+from imagenet_ddp.preparing.unfinished import Unfinished
 from imagenet_ddp.schema import ConfigError, RunError
 from imagenet_ddp.screen import say
 from imagenet_ddp.words import counted
@@ -88,6 +89,7 @@ def _run(plan: Plan, out: Path) -> None:
     splits = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
     names = {name: names_of(images, data) for name, images in splits.items()}
     states = {name: states_of(images) for name, images in splits.items()}
+    unfinished = Unfinished(out, states)
     asked = Asked(
         options["form"],
         options["short_side"],
@@ -105,13 +107,13 @@ def _run(plan: Plan, out: Path) -> None:
         say(f"{out} is packed already: {_counts(manifest)}.", sys.stdout)
         return
     packing = Packing(asked.form, asked.short_side, asked.quality)
-    plans = _plans(out, asked, splits, packing, states)
-    todo = [shard for shard in plans if _finished(out, shard, states) is None]
-    if changed := sum(_is_of(out, shard, states) is False for shard in todo):
+    plans = _plans(out, asked, splits, packing, unfinished)
+    todo = [shard for shard in plans if unfinished.written(shard) is None]
+    if changed := sum(unfinished.is_outdated(shard) for shard in todo):
         to_stderr(f"Making {changed:,} of {len(plans):,} shards anew: images in them have changed since.")
     pool = Pool(splits, packing, plan.num_workers if todo else 1, data["mp_context"])
     try:
-        written, bad = _write(out, plans, pool, names, states, keep_bad=data["on_bad_image"] == "skip")
+        written, bad = _write(out, plans, pool, names, unfinished, keep_bad=data["on_bad_image"] == "skip")
     finally:
         pool.close()
     _judge(out, bad, data, sum(len(images) for images in splits.values()))
@@ -153,7 +155,7 @@ def _compare(there: Mapping[str, Any], asked: Asked, out: Path, what: str) -> No
 
 
 def _plans(
-    out: Path, asked: Asked, splits: Mapping[str, Images], packing: Packing, states: Mapping[str, np.ndarray]
+    out: Path, asked: Asked, splits: Mapping[str, Images], packing: Packing, unfinished: Unfinished
 ) -> list[Shard]:
     """Which images go to which shard: decided when a pack begins, and kept in WORK for those that go on."""
     begun = out / WORK / "plan.json"
@@ -167,7 +169,7 @@ def _plans(
     for name, images in splits.items():
         per_shard = max(1, int(asked.shard_mib * MIB / max(means[name], 1)))
         found += shards.divide(name, len(images), per_shard, shuffle=name == "train")
-    needed = sum(means[shard.split] * len(shard.indices) for shard in found if not _finished(out, shard, states))
+    needed = sum(means[shard.split] * len(shard.indices) for shard in found if not unfinished.written(shard))
     free = shutil.disk_usage(out).free
     if needed > free:
         raise ConfigError(
@@ -192,7 +194,7 @@ def _write(
     plans: list[Shard],
     pool: Pool,
     names: Mapping[str, Names],
-    states: Mapping[str, np.ndarray],
+    unfinished: Unfinished,
     *,
     keep_bad: bool,
 ) -> tuple[dict[str, Written], list[tuple[str, str]]]:
@@ -200,43 +202,21 @@ def _write(
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
     written, bad = {}, []
     for shard in plans:
-        done = _finished(out, shard, states)
+        done = unfinished.written(shard)
         if done is not None and (keep_bad or not done.bad):
             progress.before(len(shard.indices))
         else:
-            _states_file(out, shard).unlink(missing_ok=True)
+            unfinished.begin(shard)
             counted = _counted(pool.map(shard.split, shard.indices), progress)
             done = shards.write(out, shard, counted, keep_bad=keep_bad)
             if keep_bad or not done.bad:  # else what lies there, if anything, is of other images
-                shards.save(_states_file(out, shard), _states(shard, states))
+                unfinished.end(shard)
         written[shard.file] = done
         bad += [
             (f"{shard.split}/{names[shard.split][int(shard.indices[number])]}", reason) for number, reason in done.bad
         ]
     progress.end()
     return written, bad
-
-
-def _finished(out: Path, shard: Shard, states: Mapping[str, np.ndarray]) -> Written | None:
-    """What an earlier run wrote; None: nothing, or its images have changed since."""
-    return shards.finished(out, shard) if _is_of(out, shard, states) else None
-
-
-def _is_of(out: Path, shard: Shard, states: Mapping[str, np.ndarray]) -> bool | None:
-    """Whether a shard was made from the images as they are; None: it was not made."""
-    try:
-        return _states_file(out, shard).read_bytes() == _states(shard, states)
-    except FileNotFoundError:
-        return None
-
-
-def _states(shard: Shard, states: Mapping[str, np.ndarray]) -> bytes:
-    return states[shard.split][shard.indices].astype("<i8").tobytes()
-
-
-def _states_file(out: Path, shard: Shard) -> Path:
-    """In WORK, and gone when the pack is finished: times are no part of its bytes."""
-    return out / WORK / f"{shard.file}.states"
 
 
 def _counted(packed: Any, progress: Progress) -> Any:

@@ -1,0 +1,45 @@
+"""Of a pack that was broken off: which of its shards are there, and are of the images as they are now."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_ddp.data.manifest import WORK
+from imagenet_ddp.preparing import shards
+from imagenet_ddp.preparing.shards import Shard, Written
+
+
+class Unfinished:
+    """states: split -> int64 of each image, another one when its file changes (fingerprint.states_of). Kept beside
+    each shard in WORK, and gone when the pack is finished: times are no part of its bytes."""
+
+    def __init__(self, out: Path, states: Mapping[str, np.ndarray]):
+        self._out, self._states = out, states
+
+    def written(self, shard: Shard) -> Written | None:
+        """What an earlier run wrote; None: nothing, or its images have changed since."""
+        return shards.finished(self._out, shard) if self._kept(shard) == self._now(shard) else None
+
+    def is_outdated(self, shard: Shard) -> bool:
+        kept = self._kept(shard)
+        return kept is not None and kept != self._now(shard)
+
+    def begin(self, shard: Shard) -> None:
+        """What lies there is about to become other images'."""
+        self._file(shard).unlink(missing_ok=True)
+
+    def end(self, shard: Shard) -> None:
+        shards.save(self._file(shard), self._now(shard))
+
+    def _kept(self, shard: Shard) -> bytes | None:
+        try:
+            return self._file(shard).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _now(self, shard: Shard) -> bytes:
+        return self._states[shard.split][shard.indices].astype("<i8").tobytes()
+
+    def _file(self, shard: Shard) -> Path:
+        return self._out / WORK / f"{shard.file}.states"
