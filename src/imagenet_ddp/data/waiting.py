@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from imagenet_ddp import screen
 from imagenet_ddp.data.download import Say, to_stderr
+from imagenet_ddp.words import counted
 
 FIRST_S = 60.0  # until the first line; the next ones after twice as long each
 POLL_S = 5.0
@@ -105,7 +106,7 @@ class Waiting:
 
     def _doers(self) -> str:
         if not self._workers and (number := getattr(self._loader(), "num_workers", 0)):
-            return f"its {number} loader processes still start"
+            return f"its {counted(number, 'loader process')} still {'starts' if number == 1 else 'start'}"
         if not self._workers:
             does = STATES.get(_state(os.getpid(), self.proc), _UNKNOWN)[0]
             return f"process {os.getpid()}, which reads them itself, {does}"
