@@ -17,19 +17,18 @@ from imagenet_ddp.examination import data, network
 from imagenet_ddp.examination import machine as this_machine
 from imagenet_ddp.examination.checks import Check, Machine, examine, survey
 from imagenet_ddp.examination.options import Options, read
-from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
 WIDTH = 80  # columns on a terminal; elsewhere a line is a check
 
 
-@screen.until_closed()
 def main() -> None:
-    exit_on_signal()
-    try:
-        options = read(sys.argv[1:], os.environ)
-    except ConfigError as error:
-        check.refuse(error)
+    with session.answering("doctor"):
+        _doctor()
+
+
+def _doctor() -> None:
+    options = read(sys.argv[1:], os.environ)
     if options is None:  # --help, --cfg: Hydra prints, and no more
         session.with_hydra("doctor", check.without_local_rank(sys.argv[1:]), lambda config: None)
         return

@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from imagenet_ddp import check, screen, session
+from imagenet_ddp import check, session
 from imagenet_ddp.data.folders import image_names
 from imagenet_ddp.importing import heavy
-from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
 
@@ -25,19 +24,15 @@ class Writer(Protocol):
     def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None: ...
 
 
-@screen.until_closed()
 def main() -> None:
     """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
-    exit_on_signal()
-    try:
+    with session.answering("predict"):
         request = check.command_line("predict", sys.argv[1:], os.environ)
         if request.passthrough:
             session.with_hydra("predict", request.argv, lambda config: None)
             return
         config = session.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
         num_images, num_unreadable = _predict(config)
-    except ConfigError as error:
-        check.refuse(error)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
 

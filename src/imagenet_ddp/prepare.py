@@ -5,33 +5,25 @@ Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 r
 """
 
 import importlib
-import os
 import sys
 
-from imagenet_ddp import check, screen, session
+from imagenet_ddp import check, session
 from imagenet_ddp.preparing import asked
 from imagenet_ddp.preparing.asked import FailedError
-from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError, RunError
 
 
-@screen.until_closed()
 def main() -> None:
-    exit_on_signal()
-    try:
-        plan = asked.read(sys.argv[1:], os.environ)
-        if plan is None:  # --help, --cfg: Hydra prints, and no more
-            session.with_hydra("prepare", sys.argv[1:], lambda config: None)
-            return
-        # here, because pack and check cost torch
-        code = importlib.import_module(f"imagenet_ddp.preparing.{plan.name}").run(plan)
-    except (FailedError, RunError) as error:
-        failed = error if isinstance(error, FailedError) else ConfigError(str(error))
-        check.show(failed, "prepare", "what is finished is kept")
-        sys.exit(1)
-    except ConfigError as error:
-        check.refuse(error, "prepare")
-    sys.exit(code)
+    with session.answering("prepare"):
+        plan = session.planned("prepare", asked.read)
+        try:
+            # here, because pack and check cost torch
+            code = importlib.import_module(f"imagenet_ddp.preparing.{plan.name}").run(plan)
+        except (FailedError, RunError) as error:
+            failed = error if isinstance(error, FailedError) else ConfigError(str(error))
+            check.show(failed, "prepare", "what is finished is kept")
+            code = 1
+        sys.exit(code)
 
 
 if __name__ == "__main__":

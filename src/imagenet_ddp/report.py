@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagenet_ddp import check, screen
+from imagenet_ddp import session
 from imagenet_ddp.keys import closest
 from imagenet_ddp.reporting import figures, files, scaling
 from imagenet_ddp.reporting.collection import collect, notes
@@ -20,7 +20,6 @@ from imagenet_ddp.reporting.options import Options, read
 from imagenet_ddp.reporting.page import page
 from imagenet_ddp.reporting.table import Table, as_csv, as_markdown, as_text, markdown
 from imagenet_ddp.run import look
-from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 
 HELP = """\
@@ -41,18 +40,14 @@ the runs differ; their curves over each other; how they scale with the devices.
 """
 
 
-@screen.until_closed()
 def main() -> None:
-    exit_on_signal()
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP, end="")
-        return
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        _report(*read(sys.argv[1:]))
-    except ConfigError as error:
-        check.refuse(error, "report")
+    with session.answering("report"):
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(HELP, end="")
+        else:
+            _report(*read(sys.argv[1:]))
 
 
 def _report(options: Options, mistakes: list[str]) -> None:

@@ -4,10 +4,11 @@ and node."""
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -19,8 +20,11 @@ from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
-from imagenet_ddp.schema import ConfigError, conf_dir, leaves
+from imagenet_ddp.run.signals import exit_on_signal
+from imagenet_ddp.schema import ConfigError, RunError, conf_dir, leaves
 from imagenet_ddp.trainer_keys import Kind, expect_all
+
+T = TypeVar("T")
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -81,6 +85,31 @@ def single(
         raise ConfigError(found)
     config = plain(request.configs[0])
     return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
+
+
+@contextmanager
+def answering(verb: str) -> Iterator[None]:
+    """Around a command that is one process with nothing to save: exit code 2 where it is refused, 1 where it fails,
+    128 + n where signal n ends it."""
+    exit_on_signal()
+    with screen.until_closed():
+        try:
+            yield
+        except RunError as error:
+            screen.say(str(error))
+            sys.exit(1)
+        except ConfigError as error:
+            check.refuse(error, verb)
+
+
+def planned(verb: str, read: Callable[[list[str], Mapping[str, str]], T | None]) -> T:
+    """What is typed, as the command understands it. read: gives None for --help and --cfg, where Hydra prints, and no
+    more."""
+    plan = read(sys.argv[1:], os.environ)
+    if plan is None:
+        with_hydra(verb, sys.argv[1:], lambda config: None)
+        sys.exit(0)
+    return plan
 
 
 def command(verb: str, argv: list[str]) -> str:

@@ -9,21 +9,15 @@ import sys
 from pathlib import Path
 
 from imagenet_ddp import check, screen, session
-from imagenet_ddp.run.signals import exit_on_signal
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.submitting import asked, files, lint, queue, render, wanted
 from imagenet_ddp.submitting.asked import Plan
 from imagenet_ddp.submitting.wanted import Wanted
 
 
-@screen.until_closed()
 def main() -> None:
-    exit_on_signal()
-    try:
-        plan = asked.read(sys.argv[1:], os.environ)
-        if plan is None:  # --help, --cfg: Hydra prints, and no more
-            session.with_hydra("submit", sys.argv[1:], lambda config: None)
-            return
+    with session.answering("submit"):
+        plan = session.planned("submit", asked.read)
         if plan.options["check"] is not None:
             sys.exit(_check(plan))
         text = _made(plan)
@@ -37,13 +31,11 @@ def main() -> None:
         if not plan.options["now"]:
             print(f"{path}\n  sbatch {path}")
             return
-    except ConfigError as error:
-        check.refuse(error, "submit")
-    try:
-        _submit(plan, path)
-    except ConfigError as error:
-        check.show(error, "submit")
-        sys.exit(1)
+        try:
+            _submit(plan, path)
+        except ConfigError as error:
+            check.show(error, "submit")
+            sys.exit(1)
 
 
 def _made(plan: Plan) -> str:
