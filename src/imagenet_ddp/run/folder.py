@@ -1,6 +1,7 @@
 """The run folder: chosen once, for one run only, written into while it goes on, and found again by resume=. No torch
 here."""
 
+import errno
 import fcntl
 import glob
 import json
@@ -79,9 +80,10 @@ def kept(path: Path) -> Iterator[None]:
     except Exception as error:
         if (refusal := _refusal(error)) is None:
             raise
+        is_full = refusal.errno in (errno.ENOSPC, errno.EDQUOT)
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}. What was saved before is whole. "
-            "HINT: make room there, then resume=PATH with this run's folder."
+            f"HINT: {'make room there' if is_full else 'mend that'}, then resume=PATH with this run's folder."
         ) from error
 
 
