@@ -4,10 +4,13 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from conftest import write_images
 
 from imagenet_ddp import screen
+from imagenet_ddp.data import manifest
 from imagenet_ddp.run.log import Log
 
 
@@ -111,3 +114,48 @@ def test_a_reader_that_stays() -> None:
     script = CLOSED.format(flush=False, times=1, elsewhere=False)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "seen\nunseen\n", "")
+
+
+LOGS = """
+import sys
+from pathlib import Path
+from imagenet_ddp.run.log import Log
+
+log = Log(Path(sys.argv[1]), 0)
+for number in range(3):
+    log.say(f"line {number}")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path, unbuffered: str) -> None:
+    """A log that nobody reads, what Hydra prints, and a packing."""
+    write_images(tmp_path / "s/train", {"cat": 2, "dog": 2})
+    write_images(tmp_path / "s/val", {"cat": 1, "dog": 1})
+    packs = [
+        "-m",
+        "imagenet_ddp.prepare",
+        "prepare=pack",
+        "data=imagefolder",
+        "data.root=s",
+        "out=p",
+        "prepare.num_workers=1",
+    ]
+    cases = [
+        (["-c", LOGS, "logs"], 0),
+        (["-m", "imagenet_ddp.train", "--cfg", "job"], 141),
+        (["-m", "imagenet_ddp.report", "--help"], 141),
+        (packs, 141),
+        (packs, 141),  # it is packed already
+    ]
+    for command, code in cases:
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=write,
+            stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+        os.close(write)
+        assert (done.returncode, done.stderr) == (code, ""), command
+    assert len((tmp_path / "logs/rank0.log").read_text().splitlines()) == 3
+    assert manifest.read(tmp_path / "p").splits["train"].num_images == 4

@@ -8,7 +8,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 INDENT = "  "
@@ -58,8 +58,17 @@ def until_closed() -> Iterator[None]:
         polled.register(sys.stdout.fileno(), 0)
         if not polled.poll(0):  # it was another pipe
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try once more at its end
+        discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
+
+
+def discard(stream: IO[str]) -> None:
+    """From now on, because nobody reads it: also what waits in its buffer, which Python would try once more at its
+    end."""
+    with suppress(OSError, ValueError):  # no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:

@@ -1,11 +1,12 @@
 """From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
 and node."""
 
+import contextlib
+import io
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +88,7 @@ def single(
     return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
 
 
-@contextmanager
+@contextlib.contextmanager
 def answering(verb: str) -> Iterator[None]:
     """Around a command that is one process with nothing to save: exit code 2 where it is refused, 1 where it fails,
     128 + n where signal n ends it."""
@@ -231,7 +232,15 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
     sys.argv = [sys.argv[0], *argv]
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)()
+    start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
+    if check.only_prints(argv):
+        with screen.until_closed(), contextlib.ExitStack() as after:
+            printed = io.StringIO()
+            after.callback(lambda: print(printed.getvalue(), end=""))
+            with contextlib.redirect_stdout(printed):  # Hydra would answer a closed pipe with a traceback
+                start()
+    else:
+        start()
     if raised:
         raise raised[0]
     return results[-1]

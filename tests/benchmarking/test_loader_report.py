@@ -28,6 +28,8 @@ def found(own: int, gives: float, takes: float | None, cores: int = 8) -> dict[s
         (4, 3200, 9000, 8, "prepare=pack prepare.form=jpeg` and data.num_workers=5 (about 10,000 images/s)"),
         (4, 3200, 20_000, 8, "prepare=pack prepare.form=raw` and data.num_workers=4 (about 28,000 images/s)"),
         (1, 800, 90_000, 2, "prepare=pack prepare.form=raw` and data.num_workers=1 (about 7,000 images/s)"),
+        (8, 55_000, 90_000, 8, "is the wall. Nothing else that was measured here is faster."),
+        (0, 900, 700, 8, "This would help: data.num_workers=1 (about 800 images/s, while the step computes)."),
         (1, 800, None, 2, "the model was not measured (benchmark.model=false)"),
     ],
 )

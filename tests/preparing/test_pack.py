@@ -397,6 +397,26 @@ def test_what_would_mix_is_refused(photos: Path, tmp_path: Path, monkeypatch: py
     assert packs(photos, out) == 0
 
 
+def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    shutil.copytree(photos, tmp_path / "own")
+    image, write = tmp_path / "own/train/b/3.jpg", pack._write
+
+    def changed(*args: Any, **more: Any) -> Any:
+        found = write(*args, **more)
+        shutil.copyfile(photos / "train/c/7.jpg", image)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pack, "_write", changed)
+        assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
+    said = capsys.readouterr().err
+    assert "1 image changed while all were packed, the first train/b/3.jpg. HINT: type the same again" in said
+    assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
+    assert "Making 1 of" in capsys.readouterr().err
+    assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
 def _killed(*args: object, **more: object) -> None:
     raise KeyboardInterrupt
 

@@ -53,7 +53,10 @@ def test_well(typed: dict[str, Any]):
         ({"sweep": {"job": -1}}, "sweep.job is expected to be "),
         ({"sweep": {"job": "none"}}, "sweep.job is expected to be "),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. HINT: resume=runs/"),
-        ({"resume": "empty"}, "is a folder. HINT: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto."),
+        (
+            {"resume": "empty"},
+            "without checkpoints/last.ckpt. HINT: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
+        ),
         ({"resume": "~/x.ckpt"}, "HINT: resume=/home/ann/x.ckpt."),
     ],
 )

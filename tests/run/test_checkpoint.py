@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagenet_ddp.run.checkpoint import FORMAT, KEY, AtomicCheckpointIO, _same_file, read
+from imagenet_ddp.run.checkpoint import FORMAT, KEY, AtomicCheckpointIO, _same_file, num_at_once, read
 from imagenet_ddp.schema import ConfigError, RunError
 
 
@@ -38,6 +38,14 @@ def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("max_epochs", "resumed", "most"),
+    [(1, False, 1), (2, False, 2), (90, False, 3), (-1, False, 3), (None, False, 3), (90, True, 1)],
+)
+def test_room_for_so_many(max_epochs: int | None, resumed: bool, most: int) -> None:
+    assert num_at_once(max_epochs, resumed=resumed) == most
 
 
 def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:

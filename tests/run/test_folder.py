@@ -1,5 +1,6 @@
 """Run folders: made once, found again."""
 
+import errno
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.folder import find_resume, is_locked, lock, make_given, make_new, remove_refused
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.schema import ConfigError, RunError
 
 
 def test_many_at_once_have_one_each(tmp_path: Path) -> None:
@@ -53,9 +54,33 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
-    folder.expect_room(tmp_path, 1)
-    with pytest.raises(ConfigError, match=r"a checkpoint, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. HINT"):
-        folder.expect_room(tmp_path, 2**60)
+    folder.expect_room(tmp_path, 1, 3)
+    with pytest.raises(
+        ConfigError, match=r"for 3 checkpoints, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. HINT"
+    ):
+        folder.expect_room(tmp_path, 2**60, 3)
+
+
+@pytest.mark.parametrize(
+    ("number", "saved", "said"),
+    [
+        (
+            errno.ENOSPC,
+            True,
+            "no space left on device. What was saved before is whole. HINT: make room there, then resume=",
+        ),
+        (errno.ENOSPC, False, "no space left on device. HINT: make room there, then type the same again."),
+        (errno.EISDIR, False, "is a directory. HINT: mend that, then type the same again."),
+    ],
+)
+@pytest.mark.parametrize("name", ["metrics.csv", "checkpoints/last.ckpt"])
+def test_a_disk_refuses_while_a_run_goes_on(tmp_path: Path, number: int, saved: bool, said: str, name: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    if saved:
+        (tmp_path / "checkpoints/last.ckpt").touch()
+    with pytest.raises(RunError) as caught, folder.kept(tmp_path / name):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"{tmp_path / name} cannot be written: {said}{tmp_path if saved else ''}")
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:

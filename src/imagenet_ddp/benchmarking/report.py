@@ -79,7 +79,11 @@ def _help(found: Found, takes: float) -> str:
     form = {names[0]: "", names[1]: "prepare.form=jpeg", names[2]: "prepare.form=raw"}[name]
     workers = f"data.num_workers={count}"
     how = workers if not form else f"`python -m imagenet_ddp.prepare prepare=pack {form}` and {workers}"
-    return f"This would help: {how} (about {min(count, room) * rate:,.0f} images/s)."
+    own, would_give = found["num_workers"], min(count, room) * rate
+    if own and would_give <= found["workers_images_per_s"][str(own)]["median"]:
+        return "Nothing else that was measured here is faster."
+    beside = "" if own else ", while the step computes"
+    return f"This would help: {how} (about {would_give:,.0f} images/s{beside})."
 
 
 def draw(found: Found, out: Path) -> None:

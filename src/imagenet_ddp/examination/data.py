@@ -9,9 +9,9 @@ from imagenet_ddp.data import layout as data_layout
 from imagenet_ddp.data.layout import Layout
 from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.run import check as run_check
+from imagenet_ddp.run.folder import NUM_CHECKPOINTS
 
 MIB = 2**20
-NUM_CHECKPOINTS = 3  # last.ckpt, best.ckpt, and the one being written
 
 
 def _layout(machine: Machine) -> tuple[Layout, list[Check]]:

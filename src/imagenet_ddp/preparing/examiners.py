@@ -181,8 +181,8 @@ def _work(images: dict[str, Images], limits: Limits, connection: Connection) -> 
         os.dup2(nowhere.fileno(), 2)  # libtiff and libpng speak to the screen
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _bound_memory(limits.memory_mib)
-    connection.send(None)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
+        connection.send(None)
         while True:
             split, begin, end = connection.recv()
             for index in range(begin, end):

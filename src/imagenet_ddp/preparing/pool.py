@@ -152,8 +152,8 @@ def _ended() -> RunError:
 def _work(images: dict[str, Images], packing: Packing, connection: Connection) -> None:
     begin_worker(0)
     torch.set_num_threads(1)
-    connection.send((_BEGUN, []))
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
+        connection.send((_BEGUN, []))
         while True:
             number, split, indices = connection.recv()
             connection.send((number, _packed(images[split], indices, packing)))

@@ -58,7 +58,7 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
     what = "does not exist"
     if path.is_dir():
-        what = "is a folder"
+        what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
         inside = [path / "checkpoints" / "last.ckpt", path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
     elif value.startswith("~"):  # no shell expands it behind "resume="

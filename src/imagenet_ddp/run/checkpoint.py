@@ -12,7 +12,7 @@ import lightning.pytorch as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from imagenet_ddp.run.folder import kept
+from imagenet_ddp.run.folder import NUM_CHECKPOINTS, kept
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.writing import drafted
 
@@ -151,6 +151,13 @@ def _same_file(source: Path, target: Path) -> None:
             draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
+
+
+def num_at_once(max_epochs: int | None, *, resumed: bool) -> int:
+    """The most that lie there, beyond those that a resumed run has already."""
+    if resumed:
+        return 1
+    return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
 def num_bytes(net: torch.nn.Module, of_optimizer: int) -> int:

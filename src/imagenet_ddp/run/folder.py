@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.schema import ConfigError, RunError
+from imagenet_ddp.words import counted
 
+NUM_CHECKPOINTS = 3  # at most at once: last.ckpt, best.ckpt, and the one being written
 MADE_FOR = ".made_for"  # the options of the run that a launcher may start again: a folder's owner
 
 
@@ -80,10 +82,13 @@ def kept(path: Path) -> Iterator[None]:
     except Exception as error:
         if (refusal := _refusal(error)) is None:
             raise
-        is_full = refusal.errno in (errno.ENOSPC, errno.EDQUOT)
+        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        is_saved = (folder / "checkpoints" / "last.ckpt").is_file()
         raise RunError(
-            f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}. What was saved before is whole. "
-            f"HINT: {'make room there' if is_full else 'mend that'}, then resume=PATH with this run's folder."
+            f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
+            f"{' What was saved before is whole.' if is_saved else ''} "
+            f"HINT: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'mend that'}, then "
+            f"{f'resume={folder}' if is_saved else 'type the same again'}."
         ) from error
 
 
@@ -94,13 +99,14 @@ def _refusal(error: BaseException | None) -> OSError | None:
     return error
 
 
-def expect_room(folder: Path, num_bytes: int) -> None:
-    """Before the hours that end in a checkpoint of this size. ConfigError."""
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes:
+def expect_room(folder: Path, num_bytes: int, num_checkpoints: int) -> None:
+    """Before the hours that end in a checkpoint. num_bytes: of one. ConfigError."""
+    free, needed = shutil.disk_usage(folder).free, num_bytes * num_checkpoints
+    if free < needed:
         raise ConfigError(
-            f"{folder} is expected to have room for a checkpoint, about {num_bytes / 2**20:,.0f} MiB, but its disk has "
-            f"{free / 2**20:,.0f} MiB free. HINT: make room there, or hydra.run.dir=FOLDER on another disk."
+            f"{folder} is expected to have room for {counted(num_checkpoints, 'checkpoint')}, about "
+            f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. HINT: make room there, or "
+            "hydra.run.dir=FOLDER on another disk."
         )
 
 

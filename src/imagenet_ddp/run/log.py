@@ -44,6 +44,7 @@ class Log:
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else screen.shown(plain, self._stream), file=self._stream, flush=True)
             except OSError:  # whoever read it has gone (| head): the run goes on
+                screen.discard(self._stream)
                 self._stream = None
         self.note(line)
 
