@@ -118,7 +118,7 @@ def _run(plan: Plan, out: Path) -> None:
         written, bad = _write(out, plans, pool, names, unfinished, keep_bad=data["on_bad_image"] == "skip")
     finally:
         pool.close()
-    _expect_unchanged(splits, states, names)
+    unfinished.expect_unchanged(splits, names)
     _judge(out, bad, data, sum(len(images) for images in splits.values()))
     manifest = Manifest(
         **asdict(sized),
@@ -253,22 +253,6 @@ def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_i
             f"HINT: look at those files, or data.bad_image_limit={2 * len(bad)}."
         )
     say(f"Left out: {many}")
-
-
-def _expect_unchanged(
-    splits: Mapping[str, Images], before: Mapping[str, np.ndarray], names: Mapping[str, Names]
-) -> None:
-    """Size and time of each file that is still there. RunError: what was packed is neither the old set nor the new."""
-    changed: list[str] = []
-    for name, images in splits.items():
-        old, new = before[name][:, :2], states_of(images)[:, :2]
-        differ = (old != new).any(axis=1) & (old[:, 0] >= 0) & (new[:, 0] >= 0)
-        changed += [f"{name}/{names[name][index]}" for index in np.flatnonzero(differ).tolist()]
-    if changed:
-        raise RunError(
-            f"{counted(len(changed), 'image')} changed while all were packed, the first {changed[0]}. "
-            "HINT: type the same again: only what holds changed images is made anew."
-        )
 
 
 def _finish(

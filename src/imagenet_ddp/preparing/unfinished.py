@@ -6,12 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.manifest import WORK
+from imagenet_ddp.data.sources import Images
 from imagenet_ddp.preparing import shards
+from imagenet_ddp.preparing.fingerprint import Names, states_of
 from imagenet_ddp.preparing.shards import Shard, Written
+from imagenet_ddp.schema import RunError
+from imagenet_ddp.words import counted
 
 
 class Unfinished:
-    """states: split -> int64 of each image, another one when its file changes (fingerprint.states_of). Kept beside
+    """states: split -> int64 (N, 3), another row when an image's file changes (fingerprint.states_of). Kept beside
     each shard in WORK, and gone when the pack is finished: times are no part of its bytes."""
 
     def __init__(self, out: Path, states: Mapping[str, np.ndarray]):
@@ -31,6 +35,20 @@ class Unfinished:
 
     def end(self, shard: Shard) -> None:
         shards.save(self._file(shard), self._now(shard))
+
+    def expect_unchanged(self, images: Mapping[str, Images], names: Mapping[str, Names]) -> None:
+        """Once all shards are written. RunError: a file that is still there has another size or time, so that what was
+        packed is neither the old set nor the new."""
+        changed: list[str] = []
+        for split, members in images.items():
+            old, new = self._states[split][:, :2], states_of(members)[:, :2]
+            differ = (old != new).any(axis=1) & (old[:, 0] >= 0) & (new[:, 0] >= 0)
+            changed += [f"{split}/{names[split][index]}" for index in np.flatnonzero(differ).tolist()]
+        if changed:
+            raise RunError(
+                f"{counted(len(changed), 'image')} changed while all were packed, the first {changed[0]}. "
+                "HINT: type the same again: only what holds changed images is made anew."
+            )
 
     def _kept(self, shard: Shard) -> bytes | None:
         try:
