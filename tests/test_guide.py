@@ -52,7 +52,7 @@ def test_the_default_comes_first():
 
 
 def test_each_command_shows_its_own(capsys: pytest.CaptureFixture[str]):
-    from imagenet_ddp import session
+    from imagenet_ddp import shell
 
-    assert session.with_hydra("predict", ["images=x", "-h"], lambda config: None) is None
+    assert shell.with_hydra("predict", ["images=x", "-h"], lambda config: None) is None
     assert capsys.readouterr().out == guide.text("predict") + "\n"

@@ -7,14 +7,14 @@ Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
 
 import sys
 
-from imagenet_ddp import session
+from imagenet_ddp import session, shell
 from imagenet_ddp.benchmarking import asked
 from imagenet_ddp.importing import heavy
 
 
 def main() -> None:
-    with session.answering("benchmark"):
-        plan = session.planned("benchmark", asked.read)
+    with shell.answering("benchmark"):
+        plan = shell.planned("benchmark", asked.read)
         with heavy():
             from imagenet_ddp.benchmarking import loader  # torch from here on
 

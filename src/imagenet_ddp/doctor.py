@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from imagenet_ddp import check, screen, session, together, worker
+from imagenet_ddp import check, screen, shell, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.examination import data, network
 from imagenet_ddp.examination import machine as this_machine
@@ -23,15 +23,12 @@ WIDTH = 80  # columns on a terminal; elsewhere a line is a check
 
 
 def main() -> None:
-    with session.answering("doctor"):
+    with shell.answering("doctor"):
         _doctor()
 
 
 def _doctor() -> None:
-    options = read(sys.argv[1:], os.environ)
-    if options is None:  # --help, --cfg: Hydra prints, and no more
-        session.with_hydra("doctor", check.without_local_rank(sys.argv[1:]), lambda config: None)
-        return
+    options = shell.planned("doctor", read, check.without_local_rank)
     machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
     place = machine.rendezvous.place if machine.rendezvous else None
     speaks = place is None or place.rank == 0  # a launcher's other ranks are heard through rank 0

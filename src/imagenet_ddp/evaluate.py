@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp import check, session, together, worker
+from imagenet_ddp import check, session, shell, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import exit_on_signal
@@ -18,7 +18,7 @@ def main() -> float | None:
     try:
         request = check.command_line("evaluate", sys.argv[1:], os.environ)
         if request.passthrough:
-            return session.with_hydra("evaluate", request.argv, lambda config: None)
+            return shell.with_hydra("evaluate", request.argv, lambda config: None)
         return _evaluate(request)
     except ConfigError as error:
         check.refuse(error)
@@ -39,7 +39,7 @@ def _evaluate(request: check.Request) -> float | None:
     job = together.agree(decide, met)
     arguments = (job.config, str(job.run_dir), str(job.checkpoint), session.command("evaluate", sys.argv[1:]))
     try:
-        return session.with_hydra(
+        return shell.with_hydra(
             "evaluate",
             session.in_folder(request.argv, "hydra.run.dir", job.run_dir),
             lambda _: together.run(worker.evaluate, arguments, job.config, met, rendezvous, own_processes=False),

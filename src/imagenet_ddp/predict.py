@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, session, shell
 from imagenet_ddp.data.folders import image_names
 from imagenet_ddp.importing import heavy
 from imagenet_ddp.schema import ConfigError
@@ -26,10 +26,10 @@ class Writer(Protocol):
 
 def main() -> None:
     """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
-    with session.answering("predict"):
+    with shell.answering("predict"):
         request = check.command_line("predict", sys.argv[1:], os.environ)
         if request.passthrough:
-            session.with_hydra("predict", request.argv, lambda config: None)
+            shell.with_hydra("predict", request.argv, lambda config: None)
             return
         config = session.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
         num_images, num_unreadable = _predict(config)

@@ -7,15 +7,15 @@ Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 r
 import importlib
 import sys
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, shell
 from imagenet_ddp.preparing import asked
 from imagenet_ddp.preparing.asked import FailedError
 from imagenet_ddp.schema import ConfigError, RunError
 
 
 def main() -> None:
-    with session.answering("prepare"):
-        plan = session.planned("prepare", asked.read)
+    with shell.answering("prepare"):
+        plan = shell.planned("prepare", asked.read)
         try:
             # here, because pack and check cost torch
             code = importlib.import_module(f"imagenet_ddp.preparing.{plan.name}").run(plan)

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagenet_ddp import session
+from imagenet_ddp import shell
 from imagenet_ddp.keys import closest
 from imagenet_ddp.reporting import figures, files, scaling
 from imagenet_ddp.reporting.collection import collect, notes
@@ -43,7 +43,7 @@ the runs differ; their curves over each other; how they scale with the devices.
 def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    with session.answering("report"):
+    with shell.answering("report"):
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
         else:

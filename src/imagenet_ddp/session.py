@@ -1,31 +1,23 @@
 """From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
 and node."""
 
-import contextlib
-import io
 import os
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import check, guide, screen
+from imagenet_ddp import check
 from imagenet_ddp.distributed.asked import num_devices
-from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import restarted
 from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
-from imagenet_ddp.run.signals import exit_on_signal
-from imagenet_ddp.schema import ConfigError, RunError, conf_dir, leaves
+from imagenet_ddp.schema import ConfigError, leaves
 from imagenet_ddp.trainer_keys import Kind, expect_all
-
-T = TypeVar("T")
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -86,31 +78,6 @@ def single(
         raise ConfigError(found)
     config = plain(request.configs[0])
     return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
-
-
-@contextlib.contextmanager
-def answering(verb: str) -> Iterator[None]:
-    """Around a command that is one process with nothing to save: exit code 2 where it is refused, 1 where it fails,
-    128 + n where signal n ends it."""
-    exit_on_signal()
-    with screen.until_closed():
-        try:
-            yield
-        except RunError as error:
-            screen.say(str(error))
-            sys.exit(1)
-        except ConfigError as error:
-            check.refuse(error, verb)
-
-
-def planned(verb: str, read: Callable[[list[str], Mapping[str, str]], T | None]) -> T:
-    """What is typed, as the command understands it. read: gives None for --help and --cfg, where Hydra prints, and no
-    more."""
-    plan = read(sys.argv[1:], os.environ)
-    if plan is None:
-        with_hydra(verb, sys.argv[1:], lambda config: None)
-        sys.exit(0)
-    return plan
 
 
 def command(verb: str, argv: list[str]) -> str:
@@ -211,39 +178,6 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
         for key in keys
         if before.get(key) != after.get(key)
     ]
-
-
-def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
-    """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what
-    a task raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
-    results: list[Any] = [None]
-    raised: list[ConfigError | WorkersFailedError] = []
-
-    def main(config: DictConfig) -> Any:
-        try:
-            results.append(task(config))
-        except (ConfigError, WorkersFailedError) as error:
-            raised.append(error)
-        return results[-1]
-
-    if {"--help", "-h"} & set(argv):
-        with screen.until_closed():
-            print(guide.text(verb))
-        return None
-    main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
-    sys.argv = [sys.argv[0], *argv]
-    start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
-    if check.only_prints(argv):
-        with screen.until_closed(), contextlib.ExitStack() as after:
-            printed = io.StringIO()
-            after.callback(lambda: print(printed.getvalue(), end=""))
-            with contextlib.redirect_stdout(printed):  # Hydra would answer a closed pipe with a traceback
-                start()
-    else:
-        start()
-    if raised:
-        raise raised[0]
-    return results[-1]
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp import check, screen, session
+from imagenet_ddp import check, screen, shell
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.submitting import asked, files, lint, queue, render, wanted
 from imagenet_ddp.submitting.asked import Plan
@@ -16,8 +16,8 @@ from imagenet_ddp.submitting.wanted import Wanted
 
 
 def main() -> None:
-    with session.answering("submit"):
-        plan = session.planned("submit", asked.read)
+    with shell.answering("submit"):
+        plan = shell.planned("submit", asked.read)
         if plan.options["check"] is not None:
             sys.exit(_check(plan))
         text = _made(plan)

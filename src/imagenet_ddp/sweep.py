@@ -17,7 +17,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, session, shell
 from imagenet_ddp.distributed import slurm
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.distributed.rendezvous import restarted
@@ -210,7 +210,7 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
             mark.touch()
         return math.nan
 
-    result = session.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
+    result = shell.with_hydra("train", session.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     names = names or [""] * _count(sweep_dir)
     # an earlier end of a job that goes on says nothing of this one
     bad = lambda number: number in codes or (sweep_dir / str(number) / FAILED).exists()  # noqa: E731

@@ -5,7 +5,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from imagenet_ddp import check, screen, session, sweep, together, worker
+from imagenet_ddp import check, screen, session, shell, sweep, together, worker
 from imagenet_ddp.distributed.launch import WorkersFailedError
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Left, Signals, leaving
@@ -19,7 +19,7 @@ def main() -> float | None:
         with leaving():
             request = check.command_line("train", sweep.resumed(sys.argv[1:]), os.environ)
         if request.passthrough:
-            return session.with_hydra("train", request.argv, lambda config: None)
+            return shell.with_hydra("train", request.argv, lambda config: None)
         if not request.multirun:
             return _single(request)
         number = sweep.own_job(request, os.environ)
@@ -64,7 +64,7 @@ def _start(request: check.Request, *, own_processes: bool) -> float | None:
     try:
         if own_processes:
             return task(request.configs[0])
-        return session.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
+        return shell.with_hydra("train", session.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
     except (ConfigError, WorkersFailedError, Left) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

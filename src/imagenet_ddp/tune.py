@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from imagenet_ddp import check, session
+from imagenet_ddp import check, session, shell
 from imagenet_ddp.distributed import scontrol
 from imagenet_ddp.run import folder
 from imagenet_ddp.run.signals import Signals
@@ -27,10 +27,7 @@ REPORT_S = 300.0
 def main() -> None:
     signals = Signals().hold()
     try:
-        plan = asked.read(sys.argv[1:], os.environ)
-        if plan is None:  # --help, --cfg: Hydra prints, and no more
-            session.with_hydra("tune", [written(token) for token in sys.argv[1:]], lambda config: None)
-            return
+        plan = shell.planned("tune", asked.read, lambda argv: [written(token) for token in argv])
         code = _tune(plan, signals)
         if scontrol.is_due(code - 128, plan.config, os.environ):
             _start_again(plan)

@@ -26,6 +26,7 @@ from imagenet_ddp.preparing.progress import Progress
 from imagenet_ddp.preparing.report import Report, Split, write
 from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 SHOWN = 20  # bad images on the screen; all of them are in bad_images.csv
 LAYOUT_S = 3600.0  # for counting files: here there is time
@@ -174,7 +175,7 @@ def _print(report: Report, out: Path) -> None:
     for name, split in report.splits.items():
         counts = split.classes.values()
         span = f"{min(counts):,} to {max(counts):,} of each" if counts else "none"
-        classes = f"{len(counts):,} class{'' if len(counts) == 1 else 'es'}"
+        classes = counted(len(counts), "class")
         say(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}, {span}")
     for path, reason in report.bad[:SHOWN]:
         say(f"bad: {path}: {reason}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.reporting.contents import read_config, read_metrics, read_summary
-from imagenet_ddp.run.folder import is_locked
+from imagenet_ddp.run.folder import is_locked, last_checkpoint
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
@@ -119,7 +119,7 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
             last = file.read().decode(errors="replace").splitlines()[-3:]
     except OSError:
         last = []
-    if any("Stopped by SIG" in line for line in last) and (folder / "checkpoints" / "last.ckpt").is_file():
+    if any("Stopped by SIG" in line for line in last) and last_checkpoint(folder).is_file():
         return "stopped"  # again, before its next step
     return "stopped" if any("Stopped and saved after step" in line for line in last) else "broken off"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.run.folder import last_checkpoint
 from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
 
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
@@ -53,13 +54,13 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     path = Path(value)
-    if path.is_file() or (key == "resume" and (path / "checkpoints" / "last.ckpt").is_file()):
+    if path.is_file() or (key == "resume" and last_checkpoint(path).is_file()):
         return []
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
     what = "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
-        inside = [path / "checkpoints" / "last.ckpt", path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
+        inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"

@@ -74,6 +74,10 @@ def _unusable(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(f"the run folder {folder} cannot be made: {reason}. HINT: hydra.run.dir=FOLDER.")
 
 
+def last_checkpoint(folder: Path) -> Path:
+    return folder / "checkpoints" / "last.ckpt"
+
+
 @contextmanager
 def kept(path: Path) -> Iterator[None]:
     """Around what writes this file while a run goes on. RunError: its disk is full, or refuses otherwise."""
@@ -83,7 +87,7 @@ def kept(path: Path) -> Iterator[None]:
         if (refusal := _refusal(error)) is None:
             raise
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        is_saved = (folder / "checkpoints" / "last.ckpt").is_file()
+        is_saved = last_checkpoint(folder).is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
             f"{' What was saved before is whole.' if is_saved else ''} "
@@ -172,7 +176,7 @@ class Resume:
 
 def find_own(folder: Path) -> Resume | None:
     """The checkpoint of a run that goes on in its own folder, whatever it began from; None where it has none yet."""
-    checkpoint = folder / "checkpoints" / "last.ckpt"
+    checkpoint = last_checkpoint(folder)
     if not checkpoint.is_file():
         return None
     return Resume(folder, checkpoint, finished_epochs(folder), f"Started again: going on from {checkpoint}.")
@@ -188,7 +192,7 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
     if asked != "auto":
         checkpoint = Path(asked)
         if checkpoint.is_dir():
-            checkpoint = checkpoint / "checkpoints" / "last.ckpt"
+            checkpoint = last_checkpoint(checkpoint)
         if not checkpoint.is_file():
             raise ConfigError(
                 f"resume={asked} is expected to be a checkpoint or a run folder with one, but {checkpoint} is no file."
@@ -197,14 +201,14 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
         finished = finished_epochs(folder) if folder else None
         return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
     if run_dir is not None:
-        checkpoint = run_dir / "checkpoints" / "last.ckpt"
+        checkpoint = last_checkpoint(run_dir)
         if not checkpoint.is_file():
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
         return Resume(
             run_dir, checkpoint, finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
         )
-    candidates = [path for path in _run_folders(runs) if (path / "checkpoints" / "last.ckpt").is_file()]
-    candidates.sort(key=lambda path: (path / "checkpoints" / "last.ckpt").stat().st_mtime_ns)
+    candidates = [path for path in _run_folders(runs) if last_checkpoint(path).is_file()]
+    candidates.sort(key=lambda path: last_checkpoint(path).stat().st_mtime_ns)
     unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
         why = (
@@ -214,7 +218,7 @@ def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
         )
         return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
     newest = unfinished[-1]
-    checkpoint = newest / "checkpoints" / "last.ckpt"
+    checkpoint = last_checkpoint(newest)
     return Resume(
         newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
     )
