@@ -21,6 +21,9 @@ HARMLESS = (
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
+# Whose messages are what an option asked for: trainer.profiler, trainer.enable_model_summary.
+ASKED_FOR = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
+
 
 class Log:
     """say() for people: one line on rank 0's screen and in every rank's file. note(): the file alone."""
@@ -33,12 +36,15 @@ class Log:
             # a file's name need not be text
             self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
         self.is_terminal = self._stream is not None and self._stream.isatty()
+        self.below_foreign_bar = False  # while a progress bar of Lightning's draws on the same screen
         self._bar = ""
 
     def say(self, line: str, *, whole: bool = False) -> None:
         """whole: a line to type, which is not broken on a terminal."""
         if self._stream is not None:
             self.bar("")
+            if self.below_foreign_bar:  # on a terminal it is wiped, and drawn again below the line
+                self._stream.write("\r\x1b[K" if self.is_terminal else "\n")
             try:
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
@@ -64,7 +70,7 @@ class Log:
 
     def take_over(self) -> None:
         """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen
-        once."""
+        once, and the tables somebody asked for to both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]
@@ -95,6 +101,9 @@ class _ToLog(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(ASKED_FOR):
+            self._log.say(record.getMessage().strip("\n"))
+            return
         text = " ".join(record.getMessage().split())
         if "Tip:" not in text and "was not set, defaulting" not in text:  # advertisements, and a note at each save
             self._log.note(text)
