@@ -262,7 +262,7 @@ def make_run(
     callbacks = [
         LearningRate(schedule),
         meters,
-        Metrics(meters),
+        Metrics(meters, config["trainer"]["log_every_n_steps"]),
         StopInValidation(agreement, saver.save_stopped),
         progress,
         *_named(config, "callbacks", dirpath=str(run_dir / "checkpoints")),

@@ -86,7 +86,7 @@ class Meters(L.Callback):
         assert self._sums is not None
         counted = batch["num_counted"]
         logits, target = outputs["logits"][:counted], batch["target"][:counted]
-        self._last = _sums_of(logits, target, outputs["loss_sum"], pl_module.top_k, self._sums.dtype)
+        self._last = _sums_of(logits, target, outputs["loss_sum"], int(pl_module.top_k), self._sums.dtype)  # type: ignore[arg-type]
         self._sums += self._last
         self.batch_s = 0.0
         self._add_batch_s(time.perf_counter() - self._mark)

@@ -20,8 +20,8 @@ class Metrics(L.Callback):
     train/top5_epoch.
     """
 
-    def __init__(self, meters: Meters):
-        self._meters = meters
+    def __init__(self, meters: Meters, every_n_steps: int):
+        self._meters, self._every_n_steps = meters, every_n_steps
         self._steps = 0  # of the optimizer, after the last batch
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -33,7 +33,7 @@ class Metrics(L.Callback):
         before, self._steps = self._steps, trainer.global_step
         accumulates = self._steps == before
         # Lightning's loggers take what was logged in these very steps
-        if accumulates or (self._steps % trainer.log_every_n_steps and not trainer.should_stop):
+        if accumulates or (self._steps % self._every_n_steps and not trainer.should_stop):
             return
         figures, images_per_s, data_wait_frac = self._meters.take()
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
