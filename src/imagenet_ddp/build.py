@@ -210,7 +210,8 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
     reason = " ".join(str(error).split()).rstrip(".")
-    text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}. HINT: change what it names."
+    text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}."
+    text += "" if "HINT:" in reason else " HINT: change what it names."
     return RunError(text) if begun else ConfigError(text)
 
 

@@ -365,7 +365,6 @@ def make_classifier(num_val: int, dropout: float = 0.0) -> Classifier:
         5,
         num_val,
         make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-        schedule=lambda epochs: 1.0,
         label_smoothing=0.0,
         seed=0,
     )

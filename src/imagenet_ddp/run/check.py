@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
 
 # What callbacks can monitor: run/metrics.py and learning/classifier.py log it.
 TRAIN_METRICS = (
-    *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("loss", "top1", "top5")),
+    *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
     *("lr", "images_per_s", "data_wait_frac"),
 )
-VAL_METRICS = ("val/loss", "val/top1", "val/top5")
+VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
 # Classes of Lightning's, of loggers and callbacks. The first name is what to install, any is enough.
 PACKAGES = {
@@ -88,7 +88,7 @@ def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) ->
     if any(entry is not None for entry in loggers.values()):
         return []
     return [
-        f"callbacks.{key} needs a logger to write to, but there is none. HINT: logger=csv, or callbacks.{key}=null."
+        f"callbacks.{key} needs a logger to write to, but there is none. HINT: logger=csv."
         for key, name in _lightnings(callbacks)
         if name in NEED_A_LOGGER
     ]
@@ -110,7 +110,7 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
         of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
         if monitor is None or monitor in (*known, *extra) or of_rates:
             continue
-        close = (get_close_matches(str(monitor), known, 1, 0.5) or ["train/loss"])[0]
+        close = max(known, key=lambda each: SequenceMatcher(None, str(monitor), each).ratio())
         found.append(
             f"callbacks.{key}.monitor must be one of {', '.join((*known, *extra))}, got {shown(monitor)}. "
             f"HINT: ++callbacks.{key}.monitor={close}."
