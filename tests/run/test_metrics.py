@@ -20,6 +20,7 @@ from imagenet_ddp.schema import ConfigError, RunError
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
 ]
 NUM_BATCHES = 7
