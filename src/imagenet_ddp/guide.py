@@ -39,7 +39,7 @@ _LEARNING = {
     "trainer.max_epochs": "times each training image is seen",
     "trainer.precision": "auto, 32-true, bf16-mixed, 16-mixed",
 }
-_CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks")
+_CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks", "logger")
 
 GUIDES: dict[str, Guide] = {
     "train": Guide(
@@ -58,6 +58,8 @@ GUIDES: dict[str, Guide] = {
             "data.num_workers": "processes that load images, per device; or auto",
             "data.on_bad_image": "an image that cannot be read: raise (an error), or skip",
             **_MACHINE,
+            "trainer.log_every_n_steps": "training steps between two lines of figures",
+            "val_log_every_n_steps": "validation steps between two lines of figures",
             "seed": "of weights, order of images, augmentation",
             "resume": "go on with a run: its folder, a checkpoint, or auto",
             "hydra.run.dir": "the run folder, instead of runs/<name>/<time>",
@@ -263,4 +265,6 @@ def _example(verb: str, options: str, what: str) -> list[str]:
 
 
 def _row(name: str, meaning: str) -> list[str]:
+    if len(name) > _COLUMN - 3:
+        return [f"  {name}", *_row("", meaning)]
     return screen.wrapped(meaning, WIDTH, f"  {name:{_COLUMN - 2}}", " " * _COLUMN)

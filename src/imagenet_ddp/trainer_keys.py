@@ -173,17 +173,19 @@ ACCEPTED: dict[str, tuple[Kind, str]] = {
 REFUSED: dict[str, str] = {
     "strategy": "the strategy has keys of its own. HINT: strategy={value}.",
     "callbacks": "callbacks are named entries of their own. HINT: callbacks=early_stopping, or "
-    "+callbacks.mine._target_=lightning.pytorch.callbacks.EarlyStopping.",
+    "+callbacks.mine._target_=lightning.pytorch.callbacks.TQDMProgressBar.",
     "logger": "loggers are named entries of their own, beside metrics.csv, which is always written. "
-    "HINT: +logger.mine._target_=lightning.pytorch.loggers.TensorBoardLogger.",
+    "HINT: logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger.",
     "plugins": "this project hands the cluster and the saving to the Trainer. "
     "HINT: set cluster.* (where nodes meet), trainer.precision, or saving.*.",
     "use_distributed_sampler": "the samplers here already give each image to one rank only. HINT: leave it out.",
     "barebones": "it would switch off metrics and checkpoints. HINT: leave it out; trainer.limit_train_batches=100 "
     "makes a short run.",
     "enable_progress_bar": "a terminal gets a progress bar, a file or pipe gets lines. "
-    "HINT: leave it out; trainer.log_every_n_steps=10 says how often.",
-    "enable_checkpointing": "best.ckpt and last.ckpt are always written. HINT: saving.every_n_epochs=10 for fewer.",
+    "HINT: leave it out; trainer.log_every_n_steps=10 sets how often, and "
+    "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar brings Lightning's bar.",
+    "enable_checkpointing": "best.ckpt and last.ckpt are always written. HINT: saving.every_n_epochs=10 for "
+    "fewer; a ModelCheckpoint of your own, as callbacks.NAME, saves beside them.",
     "default_root_dir": "a run lives in one folder, which Hydra names. HINT: hydra.run.dir={value}.",
     "enable_autolog_hparams": "config.yaml in the run folder holds every key. HINT: leave it out.",
     "model_registry": "checkpoints are files in the run folder. HINT: leave it out.",
