@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-import torch
+from lightning.pytorch.callbacks import Checkpoint
 from torch.distributed import Store
 
 from imagenet_ddp import __version__
@@ -21,6 +21,7 @@ from imagenet_ddp.data.sources import open_source
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices, split
 from imagenet_ddp.distributed.board import StoreBoard
+from imagenet_ddp.distributed.check import mistakes_of_several
 from imagenet_ddp.distributed.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.ddp import make_strategy
 from imagenet_ddp.distributed.environment import PlaceEnvironment
@@ -151,10 +152,9 @@ def make_trainer(
     # a launcher's workers take its numbers; explicit ones have been held against them before
     keys["devices"] = local if isinstance(local, list) else place.local_world_size
     keys["num_nodes"] = place.num_nodes
-    if keys["sync_batchnorm"] and kind == "cpu" and place.world_size > 1:
-        raise ConfigError(
-            "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. HINT: trainer.sync_batchnorm=false."
-        )
+    # trainer.devices=auto is a number only now
+    if place.world_size > 1 and (mistakes := mistakes_of_several(keys, on_cpu=kind == "cpu")):
+        raise ConfigError(mistakes)
     keys["precision"] = devices.choose_precision(keys["precision"], kind)[0]
     if config["strategy"]["name"] in split.NAMES:
         strategy = make_data_parallel(config["strategy"], kind, local, config["data"]["batch_size"], say)
@@ -169,7 +169,7 @@ def make_trainer(
         callbacks=callbacks,
         logger=_named(config, "logger") or False,
         use_distributed_sampler=False,  # ours are made for the trainer's rank and world
-        enable_checkpointing=False,  # Saver's part
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),  # Saver is one
         enable_progress_bar=False,  # Progress' part
         enable_autolog_hparams=False,
         default_root_dir=run_dir,
@@ -191,8 +191,7 @@ def make_run(
 ) -> Run:
     """contents: what goes into each checkpoint beside what this function knows."""
     place = world.place
-    threads = devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size)
-    torch.set_num_threads(threads)
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     data = make_data(config, world, log.say)
     source = data.source
     step_images = images_per_forward(config) * place.world_size
