@@ -24,7 +24,6 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
     accumulate = trainer["accumulate_grad_batches"]
     precision, why_precision = devices.choose_precision(trainer["precision"], kind)
     workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", place.local_world_size)
-    threads = devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size)
     lr = scaled_lr(optim, global_batch)
     return [
         place.sentence(),
@@ -43,7 +42,7 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
         if optim["reference_batch"]
         else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
-        f"Device: {_device_words(kind)}, {threads} threads per process (cluster.num_threads)."
+        f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process (cluster.num_threads)."
         f" Precision: {precision}, {why_precision}.",
         *ddp.notes(config["strategy"], place.world_size, kind),
         *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),

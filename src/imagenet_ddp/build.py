@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.distributed import Store
@@ -24,6 +23,7 @@ from imagenet_ddp.data.sources import open_source
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices, split
 from imagenet_ddp.distributed.board import StoreBoard
+from imagenet_ddp.distributed.check import mistakes_of_several
 from imagenet_ddp.distributed.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.ddp import make_strategy
 from imagenet_ddp.distributed.environment import PlaceEnvironment
@@ -155,10 +155,9 @@ def make_trainer(
     # a launcher's workers take its numbers; explicit ones have been held against them before
     keys["devices"] = local if isinstance(local, list) else place.local_world_size
     keys["num_nodes"] = place.num_nodes
-    if keys["sync_batchnorm"] and kind == "cpu" and place.world_size > 1:
-        raise ConfigError(
-            "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. HINT: trainer.sync_batchnorm=false."
-        )
+    # trainer.devices=auto is a number only now
+    if place.world_size > 1 and (mistakes := mistakes_of_several(keys, on_cpu=kind == "cpu")):
+        raise ConfigError(mistakes)
     keys["precision"] = devices.choose_precision(keys["precision"], kind)[0]
     if config["strategy"]["name"] in split.NAMES:
         strategy = make_data_parallel(config["strategy"], kind, local, config["data"]["batch_size"], say)
@@ -177,7 +176,7 @@ def make_trainer(
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # ours are made for the trainer's rank and world
-            # Saver's and Progress' parts: true would add others, but for beside one of the user's own
+            # true where there is one already (Saver, one of the user's): Lightning then adds none of its own
             enable_checkpointing=_has(callbacks, Checkpoint),
             enable_progress_bar=_has(callbacks, ProgressBar),
             enable_model_summary=False,
@@ -233,8 +232,7 @@ def make_run(
 ) -> Run:
     """contents: what goes into each checkpoint beside what this function knows."""
     place = world.place
-    threads = devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size)
-    torch.set_num_threads(threads)
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     data = make_data(config, world, log.say)
     source = data.source
     step_images = images_per_forward(config) * place.world_size

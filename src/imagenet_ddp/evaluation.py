@@ -20,7 +20,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     place = world.place
     log = Log(run_dir / "logs", place.rank)
     log.take_over()
-    torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     stored = read(checkpoint)
     classes = stored[KEY]["classes"]
     data = build.make_data(config, world, log.say, need_train=False)
@@ -41,7 +41,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
-    counted = classifier.counted.compute()
+    counted = classifier.num_counted
     record.must_count(counted, num_images)
     if place.rank == 0:
         summary = {

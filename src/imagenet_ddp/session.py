@@ -136,16 +136,35 @@ def _resume(request: check.Request, environ: Mapping[str, str], rendezvous: Rend
                 for line in fixed
             ]
         )
-    epochs = resolved["trainer"]["max_epochs"]
     run_dir = found.folder or new_folder(request, run_key=run_key)
-    if found.finished_epochs is not None and epochs is not None and found.finished_epochs >= epochs:
-        sentence = (
-            f"{run_dir} is finished: {found.finished_epochs} epochs of {epochs}. "
-            f"HINT: trainer.max_epochs={2 * found.finished_epochs} goes on with it."
-        )
+    if found.finished_epochs is not None and not _is_prolonged(resolved["trainer"], found.finished_epochs, changed):
+        sentence = _finished_sentence(run_dir, resolved["trainer"])
         return Job(resolved, run_dir, said=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
+    """Whether what ended a finished run has been changed. epochs: whole ones it has trained."""
+    most = trainer["max_epochs"]
+    if most is not None and 0 <= most <= epochs:
+        return False
+    ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
+    return any(key.startswith(ends) for key, _ in changed)
+
+
+def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
+    ended = folder.summary(run_dir)
+    epochs, steps = ended["epochs"], ended.get("steps", 0)
+    if trainer["max_epochs"] is not None and 0 <= trainer["max_epochs"] <= epochs:
+        hint = f"trainer.max_epochs={2 * epochs} continues it"
+    elif 0 <= trainer["max_steps"] <= steps:
+        hint = f"trainer.max_steps={2 * steps} continues it"
+    elif trainer["max_time"] is not None:
+        hint = "trainer.max_time=null continues it"
+    else:
+        hint = "callbacks=none continues it without what stopped it"
+    return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}, {steps} steps. HINT: {hint}."
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: Rendezvous, num_local: int | None) -> list[str]:

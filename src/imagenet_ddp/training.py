@@ -83,7 +83,8 @@ def run(
     train_s, train_cpu_s = job.meters.times(job.trainer)
     best = job.saver.best_top1
     if place.rank == 0:
-        source, meters, metrics = job.data.source, job.meters, job.trainer.callback_metrics
+        source, metrics = job.data.source, job.trainer.callback_metrics
+        images_per_s, data_wait_frac = job.meters.speed()
         summary = {
             **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
             "best/val/top1": best,
@@ -96,10 +97,10 @@ def run(
             "num_devices": place.world_size * build.own_devices(config),
             "num_nodes": place.num_nodes,
             "global_batch_size": job.global_batch_size,
-            "epochs": job.trainer.current_epoch,
+            "epochs": job.saver.num_epochs,
             "steps": job.trainer.global_step,
-            "images_per_s": round(meters.all_images / meters.all_batch_s, 2) if meters.all_batch_s else None,
-            "data_wait_frac": round(meters.all_data_s / meters.all_batch_s, 4) if meters.all_batch_s else None,
+            "images_per_s": None if images_per_s is None else round(images_per_s, 2),
+            "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
             "train_s": round(train_s, 2),
             "train_cpu_s": round(train_cpu_s, 2),
             "precision": job.trainer.precision,

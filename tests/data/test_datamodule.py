@@ -21,7 +21,11 @@ def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = F
     keys = {**asdict(DataConfig()), **FEW, "root": str(tree), **more}
     data = ImageData(open_source(keys, 0, {}), keys, 5, channels_last)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        world_size=world_size, global_rank=rank, strategy=SimpleNamespace(root_device=torch.device("cpu"))
+        world_size=world_size,
+        global_rank=rank,
+        accumulate_grad_batches=1,
+        num_training_batches=99,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
     )
     return data
 
@@ -73,9 +77,9 @@ def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
 def test_a_resumed_epoch_begins_at_its_image(tree: Path):
     whole = counted(list(make(tree).train_dataloader()))
     data = make(tree)
-    data.start_at(0, 8)
+    data.start_at(0, 8, 2)
     assert counted(list(data.train_dataloader())) == whole[8:]
-    data.start_at(1, 8)
+    data.start_at(1, 8, 2)
     assert counted(list(data.train_dataloader())) == whole
 
 

@@ -38,14 +38,15 @@ def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any
     return Classifier(net, num_classes, num_val_images, **keys)
 
 
-def as_one_of(classifier: Classifier, world_size: int) -> Classifier:
-    classifier._trainer = SimpleNamespace(world_size=world_size)  # type: ignore[assignment]
+def as_one_of(classifier: Classifier, world_size: int, accumulate: int = 1) -> Classifier:
+    trainer = SimpleNamespace(world_size=world_size, accumulate_grad_batches=accumulate)
+    classifier._trainer = trainer  # type: ignore[assignment]
     return classifier
 
 
 def batch_of(images: Tensor, target: list[int] | Tensor, index: list[int] | None = None, **more: int) -> dict[str, Any]:
     found = {"image": images, "target": torch.as_tensor(target), "index": torch.tensor(index or range(len(images)))}
-    return {**found, "num_counted": len(images), "step_images": len(images), **more}
+    return {**found, "num_counted": len(images), "update_images": len(images), **more}
 
 
 # ---- training ------------------------------------------------------------------------------------------------------
@@ -58,46 +59,64 @@ def net_of(kind: str) -> nn.Module:
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
-    ("num_images", "batch_size", "world_size"), [(29, 4, 2), (29, 4, 3), (11, 2, 3), (1, 2, 2), (2, 4, 3)]
+    ("num_images", "batch_size", "world_size", "accumulate", "num_steps"),
+    [
+        *[(29, 4, 2, 1, 99), (29, 4, 3, 1, 99), (11, 2, 3, 1, 99), (1, 2, 2, 1, 99), (2, 4, 3, 1, 99)],
+        # the last update has fewer batches, by the number of images or of steps; batches of different sizes
+        *[
+            (29, 4, 2, 3, 99),
+            (29, 4, 1, 3, 99),
+            (29, 4, 1, 3, 4),
+            (11, 2, 3, 2, 99),
+            (24, 4, 1, 5, 99),
+            (1, 2, 1, 4, 99),
+        ],
+    ],
 )
-def test_the_mean_over_ranks_is_the_gradient_of_one_process(
-    num_images: int, batch_size: int, world_size: int, label_smoothing: float
+def test_each_update_is_by_the_mean_gradient_over_its_images(
+    num_images: int, batch_size: int, world_size: int, accumulate: int, num_steps: int, label_smoothing: float
 ):
-    """DDP averages the ranks' gradients; the last step has another number of images on each rank, or none at all."""
+    """However they are split: DDP averages the gradients of the ranks, Lightning divides by accumulate_grad_batches,
+    also where an update has fewer batches."""
     generator = torch.Generator().manual_seed(0)
     images, targets = torch.randn(num_images, 3, 6, 6, generator=generator), torch.arange(num_images) % 5
-    classifier = as_one_of(make(net_of("plain"), 5, label_smoothing=label_smoothing), world_size)
+    classifier = as_one_of(make(net_of("plain"), 5, label_smoothing=label_smoothing), world_size, accumulate)
     parameters = list(classifier.net.parameters())
     samplers = [
-        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2)
+        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2, accumulate=accumulate,
+                     num_steps=lambda: num_steps)
         for rank in range(world_size)
-    ]
-    uneven = 0
-    for step in zip(*samplers, strict=True):
-        gradients, loss_sum, counted = [], 0.0, []
-        for keys in step:
+    ]  # fmt: skip
+    steps = list(zip(*samplers, strict=True))[:num_steps]
+    for begin in range(0, len(steps), accumulate):
+        gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        loss_sum, counted = 0.0, []
+        for keys in [keys for step in steps[begin : begin + accumulate] for keys in step]:
             index = torch.tensor([key.index for key in keys])
             mine = [key.index for key in keys if key.counts]
             batch = batch_of(
-                images[index], targets[index], index.tolist(), num_counted=len(mine), step_images=keys[0].step_images
+                images[index],
+                targets[index],
+                index.tolist(),
+                num_counted=len(mine),
+                update_images=keys[0].update_images,
             )
             result = classifier.training_step(batch, 0)
-            gradients.append(torch.autograd.grad(result["loss"], parameters))
+            for total, part in zip(gradients, torch.autograd.grad(result["loss"], parameters), strict=True):
+                total += part / world_size / accumulate
             loss_sum += result["loss_sum"].item()
             counted += mine
-        uneven += len({sum(key.counts for key in keys) for keys in step}) > 1
         logits = classifier.net(images[counted])
         loss = F.cross_entropy(logits, targets[counted], label_smoothing=label_smoothing)
         assert loss_sum / len(counted) == pytest.approx(loss.item(), abs=1e-6)
-        for found, expected in zip(zip(*gradients, strict=True), torch.autograd.grad(loss, parameters), strict=True):
-            torch.testing.assert_close(torch.stack(found).mean(0), expected, rtol=0, atol=1e-6)
-    assert uneven == 1
+        for found, expected in zip(gradients, torch.autograd.grad(loss, parameters), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_images_that_fill_up_have_no_part_in_the_loss():
     classifier = as_one_of(make(Shown(3), 3), 1)
     logits = torch.tensor([[1.0, 2.0, 3.0], [50.0, -50.0, 0.0]]).reshape(2, 3, 1, 1)
-    result = classifier.training_step(batch_of(logits, [0, 1], num_counted=1, step_images=1), 0)
+    result = classifier.training_step(batch_of(logits, [0, 1], num_counted=1, update_images=1), 0)
     expected = -torch.log_softmax(torch.tensor([1.0, 2.0, 3.0]), 0)[0]
     assert result["loss"].item() == pytest.approx(expected.item())
     assert result["loss_sum"].item() == pytest.approx(expected.item())
@@ -107,7 +126,7 @@ def test_images_that_fill_up_have_no_part_in_the_loss():
 def test_a_rank_without_images_has_no_loss_but_gradients():
     """Of zero: each rank takes part in every all-reduce."""
     classifier = as_one_of(make(Shown(3), 3), 2)
-    result = classifier.training_step(batch_of(torch.randn(2, 3, 1, 1), [0, 1], num_counted=0, step_images=1), 0)
+    result = classifier.training_step(batch_of(torch.randn(2, 3, 1, 1), [0, 1], num_counted=0, update_images=1), 0)
     assert result["loss"].item() == 0
     [gradient] = torch.autograd.grad(result["loss"], list(classifier.net.parameters()))
     assert gradient.item() == 0
@@ -120,7 +139,9 @@ def test_label_smoothing_is_for_training_only():
     plain, smooth = -log[0].item(), -(0.7 * log[0] + 0.1 * log.sum()).item()  # 0.3 of it spread over three classes
     classifier = as_one_of(make(Shown(3), 3, label_smoothing=0.3), 1)
     assert classifier.training_step(batch_of(images, [0]), 0)["loss"].item() == pytest.approx(smooth)
-    assert classifier.training_step(batch_of(images, [0], step_images=2), 0)["loss"].item() == pytest.approx(smooth / 2)
+    assert classifier.training_step(batch_of(images, [0], update_images=2), 0)["loss"].item() == pytest.approx(
+        smooth / 2
+    )
     assert validated(classifier, [batch_of(images, [0])])["val/loss"] == pytest.approx(plain)
 
 
@@ -171,8 +192,8 @@ def test_the_loss_is_a_mean_over_images_not_over_batches():
 
 def test_images_that_fill_up_are_not_validated():
     images = logits_as_images(LOGITS)
-    filled = batch_of(images[[0, 3]], [0, 0], [0, 3], num_counted=1, step_images=1)
-    empty = batch_of(images[[4]], [0], [4], num_counted=0, step_images=1)
+    filled = batch_of(images[[0, 3]], [0, 0], [0, 3], num_counted=1, update_images=1)
+    empty = batch_of(images[[4]], [0], [4], num_counted=0, update_images=1)
     classifier = make(Shown(6), 6, 7)
     found = validated(classifier, [filled, empty])
     assert (found["val/top1"], found["val/top5"]) == (1.0, 1.0)

@@ -14,8 +14,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 
 class Probe(L.Callback):
-    """what: nothing, signal, crash, kill or hang-up (a parent that dies), done by `rank` after training step `step`
-    of the run (counted from 1), or, with in_validation, at the first validation batch after that step."""
+    """what: nothing, signal, crash, kill, hang-up (a parent that dies) or should_stop, done by `rank` after training
+    step `step` of the run (counted from 1), or, with in_validation, at the first validation batch after that step."""
 
     def __init__(
         self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
@@ -76,6 +76,8 @@ class Probe(L.Callback):
             self._trouble(trainer)
 
     def _trouble(self, trainer: L.Trainer) -> None:
+        if self.what == "should_stop" and self.steps == self.step:
+            trainer.should_stop = True  # on every rank, as EarlyStopping and trainer.max_time do
         if trainer.global_rank != self.rank or self.steps != self.step:
             return
         if self.what == "signal":

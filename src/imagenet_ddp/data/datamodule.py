@@ -1,9 +1,10 @@
 """The LightningDataModule: opens the source and gives Lightning its loaders."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as L
 import numpy as np
@@ -19,6 +20,8 @@ from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, T
 from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.schema import LoaderConfig
+
+_Loader = TypeVar("_Loader", EpochLoader, dali.DaliLoader)
 
 # Batch norm refuses a single value per channel, which one small image gives in a deep net.
 SMALLEST_TRAINING_BATCH = 2
@@ -55,13 +58,13 @@ class ImageData(L.LightningDataModule):
         self.bad_images = bad_images or BadImages(self.keys, num_images)
         self.eval_transform = EvalTransform.from_keys(self.keys)
         self.train_sampler: BatchSampler | None = None
-        self._start = (-1, 0)
-        self._loaders: list[EpochLoader | dali.DaliLoader] = []
+        self._start = (-1, 0, 0)
+        self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
 
     def close(self) -> None:
         """End the loader processes. They take no signal (workers.py), so a process that leaves without this would wait
         for them."""
-        for loader in self._loaders:
+        for loader in self._loaders.values():
             loader.close()
 
     @property
@@ -79,10 +82,10 @@ class ImageData(L.LightningDataModule):
         assert self.source.val is not None
         return self.source.val
 
-    def start_at(self, epoch: int, image: int) -> None:
-        """Where a resumed run goes on: `image` images of this epoch are already trained on. Call before the loaders
-        are made."""
-        self._start = (epoch, image)
+    def start_at(self, epoch: int, image: int, step: int) -> None:
+        """Set where a resumed run continues: the first `image` images of this epoch were trained on, in `step` steps.
+        Call before the loaders are made."""
+        self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
         transform: Transform = self.eval_transform
@@ -95,13 +98,20 @@ class ImageData(L.LightningDataModule):
         sampler.start_at(*self._start)
         self.train_sampler = sampler
         if self.loader_keys["name"] == "dali" and not dali.unfit(self.train_images, self.keys["augment"]):
-            return self._dali_loader(self.train_images, transform, sampler)
-        return self._loader(self.train_images, transform, sampler, replace=True)
+            return self._kept("train", self._dali_loader(self.train_images, transform, sampler))
+        return self._kept("train", self._loader(self.train_images, transform, sampler, replace=True))
 
     def val_dataloader(self) -> EpochLoader:
         batch_size = self.keys["val_batch_size"] or self.keys["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
-        return self._loader(self.val_images, self.eval_transform, sampler, replace=False)
+        return self._kept("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
+
+    def _kept(self, split: str, loader: _Loader) -> _Loader:
+        """Close this split's previous loader: with trainer.reload_dataloaders_every_n_epochs there is one."""
+        if split in self._loaders:
+            self._loaders[split].close()
+        self._loaders[split] = loader
+        return loader
 
     def _sampler(self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
@@ -115,6 +125,9 @@ class ImageData(L.LightningDataModule):
             seed=self.seed,
             fill_to=fill_to,
             order_of=getattr(images, "order", None),
+            accumulate=self.trainer.accumulate_grad_batches if self.trainer else 1,
+            # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
+            num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
         )
 
     @property
@@ -132,7 +145,7 @@ class ImageData(L.LightningDataModule):
         return torch.cuda.is_available() and self._root_device.type != "cpu" if asked == "auto" else asked
 
     def _loader(self, images: Images, transform: Transform, sampler: BatchSampler, *, replace: bool) -> EpochLoader:
-        loader = make_loader(
+        return make_loader(
             images,
             transform,
             sampler,
@@ -144,11 +157,9 @@ class ImageData(L.LightningDataModule):
             judge=self.bad_images.judge,
             waiting=self._waiting,
         )
-        self._loaders.append(loader)
-        return loader
 
     def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
-        loader = dali.make_dali_loader(
+        return dali.make_dali_loader(
             images,
             transform,
             sampler,
@@ -160,8 +171,6 @@ class ImageData(L.LightningDataModule):
             say=self._say,
             waiting=self._waiting,
         )
-        self._loaders.append(loader)
-        return loader
 
     @property
     def _waiting(self) -> Callable[[Any, Images], Waiting]:

@@ -29,6 +29,7 @@ class Batch(TypedDict):
     index: Tensor  # int64 (B,), position in the split
     num_counted: int  # of this batch
     step_images: int  # that count in this step, over all ranks
+    update_images: int  # that count in this update of the weights, over all ranks; see sampler.py
     unreadable: list[Bad]
 
 
@@ -79,6 +80,7 @@ class Samples(Dataset):
             index=torch.tensor(indices, dtype=torch.int64),
             num_counted=num_counted,
             step_images=keys[0].step_images,
+            update_images=keys[0].update_images,
             unreadable=unreadable,
         )
 

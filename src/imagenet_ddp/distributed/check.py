@@ -59,12 +59,31 @@ def mistakes(
         return found + error.mistakes
     if multirun and not rendezvous.alone:
         found.append(_sweep(rendezvous, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ))
+    local = split.processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
+    if (rendezvous.place.world_size if rendezvous.place else rendezvous.num_nodes * local) > 1:
+        found += mistakes_of_several(config["trainer"], on_cpu=has_no_gpu(config["trainer"]) is not None)
     several_nodes = rendezvous.num_nodes > 1
     host = rendezvous.address.host if rendezvous.address and several_nodes else None
     if not rendezvous.alone or num_devices(config["trainer"].get("devices")) != 1:
         found += nccl.mistakes(config["nccl"], environ, host)
     if rendezvous.address and rendezvous.address.file:
         found += pointer.mistakes(rendezvous.address.file)
+    return found
+
+
+def mistakes_of_several(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+    """List what several processes cannot do together."""
+    found: list[str] = []
+    interval = trainer.get("val_check_interval")
+    if isinstance(interval, str | Mapping):
+        found.append(
+            "trainer.val_check_interval must be a number of batches or a share of an epoch with several processes, "
+            f"whose clocks differ, got {shown(interval)}. HINT: trainer.val_check_interval=0.25."
+        )
+    if trainer.get("sync_batchnorm") is True and on_cpu:
+        found.append(
+            "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. HINT: trainer.sync_batchnorm=false."
+        )
     return found
 
 

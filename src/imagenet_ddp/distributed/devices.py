@@ -110,6 +110,13 @@ def cpu_has_bf16() -> bool:
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
 
 
+def use_threads(count: int) -> None:
+    """Set the number of CPU threads of this process, and the variable: where OMP_NUM_THREADS is not set Lightning's
+    launcher sets a number of its own."""
+    torch.set_num_threads(count)
+    os.environ["OMP_NUM_THREADS"] = str(count)
+
+
 def choose_num_threads(asked: int | str, local_world_size: int) -> int:
     """CPU threads per process: the same whatever started it, because sums in another order are other bits. torchrun
     alone would say 1, a plain start all cores."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from imagenet_ddp.build import World
@@ -53,7 +52,7 @@ def examine_world(config: Config, world: World, machine: Sequence[Check] = ()) -
     machine: what was found on this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
     place, found = world.place, list[Check]()
-    torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     with contextlib.suppress(_NoMore), contextlib.ExitStack() as stack:
         if place.world_size == 1:
             _alone(found, config)

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from imagenet_ddp.learning.metrics import ImagesCounted
+from imagenet_ddp.learning.metrics import ImagesCounted, MeanLoss
 
 
 class Classifier(L.LightningModule):
@@ -37,13 +36,16 @@ class Classifier(L.LightningModule):
         self.net = net
         self.top_k = min(5, num_classes)
         self._make_optimizer = make_optimizer
+        self._optimizer_settings: list[dict[str, Any]] = []  # of each group, as made from the options
+        self._stored_settings: list[dict[str, Any]] = []  # the same of the run that is resumed
         self._label_smoothing = label_smoothing
         self._seed = seed
         # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
         self.top1 = MulticlassAccuracy(num_classes, top_k=1, average="micro", validate_args=False)
         self.top5 = MulticlassAccuracy(num_classes, top_k=self.top_k, average="micro", validate_args=False)
-        self.val_loss = MeanMetric(nan_strategy="disable")
+        self.val_loss = MeanLoss()
         self.counted = ImagesCounted(num_val_images)
+        self.num_counted = (0, 0)  # of the last validation: images counted over all ranks, most times of one
 
     def forward(self, images: Tensor) -> Tensor:
         """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
@@ -55,7 +57,25 @@ class Classifier(L.LightningModule):
         return self.net(images)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._make_optimizer(self.net.parameters())
+        optimizer = self._make_optimizer(self.net.parameters())
+        self._optimizer_settings = [
+            {name: value for name, value in group.items() if name != "params" and not isinstance(value, Tensor)}
+            for group in optimizer.param_groups
+        ]
+        return optimizer
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["optimizer_settings"] = self._optimizer_settings
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._stored_settings = checkpoint.get("optimizer_settings", [])
+
+    def on_train_start(self) -> None:
+        """Give the optimiser the settings that were changed on resume. torch.optim restores all settings of a group
+        with its state; those that did not change are left to it, because some optimisers count in them."""
+        groups = self.trainer.optimizers[0].param_groups
+        for group, made, stored in zip(groups, self._optimizer_settings, self._stored_settings, strict=False):
+            group.update({name: value for name, value in made.items() if name in stored and stored[name] != value})
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
         # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
@@ -67,18 +87,22 @@ class Classifier(L.LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
-        """loss: mean over the images that count in this step on all ranks, once DDP has averaged it over the ranks."""
+        """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
+        gradients add up to those of the mean over all images of the update."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
-        if counted == size and batch["step_images"] == size * self.trainer.world_size:
-            loss = F.cross_entropy(logits.float(), target, label_smoothing=self._label_smoothing)
+        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # that are divided by
+        if counted == size and batch["update_images"] == size * batches:
+            loss = F.cross_entropy(_at_least_float32(logits), target, label_smoothing=self._label_smoothing)
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
-        # a remainder: fewer images than usual, or not the same number on each rank
-        losses = F.cross_entropy(logits.float(), target, label_smoothing=self._label_smoothing, reduction="none")
+        # a remainder: fewer images or batches than usual, or not the same number on each rank
+        losses = F.cross_entropy(
+            _at_least_float32(logits), target, label_smoothing=self._label_smoothing, reduction="none"
+        )
         weight = torch.zeros(size, device=losses.device)
         weight[:counted] = 1.0
         loss_sum = (losses * weight).sum()
-        loss = loss_sum * (self.trainer.world_size / batch["step_images"])
+        loss = loss_sum * (batches / batch["update_images"])
         return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
 
     def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
@@ -86,7 +110,7 @@ class Classifier(L.LightningModule):
         counted = batch["num_counted"]
         if not counted:  # a rank without any image
             return None
-        logits = self(batch["image"])[:counted].float()
+        logits = _at_least_float32(self(batch["image"])[:counted])
         target = batch["target"][:counted]
         self.top1.update(logits, target)
         self.top5.update(logits, target)
@@ -99,14 +123,21 @@ class Classifier(L.LightningModule):
         """[loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads the
         metrics' states, because their compute() waits for the other ranks."""
         top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
-        return torch.stack([self.val_loss.mean_value, top1, top5, self.val_loss.weight])
+        return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
 
     def on_validation_epoch_start(self) -> None:
         for metric in (self.top1, self.top5, self.val_loss, self.counted):
             metric.reset()
 
     def on_validation_epoch_end(self) -> None:
-        # compute() sums over all ranks: a rank without images brings its zeros
+        # compute() sums over all ranks: a rank without images brings its zeros. Here and not after the validation,
+        # when Lightning has moved the states to the CPU, where NCCL cannot gather them
+        self.num_counted = self.counted.compute()
         self.log_dict(
             {"val/loss": self.val_loss.compute(), "val/top1": self.top1.compute(), "val/top5": self.top5.compute()}
         )
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    """Logits for the loss: half precision is widened, float64 stays."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

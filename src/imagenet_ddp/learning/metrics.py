@@ -5,6 +5,35 @@ from torch import Tensor
 from torchmetrics import Metric
 
 
+class MeanLoss(Metric):
+    """Mean over all values of all ranks, summed in double precision whatever type the module is cast to: with
+    trainer.precision=bf16-true a sum of torchmetrics' MeanMetric stands still at some hundred values."""
+
+    full_state_update = False
+    higher_is_better = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Tensor
+        self.count: Tensor
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def reset(self) -> None:
+        super().reset()
+        # here, because casting the module casts its states, and moving a float64 to an Apple GPU fails
+        self.total = self.total.to(torch.float32 if self.total.device.type == "mps" else torch.float64)
+
+    def update(self, values: Tensor) -> None:
+        """values: (B,) of any floating type."""
+        self.total += values.to(self.total.dtype).sum()
+        self.count += len(values)
+
+    def compute(self) -> Tensor:
+        """The mean as a scalar; nan without a value."""
+        return self.total / self.count
+
+
 class ImagesCounted(Metric):
     """How often each image of a split was counted, over all ranks: the proof behind "each once"."""
 

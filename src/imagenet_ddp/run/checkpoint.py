@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 
 from imagenet_ddp.run.folder import NUM_CHECKPOINTS, kept
 from imagenet_ddp.schema import ConfigError
@@ -36,11 +37,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
 
 
-class Saver(L.Callback):
-    """last.ckpt after every so many epochs, at the end, and where a run is stopped; best.ckpt at the highest val/top1.
+class Saver(Checkpoint):
+    """Write last.ckpt after every so many epochs, at the end, and where a run is stopped; best.ckpt at the highest
+    val/top1, with the weights that reached it, also in mid-epoch.
 
+    A Checkpoint, because Lightning calls these last: what other callbacks have decided (EarlyStopping) is in the file.
     contents: what a checkpoint carries beside the weights (config, classes, evaluation transform), plain containers
-    only. Called on all ranks alike: Lightning gathers the state, rank 0 writes.
+    only. global_batch: images per step of all ranks. Called on all ranks alike: Lightning gathers the state, rank 0
+    writes.
     """
 
     def __init__(
@@ -51,9 +55,10 @@ class Saver(L.Callback):
         self.best_epoch = 0
         self._contents, self._every_n_epochs = dict(contents), every_n_epochs
         self._num_images, self._global_batch = num_train_images, global_batch
-        self._start = (-1, 0)  # a resumed epoch: its number, batches done before
-        self._kind = "epoch_end"
-        self._validated_epoch = -1
+        self.num_epochs = 0  # whole ones that are trained
+        self._improved = False  # by the last validation, and not yet written
+        self._before_validation = False  # the checkpoint that is being written
+        self._last_saved: tuple[int, bool] | None = None  # updates when last.ckpt was written, and _before_validation
 
     @property
     def last_path(self) -> Path:
@@ -64,83 +69,123 @@ class Saver(L.Callback):
         return self.folder / "best.ckpt"
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._validated_epoch = trainer.current_epoch
+        if trainer.sanity_checking or "val/top1" not in trainer.callback_metrics:
+            return
+        top1 = float(trainer.callback_metrics["val/top1"])
+        if self.best_top1 is None or top1 > self.best_top1:
+            self.best_top1, self.best_epoch = top1, trainer.current_epoch + 1
+            self._improved = is_epoch_over(trainer)  # then on_train_epoch_end writes one file for both
+            if not self._improved:
+                trainer.save_checkpoint(self.best_path)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        epoch = trainer.current_epoch + 1  # finished ones
-        improved = False
-        if self._validated_epoch == trainer.current_epoch and "val/top1" in trainer.callback_metrics:
-            top1 = float(trainer.callback_metrics["val/top1"])
-            improved = self.best_top1 is None or top1 > self.best_top1
-            if improved:
-                self.best_top1, self.best_epoch = top1, epoch
-        due = epoch % self._every_n_epochs == 0 or epoch == trainer.max_epochs or trainer.should_stop
-        if due or improved:
-            self._kind = "epoch_end"
-            trainer.save_checkpoint(self.last_path if due else self.best_path)
-        if due and improved and trainer.is_global_zero:
-            _same_file(self.last_path, self.best_path)
+        whole = is_epoch_over(trainer)
+        self.num_epochs = trainer.current_epoch + whole
+        ends = trainer.should_stop or self.num_epochs == trainer.max_epochs
+        ends |= not whole or 0 <= trainer.max_steps <= trainer.global_step
+        if ends or self.num_epochs % self._every_n_epochs == 0:
+            self._save_last(trainer)
+            if self._improved and trainer.is_global_zero:
+                _same_file(self.last_path, self.best_path)
+        elif self._improved:
+            trainer.save_checkpoint(self.best_path)
+        self._improved = False
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+            self._save_last(trainer)  # only now has its average taken the weights' place
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
-        """In the middle of an epoch; before_validation: after its last batch."""
-        at_end = _at_epoch_end(trainer)
-        self._kind = "before_validation" if before_validation else "epoch_end" if at_end else "mid_epoch"
-        if (
-            self._kind == "epoch_end"
-            and self.last_path.exists()
-            and trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        ):
-            due = (trainer.current_epoch + 1) % self._every_n_epochs == 0
-            if due:  # on_train_epoch_end has just written it
-                return
+        """before_validation: the epoch's batches so far are done, the validation after them is not."""
+        if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
+            self._before_validation = before_validation
+            self._save_last(trainer)
+
+    def _save_last(self, trainer: L.Trainer) -> None:
         trainer.save_checkpoint(self.last_path)
+        self._last_saved = (trainer.global_step, self._before_validation)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        epoch = trainer.current_epoch
-        before = self._start[1] if self._start[0] == epoch else 0
+        """Called for the files of other callbacks too, so that what is saved follows from where the training is."""
+        loops = checkpoint["loops"]["fit_loop"]
+        epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
+        epoch = max(epochs["started"] - 1, 0)
         sampler = trainer.datamodule.train_sampler  # type: ignore[attr-defined]
+        if self._before_validation:
+            kind = "before_validation"
+            # Lightning's own shape for "interrupted in validation": it then runs the whole validation, and trains
+            # nothing before
+            progress = loops["epoch_loop.val_loop.batch_progress"]
+            for part in ("total", "current"):
+                progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+            progress["is_last_batch"] = False
+        elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
+            kind = "epoch_end"
+        else:
+            kind = "mid_epoch"
+            # gradients of an update that is not complete are not in the file: its batches are trained again
+            if sampler and not is_epoch_over(trainer):
+                batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
+            _set_batches(loops, batches)
+            _set_epochs(loops, epoch, begun=True)
         checkpoint[KEY] = {
             **self._contents,
             "format": FORMAT,
             "best_top1": self.best_top1,
             "best_epoch": self.best_epoch,
-            "kind": self._kind,
+            "kind": kind,
             "epoch": epoch,
-            "images": sampler.images_after(epoch, batches - before) if sampler else 0,
+            "images": sampler.images_after(epoch, batches) if sampler else 0,
             "global_batch_size": self._global_batch,
         }
-        if self._kind == "before_validation":
-            # Lightning's own shape for "interrupted in validation": it then runs the whole validation, and trains
-            # nothing before
-            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
-            for part in ("total", "current"):
-                progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-            progress["is_last_batch"] = False
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         state = checkpoint[KEY]
         self.best_top1, self.best_epoch = state["best_top1"], state["best_epoch"]
+        self.num_epochs = state["epoch"] + (state["kind"] == "epoch_end")
+        loops = checkpoint["loops"]["fit_loop"]
         if state["kind"] == "epoch_end":
+            # with trainer.max_steps Lightning takes a finished epoch for one that was interrupted
+            _set_epochs(loops, self.num_epochs)
+            _set_batches(loops, 0, keep_total=True)
             return
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        batches = progress["current"]["ready"]
+        batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
         if state["global_batch_size"] != self._global_batch:
             # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
             steps = -(-self._num_images // self._global_batch)
             left = -(-(self._num_images - state["images"]) // self._global_batch)
             batches = steps - left
-            completed = batches - (state["kind"] == "mid_epoch")
-            progress["current"] = {"ready": batches, "started": batches, "processed": batches, "completed": completed}
-        self._start = (state["epoch"], batches)
-        trainer.datamodule.start_at(state["epoch"], state["images"])  # type: ignore[attr-defined]
+            _set_batches(loops, batches, keep_total=True)
+        trainer.datamodule.start_at(state["epoch"], state["images"], batches)  # type: ignore[attr-defined]
 
 
-def _at_epoch_end(trainer: L.Trainer) -> bool:
-    """Between the last step's bookkeeping and the end-of-epoch hooks."""
-    progress: Any = trainer.fit_loop.epoch_progress.current
-    return progress.processed > progress.completed
+def is_epoch_over(trainer: L.Trainer) -> bool:
+    """Whether all batches of the epoch are trained. An epoch can end before: by trainer.max_steps, trainer.max_time, or
+    a callback that sets trainer.should_stop."""
+    return trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
+
+
+# Lightning's counters of what a training has behind it. ready and started count what has begun, processed and
+# completed what has ended; from where they differ it concludes where a run was interrupted.
+
+
+def _set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
+    """So many batches of this epoch are done. keep_total: those of the whole run stay."""
+    progress = loops["epoch_loop.batch_progress"]
+    total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
+    for part, count in (("current", batches), ("total", total)):
+        progress[part] = dict.fromkeys(("ready", "started", "processed", "completed"), count)
+    progress["is_last_batch"] = False
+
+
+def _set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
+    """So many epochs are done. begun: and a part of the next one."""
+    progress = loops["epoch_progress"]
+    for part in ("current", "total"):
+        progress[part] = {
+            "ready": epochs + begun, "started": epochs + begun, "processed": epochs, "completed": epochs,
+        }  # fmt: skip
 
 
 def _same_file(source: Path, target: Path) -> None:

@@ -13,6 +13,8 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
+from imagenet_ddp.run.checkpoint import is_epoch_over
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -54,6 +56,7 @@ class Meters(L.Callback):
         self._restored: list[float] | None = None
         self._mark = self._cpu_mark = self._fit_mark = 0.0
         self._trainer: L.Trainer | None = None
+        self._is_added = False  # whether this epoch is in all_images, all_batch_s and all_data_s
 
     # -- timing and sums
 
@@ -73,6 +76,7 @@ class Meters(L.Callback):
         self._sums[0].zero_()
         self.batch_sum_s = self.data_sum_s = 0.0
         self.num_steps = self.num_images = 0
+        self._is_added = False
         self._mark = time.perf_counter()
 
     def on_train_batch_start(
@@ -118,9 +122,12 @@ class Meters(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.epoch_figures = self.total(trainer)
+        if not is_epoch_over(trainer):
+            return  # cut short: a checkpoint of this moment continues the epoch
         self.all_images += self.num_images
         self.all_batch_s += self.batch_sum_s
         self.all_data_s += self.data_sum_s
+        self._is_added = True
         assert self._sums is not None
         self._sums[0].zero_()  # a checkpoint of this moment is one of the next epoch's start
 
@@ -176,6 +183,14 @@ class Meters(L.Callback):
     def data_wait_frac(self) -> float:
         """Share of this epoch's training time that this rank waited for its loader."""
         return self.data_sum_s / self.batch_sum_s if self.batch_sum_s else 0.0
+
+    def speed(self) -> tuple[float | None, float | None]:
+        """(images per second of all ranks, share of the training time that this rank waited for its loader) of the
+        whole run; None before the first step."""
+        images, batch_s, data_s = self.all_images, self.all_batch_s, self.all_data_s
+        if not self._is_added:
+            images, batch_s, data_s = images + self.num_images, batch_s + self.batch_sum_s, data_s + self.data_sum_s
+        return (images / batch_s, data_s / batch_s) if batch_s else (None, None)
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """(train_s, train_cpu_s): seconds since training began, resumed parts added up; CPU seconds of all ranks and

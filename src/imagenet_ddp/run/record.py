@@ -15,7 +15,7 @@ import lightning.pytorch as L
 import yaml
 
 from imagenet_ddp import __version__
-from imagenet_ddp.run.checkpoint import Saver
+from imagenet_ddp.run.checkpoint import Saver, is_epoch_over
 from imagenet_ddp.run.folder import kept
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
@@ -31,9 +31,9 @@ COLUMNS: tuple[str, ...] = (
 
 
 class Record(L.Callback):
-    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters and before Saver,
-    so that a checkpoint never knows an epoch the file does not: rows of later epochs than a resumed checkpoint's are
-    taken out again."""
+    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters; Saver, which comes
+    last, never writes an epoch that the file lacks. Rows of later epochs than a resumed checkpoint's are taken out
+    again."""
 
     def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, title: str):
         self.rows: list[dict[str, Any]] = []
@@ -44,9 +44,10 @@ class Record(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = state_dict["rows"]
+        self._validated = state_dict.get("validated", {})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": list(self.rows)}
+        return {"rows": list(self.rows), "validated": dict(self._validated)}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)  # takes out the rows a resumed run will write again
@@ -57,13 +58,10 @@ class Record(L.Callback):
         if batch_idx == 0:
             self._validated = {}
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.counted = pl_module.counted.compute()  # type: ignore[operator]
-            must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
-
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
+            self.counted = pl_module.num_counted  # type: ignore[assignment]
+            must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
             self._validated = {
                 name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")
             }
@@ -72,8 +70,6 @@ class Record(L.Callback):
         figures, meters = self._meters.epoch_figures, self._meters
         assert figures is not None
         val, best = self._validated, self._saver.best_top1
-        if val and (best is None or val["val/top1"] > best):
-            best = val["val/top1"]
         epoch = trainer.current_epoch + 1
         row = {
             "epoch": epoch,
@@ -89,9 +85,13 @@ class Record(L.Callback):
             "train_s": round(meters.elapsed_s, 2),
             "num_val_images_counted": self.counted[0] if val else None,
         }
-        self.rows.append(row)
+        # an epoch that was cut short, by trainer.max_steps or max_time, has a row already when it is resumed
+        self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
         self._write(trainer)
-        summary = f"epoch {epoch}/{trainer.max_epochs}: train loss {loss_words(figures.loss)}"
+        summary = f"epoch {epoch}/{trainer.max_epochs}"
+        if not is_epoch_over(trainer):
+            summary += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
+        summary += f": train loss {loss_words(figures.loss)}"
         summary += f" top-1 {100 * figures.top1:.2f} %"
         if val:
             summary += (

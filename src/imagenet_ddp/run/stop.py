@@ -9,6 +9,8 @@ Positions are the same on all ranks and grow: 3k after training batch k (of the 
 after it, 3k + 2 at the end of the epoch. A run stops at the first position that is not before the decided one.
 """
 
+import itertools
+import math
 import os
 import sys
 import threading
@@ -17,8 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
+from lightning.pytorch.callbacks import Checkpoint
 from torch.distributed import Store
 
+from imagenet_ddp.run.checkpoint import is_epoch_over
 from imagenet_ddp.run.signals import Signals, Stopped
 
 POLL_S = 0.1  # of the store, by the thread
@@ -88,7 +92,7 @@ class Agreement:
                 self._give_up(f"the rendezvous store does not answer ({str(error).splitlines()[0]})")
 
     def _agree(self, store: Store) -> None:
-        for attempt in range(1000):
+        for attempt in itertools.count():
             key = f"stop/{attempt}"
             if self._rank == 0:
                 with self._lock:
@@ -159,24 +163,23 @@ class StopInValidation(_Asking):
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if not trainer.sanity_checking:
+        if not trainer.sanity_checking and _is_update(trainer, trainer.fit_loop.batch_idx):
             self._ask(trainer, 3 * _batches(trainer) + 1, before_validation=True, leave=False)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
+        if not trainer.sanity_checking and _is_update(trainer, trainer.fit_loop.batch_idx):
             self._ask(trainer, 3 * _batches(trainer) + 1, before_validation=True)
 
 
-class StopInTraining(_Asking):
-    """Comes last: what the other callbacks do after a step, or an epoch, is done and in the checkpoint."""
+class StopInTraining(_Asking, Checkpoint):
+    """Comes last: what the other callbacks do after a step, or an epoch, is done and in the checkpoint. A Checkpoint,
+    because Lightning calls these after all others."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # after an epoch's last batch the stop is at its validation, or its end
-        # and in the middle of an accumulation the gradients so far would be lost
-        loop = trainer.fit_loop.epoch_loop
-        if not loop._num_ready_batches_reached() and not loop._should_accumulate():
+        # after an epoch's last batch, and where a validation follows, the stop is there
+        if not is_epoch_over(trainer) and _is_update(trainer, batch_idx) and not _validates_next(trainer, batch_idx):
             self._ask(trainer, 3 * _batches(trainer))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -185,4 +188,20 @@ class StopInTraining(_Asking):
 
 def _batches(trainer: L.Trainer) -> int:
     """Training batches begun in the whole run, on every rank the same."""
-    return trainer.fit_loop.epoch_loop.batch_progress.total.ready
+    return trainer.fit_loop.total_batch_idx + 1
+
+
+def _is_update(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether this batch completed an update. Where it did not, a stop would lose the gradients so far."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
+
+
+def _validates_next(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether a validation within the epoch follows this batch. A run that is stopped just before it would not catch up
+    on it."""
+    every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
+    if not trainer.enable_validation or every in (None, math.inf):
+        return False
+    if every_n_epochs is None:  # counted over the epochs
+        return (trainer.fit_loop.total_batch_idx + 1) % every == 0
+    return (trainer.current_epoch + 1) % every_n_epochs == 0 and (batch_idx + 1) % every == 0
