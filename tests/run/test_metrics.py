@@ -5,7 +5,7 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Module(L.LightningModule):
 class Kept(Logger):
     """Rows in memory."""
 
-    name = version = "kept"
+    name = version = "kept"  # type: ignore
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class Counting(Meters):
         self.read_after: list[int] = []
         self.asked_after: list[int] = []
 
-    def on_train_batch_start(self, *args: Any) -> None:
-        super().on_train_batch_start(*args)
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        super().on_train_batch_start(*args, **kwargs)
         self.num_batches += 1
 
     def _read(self, tensor: Tensor) -> Any:
@@ -97,6 +97,20 @@ class Seen(L.Callback):
         self.at_epoch_end.append(float(trainer.callback_metrics["train/loss"]))
 
 
+def fitted(callbacks: list[L.Callback], logger: Kept, **keys: Any) -> L.Trainer:
+    """Trained for two epochs of seven batches of two images."""
+    data: Any = [
+        {"image": torch.zeros(2, 3), "target": torch.zeros(2, dtype=torch.int64), "num_counted": 2, "step_images": 2}
+        for _ in range(NUM_BATCHES)
+    ]
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, max_epochs=2, logger=logger, callbacks=callbacks, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **keys,
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(data, batch_size=None), DataLoader(data[:1], batch_size=None))
+    return trainer
+
+
 @pytest.mark.parametrize(
     ("accumulate", "every", "batches"),  # the last batch of each group of log steps, counted from 1 in the whole run
     [
@@ -109,19 +123,10 @@ class Seen(L.Callback):
     ],
 )
 def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches: tuple[int, ...]) -> None:
-    """Two epochs of seven batches; the last group of an accumulation may be smaller."""
+    """The last group of an accumulation may be smaller."""
     meters, logger, seen = Counting(), Kept(), Seen()
     callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), meters, Metrics(meters, every), seen]
-    data: Any = [
-        {"image": torch.zeros(2, 3), "target": torch.zeros(2, dtype=torch.int64), "num_counted": 2, "step_images": 2}
-        for _ in range(NUM_BATCHES)
-    ]
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, max_epochs=2, logger=logger, callbacks=callbacks, log_every_n_steps=every,
-        accumulate_grad_batches=accumulate, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, val_check_interval=4, num_sanity_val_steps=0,
-    )  # fmt: skip
-    trainer.fit(Module(), DataLoader(data, batch_size=None), DataLoader(data[:1], batch_size=None))
+    fitted(callbacks, logger, log_every_n_steps=every, accumulate_grad_batches=accumulate, val_check_interval=4)
 
     assert meters.read_after == list(batches)
     assert meters.asked_after == [4, 7, 11, 14]  # a validation; an epoch's end
@@ -140,6 +145,23 @@ def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches:
     assert logger.of("train/loss_epoch") == {num_steps - 1: 3.0, 2 * num_steps - 1: 3.0}
     assert seen.at_validation == [1.5, 1.5]  # of the epoch's four batches so far
     assert seen.at_epoch_end == [3.0, 3.0]
+
+
+class Lagging(L.Callback):
+    """What a resume in mid-epoch leaves behind in Lightning."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.fit_loop.epoch_loop._batches_that_stepped -= 1
+
+
+def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
+    meters, logger = Counting(), Kept()
+    callbacks = [LearningRate(lambda epochs: epochs), Lagging(), meters, Metrics(meters, 3), LearningRateMonitor()]
+    trainer = fitted(callbacks, logger, log_every_n_steps=3)
+    assert trainer.global_step == 14
+    assert list(logger.of("lr")) == [2, 5, 8, 11]
+    monitored = logger.of("lr-SGD")
+    assert {step: monitored[step] for step in (2, 5, 8, 11)} == logger.of("lr")
 
 
 def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
