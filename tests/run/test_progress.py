@@ -196,3 +196,13 @@ def test_the_time_left_counts_from_where_a_resumed_run_began(tmp_path: Path) -> 
     progress._before = 3 + 28 / 75
     progress._began = time.monotonic() - 10.0
     assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left
+
+
+def test_beside_another_bar_lines_go_where_that_bar_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich replaces sys.stdout while it draws."""
+    log = Log(tmp_path, 0)
+    log.below_foreign_bar = True
+    monkeypatch.setattr("sys.stdout", replaced := io.StringIO())
+    log.say("a line")
+    log.close()
+    assert replaced.getvalue() == "\na line\n"

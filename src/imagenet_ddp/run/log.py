@@ -30,6 +30,7 @@ class Log:
 
     def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
         self._stream = (stream or sys.stdout) if rank == 0 else None
+        self._is_stdout = stream is None
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,12 +44,14 @@ class Log:
         """whole: a line to type, which is not broken on a terminal."""
         if self._stream is not None:
             self.bar("")
-            if self.below_foreign_bar:  # on a terminal it is wiped, and drawn again below the line
-                self._stream.write("\r\x1b[K" if self.is_terminal else "\n")
+            stream = self._stream
             try:
+                if self.below_foreign_bar:  # on a terminal it is wiped, and drawn again below the line
+                    stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
+                    stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
-                print(plain if whole else screen.shown(plain, self._stream), file=self._stream, flush=True)
+                print(plain if whole else screen.shown(plain, self._stream), file=stream, flush=True)
             except OSError:  # whoever read it has gone (| head): the run goes on
                 screen.discard(self._stream)
                 self._stream = None
