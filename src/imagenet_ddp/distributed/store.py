@@ -21,6 +21,11 @@ ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a 
 NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
 
 
+def commands_prefix(attempt: int) -> str:
+    """Of the keys by which commands meet; the workers' are beside them."""
+    return f"imagenet_ddp/{attempt}/commands"
+
+
 def connect(place: Place, timeout_s: float) -> Store:
     """Keys are this attempt's own, where a launcher starts the workers anew after a failure. A connection of its own
     at each call: a client that waits blocks every other user of it."""
