@@ -93,7 +93,7 @@ EARLY += [
             "interfaces",
             "nccl",
         ),
-        *("patience", "place", "pointer", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
+        *("patience", "place", "pointer", "refusal", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
     )
 ]
 EARLY += [f"preparing.{name}" for name in ("asked", "imagenet", "progress", "stl10")]

@@ -74,6 +74,17 @@ def serve(host: str, port: int) -> TCPStore:
     return store
 
 
+def serve_listener(listener: socket.socket) -> TCPStore:
+    """At a socket that listens already, and is the store's from now on."""
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30),
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+    store.set(HELLO, "")
+    return store
+
+
 class PortInUseError(ConfigError):
     def __init__(self, port: int):
         super().__init__(
