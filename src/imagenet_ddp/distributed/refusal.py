@@ -102,10 +102,13 @@ def tell(refused: Refused, mistakes: Sequence[str]) -> None:
 
 def _call(refused: Refused, mistakes: list[str], seconds: float) -> bool:
     """Where somebody else serves the store."""
-    end = time.monotonic() + seconds
-    while (found := _answering(refused.address, seconds)) is None:
-        if time.monotonic() > end:
+    begin, announced = time.monotonic(), False
+    while (found := _answering(refused.address)) is None:
+        if time.monotonic() > begin + seconds:
             return False
+        if not announced and time.monotonic() > begin + PROMPT_S:
+            announced = True
+            screen.say(f"Looking for the others at {refused.address} for {seconds:.0f} s, to tell them.")
         time.sleep(LOOK_S)
 
     def call() -> bool:
@@ -163,7 +166,7 @@ def _listen(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def _answering(address: Address, timeout_s: float) -> tuple[str, int] | None:
+def _answering(address: Address) -> tuple[str, int] | None:
     """(host, port) that takes a connection."""
     hosts, ports = [address.host] if address.host else [], (address.port, *address.more_ports)
     if address.file is not None:
@@ -172,7 +175,7 @@ def _answering(address: Address, timeout_s: float) -> tuple[str, int] | None:
     for host in hosts:
         for port in ports:
             with contextlib.suppress(OSError):
-                socket.create_connection((interfaces.resolve(host), port), timeout=timeout_s).close()
+                socket.create_connection((interfaces.resolve(host), port), timeout=PROMPT_S).close()
                 return host, port
     return None
 

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import functools
+import os
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -157,14 +159,22 @@ def _store_at(host: str, number: str, port: int, who: str, ours: bool, job_id: s
         made = _connected(number, port, ours)
         if isinstance(made, TCPStore):
             return made if job_id is None or made.get(HELLO).decode() == job_id else None
-        if not isinstance(made, DistNetworkError):
+        if not isinstance(made, DistNetworkError) or "timed out" not in str(made):
             break
     if job_id is not None:
         return None
     raise ConfigError(
         f"{who} expects the rendezvous store at {host}:{port}, but another program answers there"
-        f"{f' ({str(made).splitlines()[0]})' if made else ''}. HINT: another port, the same on every node."
+        f"{_what_came(made)}. HINT: another port, the same on every node."
     )
+
+
+def _what_came(made: Exception | None) -> str:
+    """Of another program, in brackets: torch's own words but for the numbers of its protocol."""
+    if made is None:
+        return " (it accepts connections and stays silent)"
+    first = str(made).splitlines()[0]
+    return " (what it sends is not a store's)" if first.startswith("Ping failed") else f" ({first.rstrip('.')})"
 
 
 def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
@@ -188,24 +198,40 @@ def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | Non
             made.append(store)
 
     thread = threading.Thread(target=make, name="store", daemon=True)
-    thread.start()
-    thread.join(NAMES_S)
+    with _without_stderr:  # torch writes a C++ stack for a program that is no store; what is wrong is said here
+        thread.start()
+        thread.join(NAMES_S)
     return made[0] if made else None
 
 
-def _no_answer(who: str, host: str, port: int) -> str:
-    return (
-        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-        "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
-        "is the address right, and the machine up?"
-    )
+class _WithoutStderr:
+    """Drops what the whole process writes there, because C++ writes past sys.stderr; by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._kept = threading.Lock(), 0, -1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                sys.stderr.flush()
+                with contextlib.suppress(OSError):  # closed, by whoever started this
+                    self._kept = os.dup(2)
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, 2)
+                    os.close(nowhere)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._kept >= 0:
+                sys.stderr.flush()
+                os.dup2(self._kept, 2)
+                os.close(self._kept)
+                self._kept = -1
 
 
-def _no_route(who: str, host: str, port: int, error: OSError) -> str:
-    return (
-        f"{who} cannot reach {host}:{port}: {error.strerror}. "
-        "HINT: is the address right, and in a network this machine is in?"
-    )
+_without_stderr = _WithoutStderr()
 
 
 def unknown_name(host: str, error: OSError) -> str:
