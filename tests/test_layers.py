@@ -89,6 +89,7 @@ EARLY += [
             "cards",
             "ddp_answers",
             "facts",
+            "gpu_names",
             "ifname",
             "interfaces",
             "nccl",

@@ -74,6 +74,8 @@ class Classifier(L.LightningModule):
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """loss: mean over the images that count in this step on all ranks, once DDP has averaged it over the ranks."""
