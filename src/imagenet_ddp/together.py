@@ -85,7 +85,12 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
         return replace(job, run_dir=run_dir)
     config, run_dir, relative, said, finished = gathering.hear("job", None)
     checkpoint = send_file(gathering, None)
-    return Job(config, _folder_here(Path(run_dir), relative, gathering), checkpoint, tuple(said), finished)
+    try:
+        folder_here = _folder_here(Path(run_dir), relative, gathering)
+    except ConfigError as error:
+        gathering.give_up(error)
+        raise
+    return Job(config, folder_here, checkpoint, tuple(said), finished)
 
 
 def _folder_here(run_dir: Path, relative: str, gathering: "Gathering") -> Path:
@@ -142,6 +147,8 @@ def run(
         here = first is None or first.node_rank == 0
         if here and scontrol.is_due(error.exit_code - 128, config, os.environ):
             error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
+        if met is not None and error.exit_code < 128:  # maybe before they met the others, who would wait for them
+            met.give_up(f"its workers ended with exit code {error.exit_code}. HINT: look at its own message.")
         raise
     finally:
         if met is not None:

@@ -153,9 +153,9 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
 
     from imagenet_ddp.build import World
     from imagenet_ddp.distributed import devices, echo, gpu_names, interfaces, nccl
-    from imagenet_ddp.distributed.gathering import Roll, SharedError, gather
+    from imagenet_ddp.distributed.gathering import Roll, SharedError, gather, mistakes_given_up
     from imagenet_ddp.distributed.lifeline import Lifeline, end_process
-    from imagenet_ddp.distributed.store import connect
+    from imagenet_ddp.distributed.store import COMMANDS, connect
 
     timeout_s = config["cluster"]["timeout_s"]
     several = place.num_nodes > 1
@@ -169,7 +169,11 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
         return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
     roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
-    gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
+    gathering = gather(
+        PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0,
+        given_up=lambda: mistakes_given_up(commands),
+    )  # fmt: skip
     lifeline = None
     try:
         here = ["127.0.0.1"]

@@ -19,11 +19,17 @@ from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
 
 POLL_S = 0.05
+GIVEN_UP = "given_up"
 GRACE_S = 5.0  # the chief's verdict comes that much later than its own wait ends
 
 
 class SharedError(ConfigError):
     """Mistakes that all members are told in the same words, so that one of each machine may say them."""
+
+
+def mistakes_given_up(store: Store) -> list[str]:
+    """Of the one who gave up in the gathering at this store; [] where none has."""
+    return json.loads(store.get(GIVEN_UP)) if store.check([GIVEN_UP]) else []
 
 
 @contextlib.contextmanager
@@ -68,7 +74,7 @@ class Gathering:
     @answered()
     def give_up(self, error: ConfigError) -> None:
         """This one's own mistake, after all have met: the others no longer wait, and say the same."""
-        self.store.set("given_up", json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
+        self.store.set(GIVEN_UP, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
     def wait(self, done: Callable[[], bool], timeout_s: float, lacking: Callable[[], Sequence[int]], what: str) -> None:
         """Until done, or one has given up. lacking: the numbers that are waited for, what: for which word of theirs."""
@@ -79,8 +85,8 @@ class Gathering:
 
         patience = Patience(timeout_s)
         while True:
-            if self.store.check(["given_up"]):
-                raise SharedError(json.loads(self.store.get("given_up")))
+            if mistakes := mistakes_given_up(self.store):
+                raise SharedError(mistakes)
             if done():
                 return
             if not patience.lasts(lambda seconds: f"Waiting for {names()} {what}, {seconds:.0f} s.", POLL_S):
@@ -167,15 +173,17 @@ def gather(
     chief: bool,
     about: Mapping[str, Any] | None = None,
     judge: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
+    given_up: Callable[[], list[str]] = lambda: [],
 ) -> Gathering:
     """Waits until all have arrived, each number once, with equal facts. Raises the chief's ConfigError on all.
-    about: what the others are told of this member, and need not be equal. judge: the chief's further mistakes."""
+    about: what the others are told of this member, and need not be equal. judge: the chief's further mistakes;
+    given_up: those of somebody who will not come."""
     arrival = int(store.add("arrivals", 1)) - 1
     me = {**facts.this_process(), "number": number, "size": roll.size, "job_id": roll.job_id, "facts": mine}
     store.set(f"arrival/{arrival}", json.dumps({**me, "about": dict(about or {})}))
     patience = Patience(timeout_s if chief else timeout_s + GRACE_S)
     if chief:
-        verdict = _judge(store, roll, arrival, patience, judge)
+        verdict = _judge(store, roll, arrival, patience, judge, given_up)
         store.set("verdict", json.dumps(verdict))
         if verdict["mistakes"]:
             _wait_for_readers(store, "verdict", int(store.add("arrivals", 0)) - 1)
@@ -237,12 +245,17 @@ def _refused(roll: Roll) -> list[str]:
 
 
 def _judge(
-    store: Store, roll: Roll, own: int, patience: Patience, judge: Callable[[list[dict[str, Any]]], list[str]]
+    store: Store,
+    roll: Roll,
+    own: int,
+    patience: Patience,
+    judge: Callable[[list[dict[str, Any]]], list[str]],
+    given_up: Callable[[], list[str]],
 ) -> dict[str, Any]:
     """The chief's part."""
     while True:
         _read_arrivals(store, roll)
-        mistakes = _unfit(roll) or _refused(roll)
+        mistakes = _unfit(roll) or _refused(roll) or given_up()
         if mistakes or len(roll.arrived) >= roll.size:
             break
         if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):

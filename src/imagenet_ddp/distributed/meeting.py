@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,15 +28,26 @@ class Meeting:
         """The one that serves the store goes last, or after timeout_s. In a thread, because a store whose machine is
         gone is waited for without a bound."""
         if self.starts_workers:
-            thread = threading.Thread(target=self._leave, name="leave", daemon=True)
-            thread.start()
-            thread.join(timeout_s)
+            _bounded(self._leave, timeout_s)
+
+    def give_up(self, why: str, timeout_s: float = 2.0) -> None:
+        """The others' workers may still wait for those of this node."""
+        _bounded(lambda: self.gathering.give_up(ConfigError(why)), timeout_s)
 
     def _leave(self) -> None:
+        self.gathering.store.add("left", 1)
+        while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
+            time.sleep(0.05)
+
+
+def _bounded(act: Callable[[], None], timeout_s: float) -> None:
+    def run() -> None:
         with contextlib.suppress(Exception):  # the server may be gone
-            self.gathering.store.add("left", 1)
-            while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
-                time.sleep(0.05)
+            act()
+
+    thread = threading.Thread(target=run, name="leave", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
 
 
 def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:

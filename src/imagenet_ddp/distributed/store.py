@@ -18,14 +18,15 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.schema import ConfigError
 
 HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
+COMMANDS = "commands"
 LOOK_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
 NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
 
 
 def commands_prefix(attempt: int) -> str:
-    """Of the keys by which commands meet; the workers' are beside them."""
-    return f"imagenet_ddp/{attempt}/commands"
+    """Of the keys by which commands meet; all others begin as those of connect()."""
+    return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
 def connect(place: Place, timeout_s: float) -> Store:
