@@ -87,13 +87,14 @@ def _number(key: Any, variable: str | None) -> int | None:
 
 
 def tell(refused: Refused, mistakes: Sequence[str]) -> None:
-    """The others end with the same sentences. Takes at most a few seconds, and none where the port is unreachable."""
+    """The others end with the same sentences; where none comes, this takes PROMPT_S or SCRIPT_S."""
     said = list(mistakes)[:5]
     seconds = PROMPT_S if _in_foreground() else SCRIPT_S
     host = refused.address.host
-    serves = host is not None and not refused.store_is_served and not refused.address.more_ports
-    serves = serves and (refused.number == 0 or (refused.number is None and refused.noun == "node" and _is_ours(host)))
-    told = _serve(refused, said, seconds) if serves else None
+    told = None
+    if host is not None and not refused.store_is_served and not refused.address.more_ports:
+        first = refused.number == 0 or (refused.number is None and refused.noun == "node")
+        told = _serve(refused, said, seconds) if first and _is_ours(host) else None
     if told is None and (refused.number != 0 or refused.store_is_served):
         told = _call(refused, said, seconds)
     if told:
@@ -132,10 +133,6 @@ def _call(refused: Refused, mistakes: list[str], seconds: float) -> bool:
 
 def _serve(refused: Refused, mistakes: list[str], seconds: float) -> bool | None:
     """Where this command would have served the store: it is made once somebody has come. None: the port is taken."""
-    host = refused.address.host
-    assert host is not None
-    if not _is_ours(host):
-        return False
     try:
         listener = _listen(refused.address.port)
     except OSError:
