@@ -108,11 +108,11 @@ def test_another_program_at_the_port(
 ):
     """One that hangs up, one that speaks another language, one that stays silent; torch's C++ stack is not shown."""
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    monkeypatch.setattr(module, "NAMES_S", 3.0)
+    monkeypatch.setattr(module, "NAMES_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
     begin = time.monotonic()
     with program(answer) as port:
         text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 15
     assert text.startswith(f"rank 1 of 2 expects the rendezvous store at 127.0.0.1:{port}, but another program answers")
     assert text.endswith("HINT: another port, the same on every node.")
     assert ("(it accepts connections and stays silent)" in text) == (answer is None)
