@@ -296,15 +296,29 @@ def test_validation_is_logged_once_per_epoch():
     assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
 
 
+def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
+    classifier = make(Shown(3), 3, seed=seed)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+    optimizers = [classifier.configure_optimizers()]
+    classifier._trainer = SimpleNamespace(  # type: ignore[assignment]
+        current_epoch=0, num_training_batches=9, optimizers=optimizers, global_rank=rank, fit_loop=loop
+    )
+    classifier.on_train_batch_start({}, 0)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_the_devices_own_generator_gets_the_steps_seed(monkeypatch: pytest.MonkeyPatch, kind: str):
+    seeds: list[int] = []
+    monkeypatch.setattr(Classifier, "device", torch.device(kind))
+    monkeypatch.setattr(getattr(torch, kind), "manual_seed", seeds.append)
+    for step in (0, 1, 0):
+        begin_step(step=step)
+    assert len(seeds) == 3 and seeds[0] == seeds[2] != seeds[1]
+
+
 def test_ranks_and_seeds_draw_differently():
     def draw(seed: int, rank: int, step: int) -> int:
-        classifier = make(Shown(3), 3, seed=seed)
-        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
-        optimizers = [classifier.configure_optimizers()]
-        classifier._trainer = SimpleNamespace(  # type: ignore[assignment]
-            current_epoch=0, num_training_batches=9, optimizers=optimizers, global_rank=rank, fit_loop=loop
-        )
-        classifier.on_train_batch_start({}, 0)
+        begin_step(seed, rank, step)
         return int(torch.randint(2**62, ()))
 
     places = [(seed, rank, step) for seed in (0, 1, 2**32 - 1) for rank in range(3) for step in range(3)]
