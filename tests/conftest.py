@@ -97,10 +97,12 @@ LAUNCHERS = (
 PREFIXES = ("SLURM", "TORCHELASTIC_", "OMPI_", "NCCL_", "TORCH_NCCL_", "GLOO_")
 
 
-def clean_environ(**more: str) -> dict[str, str]:
+def clean_environ(**more: str | None) -> dict[str, str]:
+    """The environment of a user's shell. None takes a variable out."""
     environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
     environ = {name: value for name, value in environ.items() if not name.startswith(PREFIXES)}
-    return {**environ, "OMP_NUM_THREADS": "1", **more}
+    environ = {**environ, "OMP_NUM_THREADS": "1"} | {name: value for name, value in more.items() if value is not None}
+    return {name: value for name, value in environ.items() if more.get(name, value) is not None}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,9 @@ def one_thread() -> Iterator[None]:
 def run(tmp_path: Path) -> Run:
     """run("train", *options): python -m imagenet_ddp.train in a folder of its own."""
 
-    def start(verb: str, *options: str, timeout_s: float = 240, **environ: str) -> subprocess.CompletedProcess[str]:
+    def start(
+        verb: str, *options: str, timeout_s: float = 240, **environ: str | None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", f"imagenet_ddp.{verb}", *options],
             cwd=tmp_path,

@@ -89,11 +89,12 @@ EARLY += [
             "cards",
             "ddp_answers",
             "facts",
+            "gpu_names",
             "ifname",
             "interfaces",
             "nccl",
         ),
-        *("patience", "place", "pointer", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
+        *("patience", "place", "pointer", "refusal", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
     )
 ]
 EARLY += [f"preparing.{name}" for name in ("asked", "imagenet", "progress", "stl10")]

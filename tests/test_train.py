@@ -143,10 +143,15 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
         succeeded(run("train", *options, f"hydra.run.dir={name}"))
     assert_equal_weights(tmp_path / "a", tmp_path / "b")
 
-    succeeded(run("train", *options, "trainer.devices=2", "hydra.run.dir=plain", OMP_NUM_THREADS="2"))
+    # without OMP_NUM_THREADS Lightning's launcher has a number of its own, torchrun another
+    threads = ["cluster.num_threads=2", *probe(tmp_path / "seen")]
+    plain = run("train", *options, *threads, "trainer.devices=2", "hydra.run.dir=plain", PYTHONPATH=PROBES,
+                OMP_NUM_THREADS=None)  # fmt: skip
+    assert "2 threads per process" in succeeded(plain).stdout
+    assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
         assert_equal_weights(tmp_path / "a", tmp_path / "plain")
-    result = torchrun(tmp_path, 2, *options)
+    result = torchrun(tmp_path, 2, *options, "cluster.num_threads=2")
     (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v3_small").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
@@ -212,14 +217,18 @@ def test_a_stopped_run_goes_on_to_the_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("option", "in_validation"),
-    [("trainer.accumulate_grad_batches=3", False), ("trainer.val_check_interval=0.5", True)],
+    ("more", "in_validation"),
+    [
+        (["trainer.accumulate_grad_batches=3"], False),
+        (["trainer.val_check_interval=4", "trainer.accumulate_grad_batches=3"], True),
+    ],
 )
 def test_a_stop_loses_no_gradient_and_no_image(
-    run: Run, tree: Path, tmp_path: Path, option: str, in_validation: bool
+    run: Run, tree: Path, tmp_path: Path, more: list[str], in_validation: bool
 ) -> None:
-    """In the middle of an accumulation, and in a validation in the middle of an epoch."""
-    options = [*SMALL, f"data.root={tree}", option]
+    """In the middle of an accumulation, and in a validation in the middle of both an epoch and an accumulation; all
+    cases, without a command around, are in run/test_continued.py."""
+    options = [*SMALL, f"data.root={tree}", *more]
     succeeded(run("train", *options, "hydra.run.dir=whole"))
     trouble = probe(tmp_path / "seen", what="signal", step=4, in_validation=in_validation)
     assert run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES).returncode == 143

@@ -11,7 +11,7 @@ from imagenet_ddp.data import dali
 from imagenet_ddp.data.datamodule import ImageData
 from imagenet_ddp.data.decoders import choose
 from imagenet_ddp.data.workers import choose_num_workers, mp_context_note
-from imagenet_ddp.distributed import ddp, devices, split
+from imagenet_ddp.distributed import ddp, devices, gpu_names, split
 from imagenet_ddp.learning.optim import scaled_lr
 
 
@@ -44,6 +44,8 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process (cluster.num_threads)."
         f" Precision: {precision}, {why_precision}.",
+        *(world.gpus or _own_gpus(config, world)),
+        *gpu_names.unseen(trainer["accelerator"], kind, os.environ),
         *ddp.notes(config["strategy"], place.world_size, kind),
         *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),
         *_loader_lines(config, data, workers, why_workers, kind),
@@ -91,7 +93,11 @@ def _epochs(number: float | None) -> str:
 
 
 def _device_words(kind: str) -> str:
-    if kind == "cuda":
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return f"{torch.cuda.get_device_name()} (CUDA_VISIBLE_DEVICES={visible or 'not set'})"
-    return {"cpu": "CPU", "mps": "Apple GPU (mps)"}[kind]
+    return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(kind) or str(torch.cuda.get_device_name())
+
+
+def _own_gpus(config: Config, world: World) -> list[str]:
+    """Of this process: all there are where it is the only one; else for its own log, as rank 0 has those of all."""
+    place = world.place
+    gpus = devices.own_gpus(config["trainer"], place.local_rank, own_devices(config))
+    return gpu_names.lines({0: gpus}, {0: ""}, 1)

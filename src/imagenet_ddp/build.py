@@ -59,6 +59,7 @@ class World:
     gathering: Gathering | None = None
     lifeline: Lifeline | None = None
     notes: tuple[str, ...] = ()  # what was chosen on the way, for the log
+    gpus: tuple[str, ...] = ()  # which each rank has, for the log; on rank 0 of several
 
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """The same on all ranks, or ConfigError on all; a rank that still works on it is waited for."""

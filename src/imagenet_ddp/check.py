@@ -6,6 +6,7 @@ What did compose is then shown to the check of each wing.
 """
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import os
@@ -27,10 +28,11 @@ from imagenet_ddp import schema, screen, trainer_keys
 from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.distributed import check as distributed_check
-from imagenet_ddp.distributed import slurm
+from imagenet_ddp.distributed import refusal, slurm
 from imagenet_ddp.keys import closest, known_keys, unknown
 from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.run import check as run_check
+from imagenet_ddp.run.signals import Left, leaving
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
 
@@ -58,6 +60,14 @@ class Request:
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
     again: bool = False  # a job of a sweep that goes on in its folder, where it has one
+
+
+class NotMetError(ConfigError):
+    """Mistakes of a command before it has met the others of its run, which do not know of them yet."""
+
+    def __init__(self, mistakes: list[str], request: Request):
+        super().__init__(mistakes)
+        self.request = request
 
 
 def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, compose_only: bool = False) -> Request:
@@ -104,17 +114,33 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
             found.append(f"Job {numbers[0]} ({names[numbers[0]]}): {text}")
         else:
             found.append(f"Jobs {', '.join(map(str, numbers))} of 0 to {len(jobs) - 1}: {text}")
-    if found:
-        raise ConfigError(list(dict.fromkeys(found)))
     bare = [_without_hydra(config) for config in configs]
     lines = [[str(override.input_line) for override in job] for job in jobs]
-    return Request(verb, argv, args.overrides, bare, lines, names, configs[0].hydra, multirun, only_shown)
+    hydra = configs[0].get("hydra")
+    request = Request(verb, argv, args.overrides, bare, lines, names, hydra, multirun, only_shown)
+    if found:
+        raise NotMetError(list(dict.fromkeys(found)), request)
+    return request
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
-    """Show the mistakes on stderr and exit with code 2."""
+    """Show the mistakes on stderr, also those who wait for this command, and exit with code 2."""
     show(error, verb)
+    if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate"):
+        _tell_others(error)
     sys.exit(2)
+
+
+def _tell_others(error: NotMetError) -> None:
+    nodes, request = ("cluster", "trainer", "strategy"), error.request
+    if request.multirun:
+        return
+    # whatever is wrong with the options may also be in the way here, and has been said
+    with contextlib.suppress(Left, Exception), leaving():
+        config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
+        if refused := refusal.of(config, os.environ):
+            sys.stderr.flush()
+            refusal.tell(refused, error.mistakes)
 
 
 def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:

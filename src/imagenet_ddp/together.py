@@ -42,13 +42,28 @@ def meet(request: check.Request, rendezvous: Rendezvous) -> "Meeting | None":
 
     config = plain(request.configs[0], partial=True)
     place = rendezvous.place
-    num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
+    speaks = place is None or place.local_rank == 0 or rendezvous.by_hand  # else the first rank of this machine does
+    try:
+        _expect_backend(config)
+        num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
+    except ConfigError as error:
+        if not speaks:
+            sys.exit(2)
+        raise check.NotMetError(error.mistakes, request) from error
     try:
         return meeting.meet(rendezvous, config, num_local)
     except SharedError:
-        if place is not None and place.local_rank > 0 and not rendezvous.by_hand:
-            sys.exit(2)  # the first rank of this machine says it
+        if not speaks:
+            sys.exit(2)
         raise
+
+
+def _expect_backend(config: Mapping[str, Any]) -> None:
+    """Several processes can train here; asked once, before each would find out by itself."""
+    from imagenet_ddp.distributed import backends, devices
+
+    if wrong := backends.mistake(config["strategy"], devices.accelerator(config["trainer"]["accelerator"])):
+        raise ConfigError(wrong)
 
 
 def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
@@ -70,7 +85,12 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
         return replace(job, run_dir=run_dir)
     config, run_dir, relative, said, finished = gathering.hear("job", None)
     checkpoint = send_file(gathering, None)
-    return Job(config, _folder_here(Path(run_dir), relative, gathering), checkpoint, tuple(said), finished)
+    try:
+        folder_here = _folder_here(Path(run_dir), relative, gathering)
+    except ConfigError as error:
+        gathering.give_up(error)
+        raise
+    return Job(config, folder_here, checkpoint, tuple(said), finished)
 
 
 def _folder_here(run_dir: Path, relative: str, gathering: "Gathering") -> Path:
@@ -106,6 +126,8 @@ def run(
     num_local = split.processes(config["strategy"], devices.count(devices.local_devices(config["trainer"])))
     if met is None and num_local == 1 and not own_processes:
         return worker(None, *arguments)
+    if num_local > 1:
+        _expect_backend(config)
     first = met.place if met else None
     if met is not None and first is not None and first.node_rank > 0:
         last = first.rank + num_local - 1
@@ -125,6 +147,8 @@ def run(
         here = first is None or first.node_rank == 0
         if here and scontrol.is_due(error.exit_code - 128, config, os.environ):
             error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
+        if met is not None and error.exit_code < 128:  # maybe before they met the others, who would wait for them
+            met.give_up(f"its workers ended with exit code {error.exit_code}. HINT: look at its own message.")
         raise
     finally:
         if met is not None:

@@ -152,10 +152,10 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
     from torch.distributed import PrefixStore
 
     from imagenet_ddp.build import World
-    from imagenet_ddp.distributed import devices, echo, interfaces, nccl
-    from imagenet_ddp.distributed.gathering import Roll, SharedError, gather
+    from imagenet_ddp.distributed import devices, echo, gpu_names, interfaces, nccl
+    from imagenet_ddp.distributed.gathering import Roll, SharedError, gather, mistakes_given_up
     from imagenet_ddp.distributed.lifeline import Lifeline, end_process
-    from imagenet_ddp.distributed.store import connect
+    from imagenet_ddp.distributed.store import COMMANDS, connect
 
     timeout_s = config["cluster"]["timeout_s"]
     several = place.num_nodes > 1
@@ -169,7 +169,11 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
         return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
     roll = Roll(place.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited.")
-    gathering = gather(PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0)
+    commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
+    gathering = gather(
+        PrefixStore("ranks", store), roll, place.rank, {}, timeout_s, chief=place.rank == 0,
+        given_up=lambda: mistakes_given_up(commands),
+    )  # fmt: skip
     lifeline = None
     try:
         here = ["127.0.0.1"]
@@ -178,9 +182,16 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
             here = [echo.own_address(os.environ, place.address)]  # the others' interface first
             here += [address for address in interfaces.reachable_addresses() if address not in here]
         lifeline = Lifeline(gathering, here, label, end_process(f"rank {place.rank}"))
-        uuid = devices.gpu_uuid(config["trainer"], place.local_rank)
-        mine = {"uuid": uuid}
-        gathering.collect("gpus", mine, lambda told: devices.shared_gpus([each["uuid"] for each in told], label))
+        mine = [each.plain() for each in devices.own_gpus(config["trainer"], place.local_rank)]
+        said: list[str] = []
+
+        def judge(told: list[Any]) -> list[str]:
+            gpus = {rank: [gpu_names.Gpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
+            hosts = {rank: str(member["host"]) for rank, member in enumerate(gathering.members)}
+            said.extend(gpu_names.lines(gpus, hosts, local))
+            return devices.shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
+
+        gathering.collect("gpus", {"gpus": mine}, judge)
         if several:
             echo.try_both_ways(gathering, here[0])
     except ConfigError as error:
@@ -189,4 +200,4 @@ def _meet(place: Place, config: Mapping[str, Any]) -> Any:
         if lifeline is not None:
             lifeline.end(wait=False)
         raise
-    return World(place, store, lambda: connect(place, timeout_s), gathering, lifeline, tuple(notes))
+    return World(place, store, lambda: connect(place, timeout_s), gathering, lifeline, tuple(notes), tuple(said))

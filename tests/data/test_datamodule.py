@@ -1,3 +1,4 @@
+import multiprocessing
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -154,3 +155,15 @@ def test_closing_ends_the_loader_processes(tree: Path):
     assert [worker.is_alive() for worker in workers] == [True, True]
     data.close()
     assert [worker.is_alive() for worker in workers] == [False, False]
+
+
+def test_a_loader_that_is_replaced_ends_its_processes(tree: Path):
+    """trainer.reload_dataloaders_every_n_epochs asks for new ones."""
+    data = make(tree, num_workers=1)
+    pids = []
+    for _ in range(3):
+        next(iter(data.train_dataloader()))
+        pids.append({child.pid for child in multiprocessing.active_children()})
+    assert [len(each) for each in pids] == [len(pids[0])] * 3
+    assert len(set().union(*pids)) == len(pids[0]) + 2
+    data.close()

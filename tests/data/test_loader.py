@@ -110,7 +110,7 @@ def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
     other_epoch = crops(epoch(make(images, 0), 1))
     assert sum(whole[index] == other_epoch[index] for index in whole) == 0
     other_seed = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
-    assert other_seed.__getitems__([Key(2, 5, True, 4)])["image"][0].numpy().tobytes() != whole[5]
+    assert other_seed.__getitems__([Key(2, 5, True, 4, 4)])["image"][0].numpy().tobytes() != whole[5]
 
 
 def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: FileImages):
@@ -182,12 +182,12 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
 def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     images = walk(broken, ["cat", "dog"])
     samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
-    batch = samples.__getitems__([Key(0, 2, True, 3), Key(0, 5, True, 3), Key(0, 9, False, 3)])
+    batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
     assert not BAD & set(batch["index"].tolist())
     assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
     none = Samples(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
-        none.__getitems__([Key(0, 0, True, 1)])
+        none.__getitems__([Key(0, 0, True, 1, 1)])
 
 
 def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
@@ -332,7 +332,7 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
 def test_samples_have_the_length_of_the_split(images: FileImages):
     samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
     assert len(samples) == 29
-    batch = samples.__getitems__([Key(0, 12, True, 4), Key(0, 3, False, 4)])
+    batch = samples.__getitems__([Key(0, 12, True, 4, 4), Key(0, 3, False, 4, 4)])
     assert batch["image"].shape == (2, 3, 16, 16)
     assert (batch["target"].tolist(), batch["index"].tolist()) == ([1, 0], [12, 3])
     assert (batch["num_counted"], batch["step_images"], batch["unreadable"]) == (1, 4, [])
@@ -344,6 +344,6 @@ def test_a_source_of_ones_own_may_only_read(images: FileImages):
         read, path, __len__ = images.read, images.path, lambda self: len(images)
 
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
-    key = [Key(0, 12, True, 1)]
+    key = [Key(0, 12, True, 1, 1)]
     own, files = (Samples(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
     assert torch.equal(own["image"], files["image"])

@@ -58,6 +58,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
         ({}, TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}),
         ({}, STEP),
         ({"trainer__devices": 2}, STEP),
+        ({"trainer__devices": 1, "trainer__val_check_interval": "00:00:10:00", "trainer__sync_batchnorm": True}, {}),
         ({"trainer__num_nodes": 2, "cluster__address": "a:29500"}, {}),
         ({"cluster__rank": 1, "cluster__world_size": 2, "trainer__devices": 2, "cluster__address": "a"}, {}),
         ({"strategy__name": "dp", "trainer__devices": 2}, {}),
@@ -117,6 +118,12 @@ def without(*names: str) -> dict[str, str]:
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
             "2 on one node, but trainer.devices is 3",
         ),
+        (
+            {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
+            {},
+            "with several processes, whose clocks differ, got 00:00:10:00.",
+        ),
+        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true expects GPUs"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
             {"strategy__name": "dp", "trainer__devices": 2},

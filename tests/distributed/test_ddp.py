@@ -189,30 +189,6 @@ def test_static_graph_finds_unused_parameters_itself() -> None:
     assert arguments["static_graph"] and not arguments["find_unused_parameters"]
 
 
-@pytest.mark.parametrize(
-    ("backend", "kind", "built", "said"),
-    [
-        (None, "cpu", {"gloo"}, None),
-        (None, "cuda", {"nccl", "gloo"}, None),
-        ("gloo", "cuda", {"nccl", "gloo"}, None),
-        ("mpi", "cpu", {"gloo", "mpi"}, None),
-        ("mpi", "cpu", {"gloo"}, "mpi expects a torch that is built with MPI, but this one is not"),
-        ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this runs on CPUs. HINT: "),
-        ("nccl", "cuda", {"gloo"}, "nccl expects a torch that is built with NCCL"),
-        (None, "cuda", {"gloo"}, "nccl (the default for cuda) expects a torch that is built with NCCL"),
-        (None, "cpu", set(), "gloo (the default for cpu) expects a torch that is built with GLOO"),
-        ("gloo", "mps", {"gloo"}, "no DistributedDataParallel there. HINT: trainer.devices=1"),
-    ],
-)
-def test_backends_that_torch_does_not_have(
-    monkeypatch: pytest.MonkeyPatch, backend: str | None, kind: str, built: set[str], said: str | None
-) -> None:
-    for name in ("nccl", "gloo", "mpi"):
-        monkeypatch.setattr(distributed, f"is_{name}_available", lambda name=name: name in built)
-    mistake = ddp.backend_mistake(backend, kind)
-    assert (said is None and mistake is None) or (said and mistake and said in mistake), mistake
-
-
 def test_a_mistake_is_said_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
@@ -220,16 +196,6 @@ def test_a_mistake_is_said_before_any_process_group() -> None:
     if not distributed.is_mpi_available():
         with pytest.raises(ConfigError, match=r"is_mpi_available\(\) is False\)\. HINT: .*build torch from source"):
             ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, store, kind="cpu")
-
-
-def test_powersgd_on_cpus_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the hook calls torch.cuda.synchronize(<the CPU>), which begins with torch.cuda.device."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "HINT: CUDA_VISIBLE_DEVICES=" in (ddp.hook_mistake("powersgd", "cpu") or "")
-    assert ddp.hook_mistake("powersgd", "cuda") is None
-    assert ddp.hook_mistake("bf16", "cpu") is None
-    with pytest.raises(ValueError, match="cuda"):
-        torch.cuda.device(torch.device("cpu"))
 
 
 def test_mpi_ranks_must_be_the_places(monkeypatch: pytest.MonkeyPatch) -> None:

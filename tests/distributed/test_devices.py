@@ -1,5 +1,7 @@
 """Devices, threads and precision: the choice and its reason."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -70,3 +72,35 @@ def test_a_gpu_that_two_ranks_share_is_named() -> None:
     assert devices.shared_gpus([None, None], label) == []  # CPUs
     (text,) = devices.shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
     assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. HINT: LOCAL_RANK" in text
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("asked", "local_rank", "num", "numbers"), [(2, 1, 1, [1]), ([0, 3], 1, 1, [3]), ("auto", 0, 4, [0, 1, 2, 3])]
+)
+def test_own_gpus(
+    monkeypatch: pytest.MonkeyPatch, asked: object, local_rank: int, num: int, numbers: list[int]
+) -> None:
+    def properties(number: int) -> SimpleNamespace:
+        return SimpleNamespace(name="NVIDIA H200", uuid=f"{number}", pci_bus_id=number, pci_device_id=0)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    trainer = {"accelerator": "auto", "devices": asked}
+    assert [each.number for each in devices.own_gpus(trainer, local_rank, num)] == numbers
+    with pytest.raises(ConfigError, match="local rank 4 expects GPU 4, but torch finds 4 on this machine"):
+        devices.own_gpus({"accelerator": "auto", "devices": 1}, 4)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("trainer", "device"),
+    [
+        ({"accelerator": "auto", "devices": "auto"}, "cuda:0"),
+        ({"accelerator": "auto", "devices": [3, 1]}, "cuda:3"),
+        ({"accelerator": "gpu", "devices": "2,"}, "cuda:2"),
+        ({"accelerator": "cpu", "devices": "auto"}, "cpu"),
+    ],
+)
+def test_the_device_of_a_command_that_needs_one(trainer: dict[str, object], device: str) -> None:
+    """predict, whose trainer.devices=[3] must not be GPU 0."""
+    assert devices.first_device(trainer) == torch.device(device)

@@ -204,6 +204,19 @@ def test_refuse_does_not_wait_for_the_dead(crowd: Crowd):
     assert 0.9 < time.monotonic() - begin < 2
 
 
+def test_who_gave_up_before_is_not_waited_for(connections: list[TCPStore]):
+    """A node's command that ends before its workers have come; the others' workers gather by themselves."""
+    store, (first, *_) = PrefixStore("before", connections[0]), connections
+    store.set(module.GIVEN_UP, '["node 1 (b): no room. HINT: x."]')
+    begin = time.monotonic()
+    with pytest.raises(SharedError, match="node 1"):
+        gather(
+            PrefixStore("after", first), roll(2), 0, FACTS, 20, chief=True,
+            given_up=lambda: module.mistakes_given_up(store),
+        )  # fmt: skip
+    assert time.monotonic() - begin < 5
+
+
 def test_give_up(crowd: Crowd):
     """Any member's own mistake ends the others' wait."""
     first, second, third = met(crowd, 3)

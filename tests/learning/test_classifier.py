@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.learning.classifier import Classifier
 from imagenet_ddp.learning.learning_rate import LearningRate
+from imagenet_ddp.learning.metrics import ImagesCounted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -244,6 +246,8 @@ def test_a_loss_that_is_no_number_shows():
 
 
 class Recorder(L.Callback):
+    trainer: L.Trainer
+
     def __init__(self) -> None:
         self.lrs: list[list[float]] = []
         self.vals: list[dict[str, float]] = []
@@ -257,7 +261,11 @@ class Recorder(L.Callback):
 
 
 def fit(
-    classifier: Classifier, num_batches: int = 4, max_epochs: int = 2, first: Sequence[L.Callback] = ()
+    classifier: Classifier,
+    num_batches: int = 4,
+    max_epochs: int = 2,
+    ckpt_path: Path | None = None,
+    first: Sequence[L.Callback] = (),
 ) -> Recorder:
     images = torch.randn(num_batches + 1, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     batches: Any = [batch_of(part, torch.arange(6) % 5) for part in images]  # a list is data set enough
@@ -273,11 +281,13 @@ def fit(
         enable_model_summary=False,
         log_every_n_steps=1,
     )
-    trainer.fit(classifier, DataLoader(batches[:-1], batch_size=None), DataLoader(batches[-1:], batch_size=None))
+    training, validation = (DataLoader(part, batch_size=None) for part in (batches[:-1], batches[-1:]))
+    trainer.fit(classifier, training, validation, ckpt_path=ckpt_path, weights_only=True)
+    recorder.trainer = trainer
     return recorder
 
 
-def in_lightning(test: Callable[[], None]) -> Callable[[], None]:
+def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
     """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
     for text in ("does not have many workers", "LeafSpec.* is deprecated"):
         test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
@@ -307,12 +317,26 @@ def test_validation_is_logged_once_per_epoch():
     assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
 
 
+def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
+    classifier = make(Shown(3), 3, seed=seed)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+    classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
+    classifier.on_train_batch_start({}, 0)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_the_devices_own_generator_gets_the_steps_seed(monkeypatch: pytest.MonkeyPatch, kind: str):
+    seeds: list[int] = []
+    monkeypatch.setattr(Classifier, "device", torch.device(kind))
+    monkeypatch.setattr(getattr(torch, kind), "manual_seed", seeds.append)
+    for step in (0, 1, 0):
+        begin_step(step=step)
+    assert len(seeds) == 3 and seeds[0] == seeds[2] != seeds[1]
+
+
 def test_ranks_and_seeds_draw_differently():
     def draw(seed: int, rank: int, step: int) -> int:
-        classifier = make(Shown(3), 3, seed=seed)
-        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
-        classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
-        classifier.on_train_batch_start({}, 0)
+        begin_step(seed, rank, step)
         return int(torch.randint(2**62, ()))
 
     places = [(seed, rank, step) for seed in (0, 1, 2**32 - 1) for rank in range(3) for step in range(3)]
@@ -348,3 +372,55 @@ def test_only_the_net_is_saved():
 def test_the_forward_is_the_nets():
     classifier, images = make(net_of("plain"), 5), torch.randn(2, 3, 6, 6)
     assert torch.equal(classifier(images), classifier.net(images))
+
+
+# ---- resumed, and in other precisions ----------------------------------------------------------------------------
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in its settings, as some optimisers do."""
+
+    def __init__(self, parameters: Any, **settings: Any):
+        super().__init__(parameters, **settings)
+        for group in self.param_groups:
+            group.setdefault("steps", 0)
+
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["steps"] += 1
+        return super().step(closure)
+
+
+@in_lightning
+def test_options_of_the_optimiser_that_are_changed_on_resume_reach_it(tmp_path: Path):
+    def settings(**changed: Any) -> Classifier:
+        keys = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, **changed}
+        return make(net_of("plain"), 5, 6, make_optimizer=lambda parameters: Counting(parameters, **keys))
+
+    before = fit(settings(), max_epochs=1)
+    before.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    same, changed = settings(), settings(weight_decay=0.5, momentum=0.0)
+    for classifier, expected in ((same, (0.9, 1e-4)), (changed, (0.0, 0.5))):
+        [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").trainer.optimizers[0].param_groups
+        assert (group["momentum"], group["weight_decay"], group["steps"]) == (*expected, 8)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true"])
+def test_the_loss_is_exact_in_every_precision(precision: str):
+    """bf16 holds 8 bits: a sum of 500 losses stands still at a few hundred."""
+    dtype = {"32-true": torch.float32, "64-true": torch.float64, "bf16-true": torch.bfloat16}[precision]
+    logits = torch.tensor([0.0, 1.0, -2.0]).repeat(500, 1).to(dtype)
+    classifier = make(Shown(3), 3, 500).to(dtype)
+    found = validated(classifier, [batch_of(part.reshape(-1, 3, 1, 1), [0] * len(part)) for part in logits.split(20)])
+    expected = -torch.log_softmax(torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64), 0)[0].item()
+    assert found["val/loss"] == pytest.approx(expected, rel=1e-9 if precision == "64-true" else 1e-6)
+
+
+@in_lightning
+def test_images_are_counted_while_they_are_validated(monkeypatch: pytest.MonkeyPatch):
+    """Afterwards Lightning moves the module to the CPU, where an NCCL group cannot sum over the ranks."""
+    classifier = make(net_of("plain"), 5, 6)
+    monkeypatch.setattr(
+        ImagesCounted, "compute", lambda self: (6, 1) if classifier.trainer.validating else pytest.fail("too late")
+    )
+    fit(classifier, max_epochs=1)
+    assert classifier.num_counted == (6, 1)

@@ -29,7 +29,7 @@ class Probe(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        pids = {"pid": os.getpid(), "parent": os.getppid()}
+        pids = {"pid": os.getpid(), "parent": os.getppid(), "threads": torch.get_num_threads()}
         (self.folder / f"pid{trainer.global_rank}.json").write_text(json.dumps(pids))
 
     def on_train_batch_start(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp.cores import cores_per_process
+from imagenet_ddp.distributed.gpu_names import Gpu, gpu
 from imagenet_ddp.schema import ConfigError
 
 
@@ -57,18 +58,27 @@ def count(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
 
 
-def gpu_uuid(trainer: Mapping[str, Any], local_rank: int) -> str | None:
-    """Of the GPU this process is to use, as the driver names it; None on other devices."""
+def own_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[Gpu]:
+    """Those this process is to use, as the driver names them; [] on other devices. num: more than one in a process
+    that has all of its node (dp)."""
     if accelerator(trainer["accelerator"]) != "cuda":
-        return None
+        return []
     asked = local_devices(trainer)
-    number = asked[local_rank % len(asked)] if isinstance(asked, list) else local_rank
-    if number >= torch.cuda.device_count():
+    numbers = asked if isinstance(asked, list) else list(range(max(asked, local_rank + 1)))
+    first = local_rank % len(numbers)
+    mine, there = numbers[first : first + num], torch.cuda.device_count()
+    if missing := [number for number in mine if number >= there]:
         raise ConfigError(
-            f"local rank {local_rank} expects GPU {number}, but torch finds {torch.cuda.device_count()} on this "
+            f"local rank {local_rank} expects GPU {missing[0]}, but torch finds {there} on this "
             "machine. HINT: as many processes per node as it has GPUs."
         )
-    return str(torch.cuda.get_device_properties(number).uuid)
+    return [gpu(torch.cuda.get_device_properties(number), number, os.environ) for number in mine]
+
+
+def first_device(trainer: Mapping[str, Any]) -> torch.device:
+    """Of a command that needs one: the first of trainer.devices."""
+    kind, asked = accelerator(trainer["accelerator"]), local_devices(trainer)
+    return torch.device(kind, asked[0] if isinstance(asked, list) else 0) if kind == "cuda" else torch.device(kind)
 
 
 def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:

@@ -19,11 +19,17 @@ from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
 
 POLL_S = 0.05
+GIVEN_UP = "given_up"
 GRACE_S = 5.0  # the chief's verdict comes that much later than its own wait ends
 
 
 class SharedError(ConfigError):
     """Mistakes that all members are told in the same words, so that one of each machine may say them."""
+
+
+def mistakes_given_up(store: Store) -> list[str]:
+    """Of the one who gave up in the gathering at this store; [] where none has."""
+    return json.loads(store.get(GIVEN_UP)) if store.check([GIVEN_UP]) else []
 
 
 @contextlib.contextmanager
@@ -68,7 +74,7 @@ class Gathering:
     @answered()
     def give_up(self, error: ConfigError) -> None:
         """This one's own mistake, after all have met: the others no longer wait, and say the same."""
-        self.store.set("given_up", json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
+        self.store.set(GIVEN_UP, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
     def wait(self, done: Callable[[], bool], timeout_s: float, lacking: Callable[[], Sequence[int]], what: str) -> None:
         """Until done, or one has given up. lacking: the numbers that are waited for, what: for which word of theirs."""
@@ -79,8 +85,8 @@ class Gathering:
 
         patience = Patience(timeout_s)
         while True:
-            if self.store.check(["given_up"]):
-                raise SharedError(json.loads(self.store.get("given_up")))
+            if mistakes := mistakes_given_up(self.store):
+                raise SharedError(mistakes)
             if done():
                 return
             if not patience.lasts(lambda seconds: f"Waiting for {names()} {what}, {seconds:.0f} s.", POLL_S):
@@ -153,19 +159,31 @@ class Roll:
     job_id: str | None = None
     assigned: bool = False  # numbers are given here, not brought along
     arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by arrival
+    refused: dict[int, dict[str, Any]] = field(default_factory=dict)  # the same, of those that will not take part
 
 
 @answered()
 def gather(
-    store: Store, roll: Roll, number: int | None, mine: Mapping[str, Any], timeout_s: float, *, chief: bool
+    store: Store,
+    roll: Roll,
+    number: int | None,
+    mine: Mapping[str, Any],
+    timeout_s: float,
+    *,
+    chief: bool,
+    about: Mapping[str, Any] | None = None,
+    judge: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
+    given_up: Callable[[], list[str]] = lambda: [],
 ) -> Gathering:
-    """Waits until all have arrived, each number once, with equal facts. Raises the chief's ConfigError on all."""
+    """Waits until all have arrived, each number once, with equal facts. Raises the chief's ConfigError on all.
+    about: what the others are told of this member, and need not be equal. judge: the chief's further mistakes;
+    given_up: those of somebody who will not come."""
     arrival = int(store.add("arrivals", 1)) - 1
     me = {**facts.this_process(), "number": number, "size": roll.size, "job_id": roll.job_id, "facts": mine}
-    store.set(f"arrival/{arrival}", json.dumps(me))
+    store.set(f"arrival/{arrival}", json.dumps({**me, "about": dict(about or {})}))
     patience = Patience(timeout_s if chief else timeout_s + GRACE_S)
     if chief:
-        verdict = _judge(store, roll, arrival, patience)
+        verdict = _judge(store, roll, arrival, patience, judge, given_up)
         store.set("verdict", json.dumps(verdict))
         if verdict["mistakes"]:
             _wait_for_readers(store, "verdict", int(store.add("arrivals", 0)) - 1)
@@ -184,11 +202,60 @@ def gather(
     return Gathering(store, numbers[arrival], verdict["members"], roll.noun, timeout_s)
 
 
-def _judge(store: Store, roll: Roll, own: int, patience: Patience) -> dict[str, Any]:
+def arrive_refused(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
+    """Tell those who gather at this store that this command was refused, and why; whether they heard it. Nothing is
+    told once they have met: they did so without this one."""
+    if store.check(["verdict"]):
+        return False
+    arrival = int(store.add("arrivals", 1)) - 1
+    me = {**facts.this_process(), "number": number, "noun": noun, "job_id": job_id, "refused": mistakes}
+    store.set(f"arrival/{arrival}", json.dumps(me))
+    end = time.monotonic() + GRACE_S
+    while not store.check(["verdict"]):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    store.add("verdict/read", 1)
+    return bool(json.loads(store.get("verdict"))["mistakes"])
+
+
+def refuse_all(store: Store, number: int | None, noun: str, size: int, mistakes: list[str]) -> None:
+    """The chief itself was refused: all who come, up to size of them, are told why."""
+    me = {**facts.this_process(), "number": number, "noun": noun, "refused": mistakes}
+    store.set("verdict", json.dumps({"mistakes": _said_of_refused(me), "numbers": {}, "members": []}))
+    _wait_for_readers(store, "verdict", size - 1)
+
+
+def _said_of_refused(one: Mapping[str, Any]) -> list[str]:
+    number = one["number"]
+    who = f"one {one['noun']}" if number is None else f"{one['noun']} {number}"
+    return [f"{who} ({one['host']}) was refused: {mistake}" for mistake in one["refused"]]
+
+
+def _refused(roll: Roll) -> list[str]:
+    """Of those the others wait for. A number that is there already was refused by mistake, or in another job."""
+    there = {each["number"] for each in roll.arrived.values()}
+    missing = [
+        each
+        for each in roll.refused.values()
+        if each["job_id"] == roll.job_id
+        and (each["number"] is None or each["noun"] != roll.noun or each["number"] not in there)
+    ]
+    return [text for each in missing for text in _said_of_refused(each)] if len(roll.arrived) < roll.size else []
+
+
+def _judge(
+    store: Store,
+    roll: Roll,
+    own: int,
+    patience: Patience,
+    judge: Callable[[list[dict[str, Any]]], list[str]],
+    given_up: Callable[[], list[str]],
+) -> dict[str, Any]:
     """The chief's part."""
     while True:
         _read_arrivals(store, roll)
-        mistakes = _unfit(roll)
+        mistakes = _unfit(roll) or _refused(roll) or given_up()
         if mistakes or len(roll.arrived) >= roll.size:
             break
         if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):
@@ -202,15 +269,18 @@ def _judge(store: Store, roll: Roll, own: int, patience: Patience) -> dict[str, 
             numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
         ordered = [roll.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
         mistakes = facts.differences([each["facts"] for each in ordered], roll.noun)
-        members = [{key: each[key] for key in ("host", "pid", "machine")} for each in ordered]
+        members = [{**{key: each[key] for key in ("host", "pid", "machine")}, **each["about"]} for each in ordered]
+        mistakes = mistakes or judge(members)
     return {"mistakes": mistakes, "numbers": numbers, "members": members}
 
 
 def _read_arrivals(store: Store, roll: Roll) -> None:
     count = int(store.add("arrivals", 0))
-    new = [n for n in range(count) if n not in roll.arrived and store.check([f"arrival/{n}"])]
+    known = roll.arrived.keys() | roll.refused.keys()
+    new = [n for n in range(count) if n not in known and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
-        roll.arrived[number] = json.loads(text)
+        one = json.loads(text)
+        (roll.refused if "refused" in one else roll.arrived)[number] = one
 
 
 def _unfit(roll: Roll) -> list[str]:

@@ -4,14 +4,14 @@ import contextlib
 import ipaddress
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.distributed import PrefixStore, Store
 
 from imagenet_ddp.distributed import facts, interfaces, pointer, store
-from imagenet_ddp.distributed.gathering import Gathering, Roll, SharedError, gather
+from imagenet_ddp.distributed.gathering import Gathering, Roll, gather
 from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
 
@@ -28,15 +28,26 @@ class Meeting:
         """The one that serves the store goes last, or after timeout_s. In a thread, because a store whose machine is
         gone is waited for without a bound."""
         if self.starts_workers:
-            thread = threading.Thread(target=self._leave, name="leave", daemon=True)
-            thread.start()
-            thread.join(timeout_s)
+            _bounded(self._leave, timeout_s)
+
+    def give_up(self, why: str, timeout_s: float = 2.0) -> None:
+        """The others' workers may still wait for those of this node."""
+        _bounded(lambda: self.gathering.give_up(ConfigError(why)), timeout_s)
 
     def _leave(self) -> None:
+        self.gathering.store.add("left", 1)
+        while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
+            time.sleep(0.05)
+
+
+def _bounded(act: Callable[[], None], timeout_s: float) -> None:
+    def run() -> None:
         with contextlib.suppress(Exception):  # the server may be gone
-            self.gathering.store.add("left", 1)
-            while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
-                time.sleep(0.05)
+            act()
+
+    thread = threading.Thread(target=run, name="leave", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
 
 
 def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> Meeting:
@@ -59,15 +70,19 @@ def meet(rendezvous: Rendezvous, config: Mapping[str, Any], num_local: int) -> M
         assigned=place is None,
     )
     attempt = place.attempt if place else 0
-    prefixed = PrefixStore(f"imagenet_ddp/{attempt}/commands", meeting_store)
+    prefixed = PrefixStore(store.commands_prefix(attempt), meeting_store)
     mine = facts.of_this_command(config, None if place else num_local)
-    gathering = gather(prefixed, roll, number, mine, timeout_s, chief=chief if served_here else number == 0)
+    about = {"local_rank": place.local_rank} if place else {}
+    chief = chief if served_here else number == 0
+
+    def judge(members: Sequence[Mapping[str, Any]]) -> list[str]:
+        return _misplaced(place, members) if place is not None else []
+
+    gathering = gather(prefixed, roll, number, mine, timeout_s, chief=chief, about=about, judge=judge)
     if place is not None:
         place = replace(place, address=host, port=port)
         if not place.local_world_size:
             place = _counted(place, gathering)
-        elif wrong := _scattered(place.local_world_size, gathering):
-            raise SharedError(wrong)
         return Meeting(gathering, place, False)
     first = Place(
         rank=gathering.number * num_local,
@@ -159,26 +174,52 @@ def _counted(place: Place, gathering: Gathering) -> Place:
     """Nodes as the ranks' machines show them, where nobody said how many processes each has."""
     machines = [str(each["machine"]) for each in gathering.members]
     nodes = list(dict.fromkeys(machines))
-    counts = {str(each["host"]): machines.count(str(each["machine"])) for each in gathering.members}
+    return replace(
+        place,
+        local_world_size=len(machines) // len(nodes),
+        num_nodes=len(nodes),
+        node_rank=nodes.index(machines[place.rank]),
+    )
+
+
+def _misplaced(place: Place, members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ranks that do not lie on the machines as their numbers say. place: of one of them."""
+    if place.local_world_size:
+        return _scattered(place.local_world_size, members)
+    machines = [str(each["machine"]) for each in members]
+    counts = {str(each["host"]): machines.count(str(each["machine"])) for each in members}
     if len(set(counts.values())) > 1:
         whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
-        raise SharedError(
+        return [
             f"every node is expected to have as many processes as the others, but there are {whose}. "
             "HINT: as many commands on each."
-        )
-    local = len(machines) // len(nodes)
-    if wrong := _scattered(local, gathering):
-        raise SharedError(wrong)
-    place = replace(place, local_world_size=local, num_nodes=len(nodes), node_rank=nodes.index(machines[place.rank]))
-    if wrong := place.misnumbered(("the rank", "the local rank", "the node")):
-        gathering.give_up(error := ConfigError(wrong))
-        raise error
-    return place
+        ]
+    local = len(machines) // len(set(machines))
+    return _scattered(local, members) or _misnumbered(place.source, local, members)
 
 
-def _scattered(local: int, gathering: Gathering) -> list[str]:
+def _misnumbered(source: str, local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Local ranks that do not count from 0 on each machine, whose ranks are neighbours."""
+    given = [int(each["local_rank"]) for each in members]
+    wrong = [rank for rank, local_rank in enumerate(given) if local_rank != rank % local]
+    if not wrong:
+        return []
+    first = wrong[0] // local * local
+    host = members[first]["host"]
+    key, name = ("cluster.rank", "cluster.local_rank") if source == "cluster.rank" else ("RANK", "LOCAL_RANK")
+    hint = ", ".join(f"{name}={rank % local} where {key}={rank}" for rank in wrong[:8]) + (", ..." if wrong[8:] else "")
+    per_node = next((n for n in range(1, local) if given == [rank % n for rank in range(len(given))]), None)
+    if per_node is not None and local % per_node == 0:
+        num_nodes = len(given) // per_node
+        hint += f"; or trainer.num_nodes={num_nodes} on each, where {num_nodes} nodes of {per_node} shall share {host}"
+    return [
+        f"{name} must count from 0 on each machine, {', '.join(map(str, range(local)))} for ranks {first} to "
+        f"{first + local - 1} on {host}, got {', '.join(map(str, given[first : first + local]))}. HINT: {hint}."
+    ]
+
+
+def _scattered(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ranks of one node that are not on one machine: then somebody counted machines, not processes."""
-    members = gathering.members
     for first in range(0, len(members), local):
         away = next(
             (n for n in range(first, first + local) if members[n]["machine"] != members[first]["machine"]), None

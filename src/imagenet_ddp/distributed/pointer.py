@@ -116,6 +116,15 @@ def find(
             )
 
 
+def owner(path: str) -> tuple[list[str], tuple[int, ...]] | None:
+    """(hosts, port) of who wrote the file, alive or not; None where there is none."""
+    seen = _read(Path(path))
+    if seen is None:
+        return None
+    here = seen["machine"] == this_process()["machine"]
+    return (["127.0.0.1", *seen["hosts"]] if here else seen["hosts"]), (seen["port"],)
+
+
 def _join(file: Path, seen: dict[str, Any], job_id: str | None, must_own: bool) -> Pointed:
     owner = f"{seen['host']} (process {seen['pid']}"
     if seen["job_id"] != job_id:

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import functools
+import os
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,9 +18,15 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.schema import ConfigError
 
 HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
+COMMANDS = "commands"
 LOOK_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
 NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
+
+
+def commands_prefix(attempt: int) -> str:
+    """Of the keys by which commands meet; all others begin as those of connect()."""
+    return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
 def connect(place: Place, timeout_s: float) -> Store:
@@ -65,6 +73,17 @@ def serve(host: str, port: int) -> TCPStore:
             f"this machine cannot serve the rendezvous store at {host}:{port}: {str(error).splitlines()[0]} "
             "HINT: another port, the same on every node."
         ) from error
+    store.set(HELLO, "")
+    return store
+
+
+def serve_listener(listener: socket.socket) -> TCPStore:
+    """At a socket that listens already, and is the store's from now on."""
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30),
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
     store.set(HELLO, "")
     return store
 
@@ -141,14 +160,22 @@ def _store_at(host: str, number: str, port: int, who: str, ours: bool, job_id: s
         made = _connected(number, port, ours)
         if isinstance(made, TCPStore):
             return made if job_id is None or made.get(HELLO).decode() == job_id else None
-        if not isinstance(made, DistNetworkError):
+        if not isinstance(made, DistNetworkError) or "timed out" not in str(made):
             break
     if job_id is not None:
         return None
     raise ConfigError(
         f"{who} expects the rendezvous store at {host}:{port}, but another program answers there"
-        f"{f' ({str(made).splitlines()[0]})' if made else ''}. HINT: another port, the same on every node."
+        f"{_what_came(made)}. HINT: another port, the same on every node."
     )
+
+
+def _what_came(made: Exception | None) -> str:
+    """Of another program, in brackets: torch's own words but for the numbers of its protocol."""
+    if made is None:
+        return " (it accepts connections and stays silent)"
+    first = str(made).splitlines()[0]
+    return " (what it sends is not a store's)" if first.startswith("Ping failed") else f" ({first.rstrip('.')})"
 
 
 def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
@@ -172,24 +199,40 @@ def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | Non
             made.append(store)
 
     thread = threading.Thread(target=make, name="store", daemon=True)
-    thread.start()
-    thread.join(NAMES_S)
+    with _without_stderr:  # torch writes a C++ stack for a program that is no store; what is wrong is said here
+        thread.start()
+        thread.join(NAMES_S)
     return made[0] if made else None
 
 
-def _no_answer(who: str, host: str, port: int) -> str:
-    return (
-        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-        "HINT: a firewall, or the cloud's security group, must let this machine through to that port; "
-        "is the address right, and the machine up?"
-    )
+class _WithoutStderr:
+    """Drops what the whole process writes there, because C++ writes past sys.stderr; by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._kept = threading.Lock(), 0, -1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                sys.stderr.flush()
+                with contextlib.suppress(OSError):  # closed, by whoever started this
+                    self._kept = os.dup(2)
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, 2)
+                    os.close(nowhere)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._kept >= 0:
+                sys.stderr.flush()
+                os.dup2(self._kept, 2)
+                os.close(self._kept)
+                self._kept = -1
 
 
-def _no_route(who: str, host: str, port: int, error: OSError) -> str:
-    return (
-        f"{who} cannot reach {host}:{port}: {error.strerror}. "
-        "HINT: is the address right, and in a network this machine is in?"
-    )
+_without_stderr = _WithoutStderr()
 
 
 def unknown_name(host: str, error: OSError) -> str:

@@ -85,6 +85,8 @@ class Classifier(L.LightningModule):
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its

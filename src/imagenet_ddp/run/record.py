@@ -37,7 +37,7 @@ class Record(L.Callback):
 
     def __init__(self, folder: Path, log: Log, meters: Meters, saver: Saver, title: str):
         self.rows: list[dict[str, Any]] = []
-        self.counted = (0, 0)  # (images, most times) of the last validation
+        self.counted: tuple[int, int] = (0, 0)  # (images, most times) of the last validation
         self._folder, self._log, self._meters, self._saver = folder, log, meters, saver
         self._title = title
         self._validated: dict[str, float] = {}

@@ -1,0 +1,84 @@
+"""GPUs in the words of the log, from made-up properties."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.distributed.gpu_names import Gpu, gpu, lines, unseen
+
+H200 = "NVIDIA H200"
+
+
+def made(number: int, physical: int, visible: str | None = None, model: str = H200, **more: Any) -> Gpu:
+    keys = {"name": model, "uuid": f"{physical:08x}-0000-1111-2222-333333333333", "pci_bus_id": 0x1B + physical,
+            "pci_device_id": 0, "pci_domain_id": 0}  # fmt: skip
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    return gpu(SimpleNamespace(**(keys | more)), number, environ)
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (made(2, 2), "GPU 2 (GPU-00000002, bus 1D:00.0)"),
+        (made(1, 3, "0,3"), "cuda:1 = GPU 3 (GPU-00000003, bus 1E:00.0)"),
+        (made(0, 3, "GPU-00000003"), "cuda:0 (GPU-00000003, bus 1E:00.0)"),
+        (made(0, 0, "MIG-5", uuid="MIG-5f2-a"), "cuda:0 (MIG-5f2-a, bus 1B:00.0)"),
+        (made(0, 0, pci_domain_id=2), "GPU 0 (GPU-00000000, bus 0002:1B:00.0)"),
+        (made(0, 0, pci_bus_id=None), "GPU 0 (GPU-00000000)"),
+    ],
+)
+def test_one_gpu(one: Gpu, words: str) -> None:
+    assert one.words == words
+    assert Gpu(**one.plain()) == one, "through the store"
+
+
+def test_one_line_for_each_node() -> None:
+    """Eight ranks are one line, 64 are eight; what all of a node share is said once."""
+    eight = {rank: [made(rank, rank)] for rank in range(8)}
+    (line,) = lines(eight, dict.fromkeys(range(8), "a"), 8)
+    assert line.startswith(f"GPUs, {H200}: rank 0 GPU 0 (GPU-00000000, bus 1B:00.0), rank 1 GPU 1 (")
+    assert line.endswith("rank 7 GPU 7 (GPU-00000007, bus 22:00.0).")
+    assert len(line) < 400
+
+    many = {rank: [made(rank % 8, rank % 8)] for rank in range(64)}
+    found = lines(many, {rank: f"host{rank // 8}" for rank in range(64)}, 8)
+    assert [each.partition(":")[0] for each in found] == [f"GPUs of node {n} (host{n}), {H200}" for n in range(8)]
+    assert ": rank 56 GPU 0 (" in found[7] and ", rank 63 GPU 7 (" in found[7]
+
+
+def test_what_cuda_visible_devices_maps_to() -> None:
+    two = {0: [made(0, 0, "0,3")], 1: [made(1, 3, "0,3", model="NVIDIA A10")]}
+    assert lines(two, {0: "a", 1: "a"}, 2) == [
+        "GPUs, CUDA_VISIBLE_DEVICES=0,3: rank 0 NVIDIA H200 cuda:0 = GPU 0 (GPU-00000000, bus 1B:00.0), "
+        "rank 1 NVIDIA A10 cuda:1 = GPU 3 (GPU-00000003, bus 1E:00.0)."
+    ]
+
+
+def test_one_process() -> None:
+    assert lines({0: [made(0, 3, "3")]}, {0: ""}, 1) == [
+        f"GPU, {H200}, CUDA_VISIBLE_DEVICES=3: cuda:0 = GPU 3 (GPU-00000003, bus 1E:00.0)."
+    ]
+    both = [made(0, 0), made(1, 1)]  # strategy=dp
+    assert lines({0: both}, {0: ""}, 1) == [
+        f"GPUs, {H200}: GPU 0 (GPU-00000000, bus 1B:00.0) and GPU 1 (GPU-00000001, bus 1C:00.0)."
+    ]
+    assert lines({0: [], 1: []}, {0: "a", 1: "a"}, 2) == [], "CPUs"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "kind", "visible", "warned"),
+    [
+        ("auto", "cpu", "0,3", True),
+        ("cpu", "cpu", "0,3", False),
+        ("auto", "cuda", "0,3", False),
+        ("auto", "cpu", "", False),
+        ("auto", "cpu", "-1", False),
+        ("auto", "cpu", None, False),
+    ],
+)
+def test_gpus_that_torch_does_not_find(accelerator: str, kind: str, visible: str | None, warned: bool) -> None:
+    found = unseen(accelerator, kind, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("Warning: CUDA_VISIBLE_DEVICES=0,3 is set, but torch finds no GPU: training on the")
