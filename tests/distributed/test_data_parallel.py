@@ -308,6 +308,7 @@ class Drawn(Dataset):
             "index": index,
             "num_counted": sum(key.counts for key in keys),
             "step_images": keys[0].step_images,
+            "update_images": keys[0].update_images,
         }
 
 
