@@ -20,23 +20,27 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from imagenet_ddp import schema, screen, trainer_keys
 from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
+from imagenet_ddp.data.recognise import options_for
 from imagenet_ddp.distributed import check as distributed_check
 from imagenet_ddp.distributed import slurm
-from imagenet_ddp.keys import closest, known_keys, unknown
+from imagenet_ddp.keys import known_keys, unknown
 from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.run import check as run_check
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
+from imagenet_ddp.translate import Translation, quoted, translate
 
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 _PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+_ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}  # whatever else is typed
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
@@ -67,7 +71,9 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
     argv = without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], [], [], None, False, True)
-    args, argv, found = _options(argv, known_keys(verb))
+    if not _ANSWERED & set(argv) and (translation := translate(verb, argv, environ)):
+        raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
+    args, argv, found = _options(argv)
     if args.help or args.hydra_help or args.shell_completion:
         return Request(verb, argv, args.overrides, [], [], [], None, False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
@@ -82,6 +88,11 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
     only_shown = bool(args.cfg or args.info)
     for number, job in enumerate(jobs):
         config, mistakes = composer.compose(job)
+        if options := _form_of_root(verb, config, job):
+            mistakes = [_rootless(config, options)]
+            # go on as if that had been typed, so that what hangs on it is looked at too
+            config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])
+            mistakes += more
         configs.append(config)
         if not (only_shown or compose_only):
             bare = _without_hydra(config)
@@ -91,7 +102,7 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
                 mistakes.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. HINT: add -m.")
             alone = isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
             several = multirun and not alone
-            mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial)
+            mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, num_jobs=len(jobs))
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
             mistakes += _targets(hooks, list(bare.allow_targets or []), "hydra.callbacks.")
@@ -109,6 +120,37 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
     bare = [_without_hydra(config) for config in configs]
     lines = [[str(override.input_line) for override in job] for job in jobs]
     return Request(verb, argv, args.overrides, bare, lines, names, configs[0].hydra, multirun, only_shown)
+
+
+def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_only: bool) -> list[str]:
+    """What else is wrong with the line, once its words are this program's."""
+    if translation.has_placeholders:
+        return []
+    try:
+        command_line(translation.verb, translation.argv, environ, compose_only=compose_only)
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+def _form_of_root(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
+    """What to type where data.root is typed and data= is not: the images there are somebody's own, and the default
+    would draw its own among them. Empty where a checkpoint, an experiment or a _target_ says what they are."""
+    typed = {override.key_or_group: override for override in job if not override.is_delete()}
+    if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys() or verb == "predict":
+        return []
+    if config.data.root is None or OmegaConf.select(config, "data.name", throw_on_missing=False) != "shapes":
+        return []
+    if OmegaConf.select(config, "data._target_") or verb == "evaluate" or config.get("resume") not in (None, "auto"):
+        return []
+    return [quoted(option) for option in options_for(str(config.data.root))]
+
+
+def _rootless(config: DictConfig, options: Sequence[str]) -> str:
+    return (
+        f"data.root={config.data.root} must be typed with data=, the form of the images there; without it, small images "
+        f"would be generated in that folder. HINT: {shlex.join(options)}."
+    )
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
@@ -139,6 +181,7 @@ def semantic(
     typed: Sequence[str] = (),
     multirun: bool = False,
     partial: bool = False,
+    num_jobs: int = 2,
 ) -> list[str]:
     """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
 
@@ -158,7 +201,7 @@ def semantic(
     found += trainer_keys.mistakes(trainer)
     found += data_check.mistakes(plain, environ, verb=verb, partial=partial)
     found += learning_check.mistakes(plain, environ, partial=partial)
-    found += distributed_check.mistakes(plain, environ, verb=verb, typed=typed, multirun=multirun)
+    found += distributed_check.mistakes(plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs)
     elsewhere = distributed_check.is_elsewhere(plain, environ)
     found += run_check.mistakes(plain, environ, verb=verb, elsewhere=elsewhere)
     found += _targets(plain, plain["allow_targets"])
@@ -194,7 +237,7 @@ def _raise(message: str) -> NoReturn:
     raise _OptionError(message)
 
 
-def _options(argv: list[str], keys: Mapping[str, Any]) -> tuple[argparse.Namespace, list[str], list[str]]:
+def _options(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     """(Hydra's options, argv for Hydra, mistakes). key=value may stand on either side of an option such as -m."""
     parser = get_args_parser()
     parser.error = _raise  # type: ignore[method-assign]
@@ -203,17 +246,7 @@ def _options(argv: list[str], keys: Mapping[str, Any]) -> tuple[argparse.Namespa
     except _OptionError as error:
         hint = "`--hydra-help` lists the options that begin with -."
         raise ConfigError(f"the command line cannot be read: {error}. HINT: {hint}") from error
-    found = []
-    for token in [token for token in rest if token.startswith("-")]:
-        behind = argv[argv.index(token) + 1 :][:1]
-        if "=" not in token and behind and "=" not in behind[0] and not behind[0].startswith("-"):  # --lr 0.1
-            args.overrides = [line for line in args.overrides if line != behind[0]]
-            rest = [line for line in rest if line != behind[0]]
-            token = f"{token}={behind[0]}"
-        name, _, value = token.lstrip("-").partition("=")
-        close = closest(name.replace("-", "_"), keys)
-        hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else "options are typed as key=value."
-        found.append(f"{token} is not an option. HINT: {hint}")
+    found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
         # argparse gives up on words behind an option in the middle; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
@@ -327,7 +360,8 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
     except OmegaConfBaseException as error:
-        is_typed = any(str(line).startswith(key) for line in config.hydra.overrides.hydra)
+        lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        is_typed = any(str(line).startswith(key) for line in lines)
         return [f"{key} does not resolve: {first_line(error)} HINT: {key}=FOLDER."] if is_typed else []
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):

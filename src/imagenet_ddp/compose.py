@@ -2,6 +2,7 @@
 error. No torch."""
 
 import dataclasses
+import os
 import re
 import shlex
 import typing
@@ -22,7 +23,8 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp import known_terms, schema, trainer_keys
+from imagenet_ddp.data.recognise import name_of, options_for
 from imagenet_ddp.keys import closest, kind_of, known_keys, unknown, words_for
 from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.schema import ConfigError
@@ -187,9 +189,9 @@ class Composer:
                 except Exception as error:
                     options = repository.get_group_options(override.key_or_group)
                     found.append(self._refused_choice(override, options, error))
-                    if close := get_close_matches(str(override.value()), options, 1, cutoff=0.75):
+                    if meant := _meant(override.key_or_group, str(override.value()), options):
                         # go on as if that had been typed, so that what hangs on it is looked at too
-                        meant = self._parsed(f"{override.key_or_group}={close[0]}")
+                        meant = self._parsed(f"{override.key_or_group}={meant}")
                         try:
                             config = self._load([*kept, meant], mode) if meant else config
                             kept += [meant] if meant else []
@@ -228,18 +230,27 @@ class Composer:
                 return f"{_line(override)} cannot be composed: {first_line(error)} HINT: leave it out."
             return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
-            close = get_close_matches(str(value), options, 1)
-            if group == "strategy" and str(value).startswith(("fsdp", "deepspeed", "ddp_")):
-                close = ["ddp"]  # what those are for is not here: nets that do not fit one device
-            hint = f"set {group}={close[0] if close else 'none' if 'none' in options else (options or ['NAME'])[0]}"
-            if not close and group in ("experiment", "recipe"):
-                hint = "leave it out"
-            if group == "model" and value in CLASSIFIERS:
-                hint = f"set model.name={value}"
-            elif not close and f"{group}._target_" in self.keys:
-                hint += f", or {group}._target_=PACKAGE.CLASS for your own"
+            hint = self._for_choice(group, str(value), options)
             return f"{group} is expected to be one of {', '.join(options)}, but is {shown(value)}. HINT: {hint}."
         return f"{_line(override)} cannot be composed: {first_line(error)} HINT: leave it out."
+
+    def _for_choice(self, group: str, value: str, options: list[str]) -> str:
+        """What to type instead of group=value."""
+        if group == "model" and value.lower() in CLASSIFIERS:
+            return f"set model.name={value.lower()}"
+        if group == "optim" and value.lower() in known_terms.OPTIMISERS:
+            return f"set {known_terms.OPTIMISERS[value.lower()]}"
+        if group == "data" and (os.sep in value or Path(value).is_dir()):
+            return f"set {shlex.join(options_for(value))}"
+        if meant := _meant(group, value, options):
+            return f"set {group}={meant}"
+        if group in ("experiment", "recipe"):
+            return "leave it out"
+        hint = f"set {group}={'none' if 'none' in options else (options or ['NAME'])[0]}"
+        hint += " data.root=FOLDER" if group == "data" else ""
+        if f"{group}._target_" in self.keys:
+            hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
+        return hint
 
     def _refused_value(self, override: Override, error: Exception) -> str:
         """A key=value that could not be laid over the composed config."""
@@ -298,6 +309,17 @@ class Composer:
         if reason.endswith("raised while composing config:"):
             reason = next((line for line in others if line.strip()), reason)
         return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. HINT: correct that file."
+
+
+def _meant(group: str, value: str, options: list[str]) -> str | None:
+    """The option of a group that another word stands for."""
+    if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
+        return "ddp"  # what those are for is not here: nets that do not fit one device
+    if group == "data" and (name := name_of(value)):
+        return name
+    begun = [option for option in options if len(value) > 2 and option.startswith(value.lower())]
+    near = begun if len(begun) == 1 else get_close_matches(value.lower(), options, 1, 0.75)
+    return near[0] if near else None
 
 
 def _line(override: Override) -> str:

@@ -192,7 +192,11 @@ REFUSED: dict[str, str] = {
 
 def refusal(key: str, value: Any) -> str:
     """The sentence for a key of REFUSED."""
-    return f"trainer.{key} is filled by this project: " + REFUSED[key].format(value=shown(value))
+    text = shown(value)
+    if key == "strategy":  # Lightning's names -> those of conf/strategy
+        ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
+        text = ours.get(text, "ddp")
+    return f"trainer.{key} is filled by this project: " + REFUSED[key].format(value=text)
 
 
 def mistakes(trainer: Mapping[str, Any]) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from imagenet_ddp.data import manifest
 from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
+from imagenet_ddp.data.recognise import NAMES, name_of
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
 
-NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 OF_FOLDERS = ("imagefolder", "imagenet")
 
 _CROP_SCALE = kind(
@@ -73,8 +73,9 @@ def mistakes(
     if "loader" in config:  # layout.py asks about the data alone
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
-        close = get_close_matches(str(data["name"]), NAMES, 1)
-        found += expect("data.name", data["name"], choice(*NAMES), f"data={close[0] if close else 'imagefolder'}")
+        name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
+        more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
+        found += expect("data.name", data["name"], choice(*NAMES), f"data={name}{more}")
         return found
     if partial:
         return found
@@ -99,6 +100,10 @@ def mistakes(
 
         fold = data["fold"] if _KINDS["fold"][0].accepts(data["fold"]) else None
         found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+    elif data["name"] == "shapes" and data["root"]:
+        from imagenet_ddp.data import shapes  # numpy and Pillow
+
+        found += shapes.mistakes(data["root"], config.get("seed"))
     elif data["name"] == "packed":
         found += manifest.mistakes(data, verb)
     elif data["name"] == "streamed":

@@ -27,10 +27,15 @@ def one_per_process(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | No
     if local_rank is None and size is not None and devices is None and size > 1:
         missing.append("cluster.local_rank")
     if missing:
+        words = {"cluster.rank": "RANK", "cluster.world_size": "WORLD_SIZE", "cluster.local_rank": "LOCAL_RANK"}
+        line = " ".join(f"{key}={words[key]}" for key in missing)
+        one_each = " where each machine has one process: trainer.devices=1;" * (missing == ["cluster.local_rank"])
+        node = words["cluster.rank"] if rank is None else rank
         raise ConfigError(
             f"{', '.join(f'{key}={value}' for key, value in given.items())} means one command per process, but not "
-            f"set: {', '.join(missing)}. HINT: each process needs its own cluster.rank and cluster.local_rank, and "
-            "all the same cluster.world_size (processes in all); or one command per machine with cluster.node_rank."
+            f"set: {', '.join(missing)}. HINT: {line}, of this process (its number, processes in all, its number on "
+            f"its machine);{one_each} where one command is one machine: trainer.num_nodes={max(size or 2, 2)} "
+            f"cluster.node_rank={node}, without {' and '.join(given)}."
         )
     assert rank is not None and size is not None
     found = []

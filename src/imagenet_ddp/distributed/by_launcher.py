@@ -146,15 +146,15 @@ def _machines_or_processes(size: int, devices: int, num_nodes: int | None) -> st
 
 def _incomplete(environ: Mapping[str, str], missing: list[str], size: int | None) -> str:
     there = ", ".join(f"{name}={environ[name]}" for name in ("RANK", "WORLD_SIZE") if name in environ)
-    more = ""
-    if missing == ["LOCAL_RANK"]:
-        more = (
-            ", trainer.devices=1 where each machine has one process, or cluster.node_rank=$RANK "
-            f"trainer.num_nodes={size} where RANK counts machines"
-        )
+    wanted = {"MASTER_ADDR": "HOST", "RANK": "RANK", "WORLD_SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
+    ways = [f"set {' '.join(f'{name}={wanted[name]}' for name in missing)} in front of the command"]
+    if "LOCAL_RANK" in missing and {"RANK", "WORLD_SIZE"}.isdisjoint(missing):
+        address = " cluster.address=tcp://HOST:29500" * ("MASTER_ADDR" in missing)
+        ways.append(f"trainer.devices=1{address} where each machine has one process")
+        ways.append(f"cluster.node_rank=$RANK trainer.num_nodes={size}{address} where RANK counts machines")
     return (
         f"{there} in the environment says that a launcher started this process, but not set: {', '.join(missing)}. "
-        f"HINT: start it with torchrun, set what is missing{more}, or unset RANK and WORLD_SIZE."
+        f"HINT: start it with torchrun; or {'; or '.join(ways)}; or `unset RANK WORLD_SIZE`."
     )
 
 
