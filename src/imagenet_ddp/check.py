@@ -40,6 +40,7 @@ from imagenet_ddp.translate import Translation, quoted, translate
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 _PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+_NEEDED = "begin the file that --config-name names: `defaults: [train, _self_]`"
 _ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}  # whatever else is typed
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
@@ -105,7 +106,7 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
             mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, num_jobs=len(jobs))
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
-            mistakes += _targets(hooks, list(bare.allow_targets or []), "hydra.callbacks.")
+            mistakes += _targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
         for text in dict.fromkeys(mistakes):
             said.setdefault(text, []).append(number)
     for text, numbers in said.items():
@@ -139,7 +140,10 @@ def _form_of_root(verb: str, config: DictConfig, job: Sequence[Override]) -> lis
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys() or verb == "predict":
         return []
-    if config.data.root is None or OmegaConf.select(config, "data.name", throw_on_missing=False) != "shapes":
+    try:
+        if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":
+            return []
+    except OmegaConfBaseException:  # it does not resolve, as is said elsewhere
         return []
     if OmegaConf.select(config, "data._target_") or verb == "evaluate" or config.get("resume") not in (None, "auto"):
         return []
@@ -192,6 +196,9 @@ def semantic(
     broken: set[str] = set()
     plain = _plain(config, "", found, broken)
     keys = known_keys(verb)
+    lacking = [field.name for field in dataclasses.fields(schema.VERBS[verb]) if field.name not in plain]
+    if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
+        return [f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. HINT: {_NEEDED}."]
     plain = _fitted(plain, schema.VERBS[verb], "", found, broken, keys)
     trainer = plain["trainer"]
     found += [unknown(f"trainer.{key}", keys) for key in trainer if f"trainer.{key}" not in keys]
@@ -314,9 +321,7 @@ def _fitted(
         path = prefix + field.name
         kind = keys[path]
         if field.name not in node and path not in broken:
-            found.append(
-                f"{path} is needed, but missing. HINT: --config-name wants a file with defaults: [train, _self_]."
-            )
+            found.append(f"{path} is needed, but missing. HINT: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())

@@ -24,11 +24,28 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp import known_terms, schema, trainer_keys
+from imagenet_ddp.data import check as data_check
 from imagenet_ddp.data.recognise import name_of, options_for
+from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.distributed import ddp_answers, nccl
 from imagenet_ddp.keys import closest, kind_of, known_keys, unknown, words_for
+from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
+
+
+# Key -> a value that it may have, for hints.
+EXAMPLES: dict[str, str] = {
+    **{f"trainer.{key}": example for key, (_, example) in trainer_keys.ACCEPTED.items()},
+    **{f"data.{key}": example for key, (_, example) in data_check.KINDS.items()},
+    **{f"loader.{key}": example for key, (_, example) in data_check.LOADER_KINDS.items()},
+    **{key: example for key, (_, example) in (learning_check.KINDS | distributed_check.KINDS).items()},
+    **{f"strategy.{key}": example for key, (_, example) in ddp_answers.KINDS.items()},
+    **{f"nccl.{key}": known.example for key, known in nccl.KEYS.items()},
+    "resume": "auto",
+    "checkpoint": "FILE",
+}
 
 
 class Composer:
@@ -82,9 +99,10 @@ class Composer:
         bare = key.lstrip("+~")
         if not equals or not bare:
             close = closest(bare or value, self.keys)
-            hint = (
-                f"did you mean {close[0]}={bare if close[0].rpartition('.')[2] != bare else 'VALUE'}?" if close else ""
-            )
+            hint = ""
+            if close:
+                is_key = close[0].rpartition(".")[2] == bare
+                hint = f"did you mean {self._hint(close[0]) if is_key else f'{close[0]}={bare}'}?"
             return f"{shlex.quote(line)} is expected to be key=value. HINT: {hint or '`--help` shows examples.'}", None
         if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
             return unknown(bare, self.keys), None
@@ -246,8 +264,7 @@ class Composer:
             return f"set {group}={meant}"
         if group in ("experiment", "recipe"):
             return "leave it out"
-        hint = f"set {group}={'none' if 'none' in options else (options or ['NAME'])[0]}"
-        hint += " data.root=FOLDER" if group == "data" else ""
+        hint = "set data=imagefolder data.root=FOLDER" if group == "data" else f"set {group}={_default(options)}"
         if f"{group}._target_" in self.keys:
             hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
         return hint
@@ -264,11 +281,14 @@ class Composer:
         value = override.value()
         if parent == "trainer" and last in trainer_keys.REFUSED:
             return trainer_keys.refusal(last, value)
-        if isinstance(value, dict) and key in {known.partition(".")[0] for known in self.keys}:
-            return f"{line} does not fit: {first_line(cause)} HINT: one by one, {key}.KEY=VALUE."
+        if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
+            wrong = getattr(cause, "full_key", None)
+            one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
+            each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
+            return f"{line} does not fit: {first_line(cause)} HINT: one by one, {each}."
         annotation = self.keys.get(key)
         if annotation is not None and dataclasses.is_dataclass(kind_of(annotation)[0]):
-            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else f"{key}.KEY=VALUE"
+            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
             return f"{key} is expected to be a group of keys, but is {shown(value)}. HINT: set {hint}."
         if annotation is not None:
             return (
@@ -279,8 +299,13 @@ class Composer:
         if key.startswith("hydra."):
             return f"{key} is not a known key of Hydra. HINT: `--cfg hydra` lists them."
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
-            first = f", or choose {key.partition('.')[0]}=NAME first" if "." in key and ".args" not in key else ""
-            return f"{key} is not there to be changed. HINT: +{line} adds it{first}."
+            group, _, rest = key.partition(".")
+            name, _, rest = rest.partition(".")
+            if group not in ("callbacks", "logger") or name == "early_stopping":
+                return f"{key} is not there to be changed. HINT: +{line} adds it."
+            target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
+            more = f" +{line}" if rest not in ("", "_target_") else ""
+            return f"{key} is not there to be changed. HINT: {target}{more} adds it."
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
@@ -288,13 +313,18 @@ class Composer:
         if key == "allow_targets":
             return "'allow_targets=[mypkg]'"
         parent, _, last = key.rpartition(".")
-        if parent == "trainer" and last in trainer_keys.ACCEPTED:
-            return f"{key}={trainer_keys.ACCEPTED[last][1]}"
+        if key in EXAMPLES:
+            return f"{key}={EXAMPLES[key]}"
+        if dataclasses.is_dataclass(group := self.keys.get(key)):
+            if options := self.loader.repository.get_group_options(key):
+                return f"{key}={_default(options)}"
+            return self._hint(f"{key}.{dataclasses.fields(group)[0].name}")
         cls = self.keys.get(parent) if parent else self.schema
         default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
         if default is None and dataclasses.is_dataclass(cls):
             default = getattr(typing.cast(Any, cls)(), last, None)
-        return f"{key}={'VALUE' if default is None or default == '???' else shown(default)}"
+        is_null = default is None and kind_of(self.keys.get(key))[1]
+        return f"{key}={'VALUE' if not is_null and default in (None, '???') else shown(default)}"
 
     def _inside(self, error: Exception, name: str) -> str:
         """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
@@ -309,6 +339,11 @@ class Composer:
         if reason.endswith("raised while composing config:"):
             reason = next((line for line in others if line.strip()), reason)
         return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. HINT: correct that file."
+
+
+def _default(options: list[str]) -> str:
+    """Of a group's options the one that asks for the least."""
+    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
 
 
 def _meant(group: str, value: str, options: list[str]) -> str | None:

@@ -59,6 +59,8 @@ def kind_of(annotation: Any) -> tuple[Any, bool]:
 
 def words_for(annotation: Any) -> str:
     kind, nullable = kind_of(annotation)
+    if dataclasses.is_dataclass(kind):
+        return _TYPE_WORDS[dict]
     if typing.get_origin(kind) is list:
         numbers = typing.get_args(kind) == (float,)
         words = "a list of numbers such as [0.5,0.5,0.5]" if numbers else "a list such as [a,b]"

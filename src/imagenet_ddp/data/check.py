@@ -24,7 +24,7 @@ _EPOCHS = kind(
     lambda value: several(whole(0), "", 2).accepts(value) and value[0] < value[1],
 )
 # Key of data.* -> what it may be, and an example for the hint.
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "fold": (whole(0, 9) | NULL, "null"),
     "val_fraction": (number(above=0, below=1) | NULL, "0.1"),
     "image_size": (whole(8), "224 (a ResNet wants 32 or more)"),
@@ -52,7 +52,7 @@ _KINDS: dict[str, tuple[Kind, str]] = {
 }
 
 # The same of loader.*
-_LOADER_KINDS: dict[str, tuple[Kind, str]] = {
+LOADER_KINDS: dict[str, tuple[Kind, str]] = {
     "name": (choice("default", "dali"), "default"),
     "device": (choice("auto", "cpu", "gpu"), "auto"),
     "num_threads": (AUTO | whole(1), "auto"),
@@ -69,7 +69,7 @@ def mistakes(
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
     """
     data = config["data"]
-    found = expect_all("data", data, _KINDS)
+    found = expect_all("data", data, KINDS)
     if "loader" in config:  # layout.py asks about the data alone
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
@@ -98,7 +98,7 @@ def mistakes(
     elif data["name"] == "stl10":
         from imagenet_ddp.data import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
-        fold = data["fold"] if _KINDS["fold"][0].accepts(data["fold"]) else None
+        fold = data["fold"] if KINDS["fold"][0].accepts(data["fold"]) else None
         found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
         from imagenet_ddp.data import shapes  # numpy and Pillow
@@ -120,7 +120,7 @@ def mistakes(
 
 def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     loader = config["loader"]
-    found = expect_all("loader", loader, _LOADER_KINDS)
+    found = expect_all("loader", loader, LOADER_KINDS)
     if loader["name"] != "dali" or verb not in _TRAINING:
         return found
     if not _has_dali():

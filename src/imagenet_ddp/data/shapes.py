@@ -105,7 +105,7 @@ def _is_finished(folder: Path, seed: int) -> bool:
     if found is None:
         raise ConfigError(
             f"data.root is expected to be a new folder or generated images ({MARK} in it), but {folder} holds "
-            f"other files. HINT: set data.root=FOLDER, or data=imagefolder for images of your own."
+            f"other files. HINT: set data.root=NEW_FOLDER, or data=imagefolder for images of your own."
         )
     if found != _mark(seed):
         raise ConfigError(

@@ -19,7 +19,7 @@ PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
 # Where a GPU may show without asking torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "strategy.name": (choice("auto", "ddp", *split.NAMES), "auto"),
     "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
     "cluster.node_rank": (whole(0) | NULL, "null"),
@@ -42,7 +42,7 @@ def mistakes(
 ) -> list[str]:
     """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m."""
     found: list[str] = []
-    for key, (allowed, example) in _KINDS.items():
+    for key, (allowed, example) in KINDS.items():
         node, name = key.split(".")
         found += expect(key, config[node][name], allowed, f"{key}={example}")
     broken = bool(found)
