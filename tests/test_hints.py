@@ -11,7 +11,7 @@ import itertools
 import pickle
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from imagenet_ddp.compose import Composer
 from imagenet_ddp.data import check as data_check
 from imagenet_ddp.data import manifest
 from imagenet_ddp.distributed import check as distributed_check
-from imagenet_ddp.distributed import ddp_answers, ifname, interfaces, nccl
+from imagenet_ddp.distributed import ddp_answers, nccl
 from imagenet_ddp.keys import kind_of, known_keys
 from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.schema import ConfigError
@@ -181,7 +181,8 @@ LINES = [
         "~data.batch_size", "~trainer.devices", "~bogus", "data.mean=[1,2", "schedule=cosine",
         "schedule=null", "'data={batch_size: abc}'", "model.args.x=1", "callbacks.mine.patience=3", "optim.lr=0.1,0.2",
         "data=stl10,shapes", "optim.lr=range(1,3)", "allow_targets=a,b", "data.mean=1,2,3",
-        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes", "hydra.foo=1",
+        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes",
+        "hydra.foo=1",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
         "model._target_=torchevil.Net", "--config-dir=gone", "--config-name=gone", "--config-path=x", "--resolve",
         "--cfg=gone", "-m --run", "--experimental-rerun=x", "-m hydra.verbose=true,false", "-m optim.lr=interval(0,1)",
@@ -210,8 +211,8 @@ LINES = [
         "loader=dali loader.device=gpu trainer.accelerator=cpu", "data=imagefolder data.root=flat_val",
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",
         "data=imagefolder data.root=packed", "schedule.name=cosine trainer.max_epochs=-1",
-        "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus", "data.root=${nope}",
-        "data.root=packed",
+        "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
+        "data.root=${nope}", "data.root=packed",
     )),
     # ---- machines and processes
     *(Case(line) for line in (
@@ -327,12 +328,14 @@ class Way:
 
 
 _KEY = r"[+~]*(?:[a-z_]+(?:[./][A-Za-z_0-9]+)*|[A-Z]+(?:_[A-Z]+)+|RANK)"
-_OPTION = re.compile(rf"(?<![\w/=.\"'])'?(?P<key>{_KEY})=(?P<value>\[[^\]]*\]|\{{[^}}]*\}}|<[^>]*>|\"[^\"]*\"|[^\s`']+)'?")
+_OPTION = re.compile(
+    rf"(?<![\w/=.\"'])'?(?P<key>{_KEY})=(?P<value>\[[^\]]*\]|\{{[^}}]*\}}|<[^>]*>|\"[^\"]*\"|[^\s`']+)'?"
+)
 # What is typed nowhere: something to do with files, machines or other programs. A hint of this kind is to be rare.
 PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|all|hydra)`", r"start it with torchrun", r"torchrun",
-    r"correct that file", r"begin the file of", r"type `--cfg", r"put the value in quotes", r"stands for a key", r"a,b,c or range",
+    r"correct that file", r"begin the file that", r"put the value in quotes", r"stands for a key", r"a,b,c or range",
     r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts all processes",
     r"one value for", r"sbatch --exclude", r"srun without",
     r"strategy.process_group_backend and strategy.timeout_s", r"strategy.timeout_s, in seconds",
@@ -367,7 +370,10 @@ def ways(mistake: str, case: Case) -> list[Way]:
             result[-1].without += without
         elif left_out[1]:
             result.append(Way(without=without))
-    result += [Way(options=flags.split()) for flags in re.findall(r"--(?:config-dir|cfg) \w+(?: --[a-z-]+)?(?=[ .,])", re.sub("leave .*? out", "", prose))]
+    result += [
+        Way(options=flags.split())
+        for flags in re.findall(r"--(?:config-dir|cfg) \w+(?: --[a-z-]+)?(?=[ .,])", re.sub("leave .*? out", "", prose))
+    ]
     if re.search(r"add -m\b", prose):
         result.append(Way(options=["-m"]))
     return result
@@ -391,7 +397,9 @@ def _command(typed: str, case: Case) -> Way | None:
 def _case(line: str, case: Case) -> Case:
     before, _, behind = line.partition("python -m imagenet_ddp.")
     verb, *argv = shlex.split(behind)
-    return Case(shlex.join(argv), {**case.environ, **dict(word.split("=", 1) for word in shlex.split(before))}, verb, case.gpu)
+    return Case(
+        shlex.join(argv), {**case.environ, **dict(word.split("=", 1) for word in shlex.split(before))}, verb, case.gpu
+    )
 
 
 def _options(prose: str) -> list[Way]:
@@ -415,8 +423,10 @@ def _options(prose: str) -> list[Way]:
             others = [word for word in more[1].split(", ") if word] + [more[2]]
             head = result[-1].options[:-1]
             result += [Way(options=[*head, f"{key}={word}"]) for word in others]
-        last = match.end() - (len(match.group()) - (match.start("value") - match.start()) - len(value)) + (
-            1 if match.group().endswith("'") else 0
+        last = (
+            match.end()
+            - (len(match.group()) - (match.start("value") - match.start()) - len(value))
+            + (1 if match.group().endswith("'") else 0)
         )
     return result
 
@@ -440,7 +450,14 @@ def applied(way: Way, case: Case, mistake: str) -> Iterator[list[Case]]:
                 renamed = f"{way.rename}={word.partition('=')[2] or PLACEHOLDERS.get('VALUE')}"
                 if way.rename in ("resume", "checkpoint") and "=" not in word:
                     renamed = f"{way.rename}=x.ckpt"
-                yield [Case(shlex.join([renamed if other == word else other for other in case.argv]), environ, case.verb, case.gpu)]
+                yield [
+                    Case(
+                        shlex.join([renamed if other == word else other for other in case.argv]),
+                        environ,
+                        case.verb,
+                        case.gpu,
+                    )
+                ]
         return
     new = {key(option) for option in way.options}
     without = {key(word) for word in way.without} - {"HINT"}

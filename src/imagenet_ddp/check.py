@@ -103,7 +103,9 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
                 mistakes.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. HINT: add -m.")
             alone = isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
             several = multirun and not alone
-            mistakes += semantic(bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, num_jobs=len(jobs))
+            mistakes += semantic(
+                bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, num_jobs=len(jobs)
+            )
             mistakes += _run_dir(config, multirun) if verb != "predict" else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
             mistakes += _targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
@@ -152,8 +154,8 @@ def _form_of_root(verb: str, config: DictConfig, job: Sequence[Override]) -> lis
 
 def _rootless(config: DictConfig, options: Sequence[str]) -> str:
     return (
-        f"data.root={config.data.root} must be typed with data=, the form of the images there; without it, small images "
-        f"would be generated in that folder. HINT: {shlex.join(options)}."
+        f"data.root={config.data.root} must be typed with data=, the form of the images there; without it, small "
+        f"images would be generated in that folder. HINT: {shlex.join(options)}."
     )
 
 

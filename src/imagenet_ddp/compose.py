@@ -34,7 +34,6 @@ from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
 
-
 # Key -> a value that it may have, for hints.
 EXAMPLES: dict[str, str] = {
     **{f"trainer.{key}": example for key, (_, example) in trainer_keys.ACCEPTED.items()},

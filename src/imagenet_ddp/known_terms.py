@@ -10,10 +10,13 @@ from dataclasses import dataclass
 PROGRAMS: dict[str, tuple[str, str]] = {
     "examples": (
         "pytorch/examples, imagenet/main.py",
-        "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both are "
-        "per process. The folder is the last word there.",
+        "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both "
+        "are per process. The folder is the last word there.",
     ),
-    "torchvision": ("torchvision, references/classification/train.py", "Batch size and workers are per process in both."),
+    "torchvision": (
+        "torchvision, references/classification/train.py",
+        "Batch size and workers are per process in both.",
+    ),
     "timm": ("timm, train.py", "Batch size and workers are per process in both. The folder is the last word there."),
     "torchrun": (
         "torchrun, torch.distributed, Lightning",
@@ -21,8 +24,8 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "tutorials": (
         "Tutorials of DistributedDataParallel",
-        "Options of one or two letters, and the names in their code. In some of them rank and world size count machines, "
-        "in others processes: where the line does not tell, both lines are answered.",
+        "Options of one or two letters, and the names in their code. In some of them rank and world size count "
+        "machines, in others processes: where the line does not tell, both lines are answered.",
     ),
 }
 
@@ -89,7 +92,8 @@ TERMS: tuple[Term, ...] = (
     Term("optim.momentum={}", "", _all("--momentum")),
     Term("optim.weight_decay={}", "", {**_all("--wd --weight-decay"), "timm": "--weight-decay"}),
     Term("optim.nesterov=true", "", {"tutorials": "--nesterov"}, flag=True),
-    Term("", "its own keyword arguments are +optim.args.KEY=VALUE", {"torchvision": "--opt", "timm": "--opt --optimizer"},
+    Term("", "optim.momentum and optim.weight_decay are sgd's; others take +optim.args.KEY=VALUE",
+         {"torchvision": "--opt", "timm": "--opt --optimizer"},
          values=OPTIMISERS),
     Term("trainer.max_epochs={}", "", {**_all("--epochs"), "tutorials": "--num_epochs --n_epochs --max_epochs"}),
     Term("", "a resumed run knows its epoch", {**_all("--start-epoch")}),
@@ -106,7 +110,8 @@ TERMS: tuple[Term, ...] = (
         "the last learning rate is a share of the first: schedule.final_fraction=0.01",
         {"torchvision": "--lr-min", "timm": "--min-lr"},
     ),
-    Term("", "the warm-up is linear, from 0", {"torchvision": "--lr-warmup-method --lr-warmup-decay", "timm": "--warmup-lr"}),
+    Term("", "the warm-up is linear, from 0",
+         {"torchvision": "--lr-warmup-method --lr-warmup-decay", "timm": "--warmup-lr"}),
     Term("loss.label_smoothing={}", "", {"torchvision": "--label-smoothing", "timm": "--smoothing"}),
     Term("trainer.gradient_clip_val={}", "by norm", {"torchvision": "--clip-grad-norm", "timm": "--clip-grad"}),
     Term("trainer.sync_batchnorm=true", "", {"torchvision": "--sync-bn", "timm": "--sync-bn"}, flag=True),
@@ -135,7 +140,8 @@ TERMS: tuple[Term, ...] = (
     Term(
         "data=imagenet data.root={}",
         "data=imagefolder where the classes have other names than ImageNet's; the folder is looked into",
-        {"examples": "DIR", "torchvision": "--data-path", "timm": "DIR --data-dir --data_dir", "tutorials": "--data --folder"},
+        {"examples": "DIR", "torchvision": "--data-path", "timm": "DIR --data-dir --data_dir",
+         "tutorials": "--data --folder"},
         role="folder",
     ),
     Term("data={}", "", {"timm": "--dataset"}, role="dataset"),
@@ -204,7 +210,7 @@ TERMS: tuple[Term, ...] = (
          {"torchrun": "--nnodes --num_nodes", "torchvision": "--nodes", "tutorials": "-n --nodes"}, role="num_nodes"),
     Term("cluster.node_rank={}", "may be left out: who owns the address is node 0",
          {"torchrun": "--node_rank --node-rank", "tutorials": "-nr --nr"}, role="node_rank"),
-    Term("cluster.local_rank={}", "one command per process", {"tutorials": "--local_rank"}, role="local_rank"),
+    Term("cluster.local_rank={}", "one command per process", {"tutorials": "local_rank"}, role="local_rank"),
     Term(
         "trainer.num_nodes={}",
         "machines with --multiprocessing-distributed; else processes: cluster.world_size={}, one command for each, or "

@@ -16,8 +16,8 @@ INDENT = "  "
 
 def wrapped(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
     """Lines of at most width columns, a HINT on one of its own. first, indent: in front of the first line, of the
-    others; a further line that begins with two blanks is a row of a list. What stands in backticks is a line to type and never broken, nor is a path; a row of figures is broken at
-    its bars alone."""
+    others; a further line that begins with two blanks is a row of a list. What stands in backticks is a line to type
+    and never broken, nor is a path; a row of figures is broken at its bars alone."""
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
         glued = "\0| ".join(figures.replace(" ", "\0") for figures in glued.split(" | "))

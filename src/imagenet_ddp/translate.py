@@ -249,7 +249,9 @@ def _data(words: Sequence[Word], typed: Mapping[str, str]) -> list[str]:
         others = any(other.role not in ("folder", "dataset") for other in words)
         found = options_for(word.value, "imagenet" if others else "imagefolder")
         root = quoted(found[1])
-        word.options = [f"data.root={_quoted(word.value)}"] if named or "data" in typed else [found[0], root, *found[2:]]
+        word.options = (
+            [f"data.root={_quoted(word.value)}"] if named or "data" in typed else [found[0], root, *found[2:]]
+        )
         word.note = ""
         options = [*options, *word.options]
     return options
@@ -337,7 +339,9 @@ def _own_devices(words: Sequence[Word], *, processes: bool, several: bool) -> li
                 found = ["trainer.accelerator=cpu"]
             else:
                 is_list = "," in value or "[" in word.value
-                found = [f"trainer.devices=[{value.replace(' ', '').strip(',')}]" if is_list else f"trainer.devices={value}"]
+                found = [
+                    f"trainer.devices=[{value.replace(' ', '').strip(',')}]" if is_list else f"trainer.devices={value}"
+                ]
             word.note = word.note if not found else found[0]
         elif word.role == "gpu" and not processes and not several:
             found = [f"trainer.devices=[{value}]"]
@@ -436,4 +440,3 @@ def _meaning(word: Word) -> str:
 
 def _placeholders(line: str) -> list[str]:
     return [name for name in PLACEHOLDERS if re.search(rf"(=|//){name}\b", line)]
-

@@ -56,7 +56,9 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     if scheme == "file":
         return Address(file=_file(rest, key, text))
     if scheme == "env":
-        raise ValueError(f"{key}={text}: the environment is read without it. HINT: leave {key} out, and set MASTER_ADDR=HOST.")
+        raise ValueError(
+            f"{key}={text}: the environment is read without it. HINT: leave {key} out, and set MASTER_ADDR=HOST."
+        )
     if scheme != "tcp":
         raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {key}=tcp://{rest or 'HOST:29500'}.")
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:]*))?", rest.rstrip("/"))
@@ -79,7 +81,7 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
 
 def _typed(key: str, value: str) -> str:
     """An option wants quotes around brackets, for Hydra and for the shell; a variable does not."""
-    return f"{key}={value}" if key.isupper() else f"`'{key}=\"{value}\"'`"
+    return f"{key}={value}" if key != "cluster.address" else f"`'{key}=\"{value}\"'`"
 
 
 def _number(port: str, where: str, hint: str) -> int:

@@ -29,8 +29,8 @@ def launched(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
             needed = [name for name in ("MASTER_ADDR", "WORLD_SIZE", "RANK") if not environ.get(name)]
             raise ConfigError(
                 f"cluster=env reads the environment, but not set: {', '.join(needed)}. HINT: in front of the "
-                "command MASTER_ADDR=HOST WORLD_SIZE=WORLD_SIZE RANK=RANK LOCAL_RANK=LOCAL_RANK, one command per process; "
-                "or MASTER_ADDR=HOST and trainer.num_nodes=2, one command per machine."
+                "command MASTER_ADDR=HOST WORLD_SIZE=WORLD_SIZE RANK=RANK LOCAL_RANK=LOCAL_RANK, one command per "
+                "process; or MASTER_ADDR=HOST and trainer.num_nodes=2, one command per machine."
             )
         return None
     if "RANK" not in environ and not by_variables and tasks.name(environ):
@@ -104,7 +104,9 @@ def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
             f"RANK is expected to be below WORLD_SIZE ({size}), but is {rank} (environment). HINT: ranks count from 0."
         )
     if number.get("LOCAL_WORLD_SIZE") == 0:
-        wrong.append("LOCAL_WORLD_SIZE is expected to be 1 or more, but is 0 (environment). HINT: `unset LOCAL_WORLD_SIZE`.")
+        wrong.append(
+            "LOCAL_WORLD_SIZE is expected to be 1 or more, but is 0 (environment). HINT: `unset LOCAL_WORLD_SIZE`."
+        )
     if wrong:
         raise ConfigError(wrong)
     return number
