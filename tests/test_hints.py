@@ -212,6 +212,7 @@ LINES = [
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",
         "data=imagefolder data.root=packed", "schedule.name=cosine trainer.max_epochs=-1",
         "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
+        "hydra.job.num=abc",
         "data.root=${nope}", "data.root=packed",
     )),
     # ---- machines and processes

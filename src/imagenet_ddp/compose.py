@@ -293,7 +293,8 @@ class Composer:
             return (
                 f"{key} is expected to be {words_for(annotation)}, but is {shown(value)}. HINT: set {self._hint(key)}."
             )
-        if "could not be converted" in str(cause) or "Invalid" in str(cause) or "not Optional" in str(cause):
+        wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
+        if any(words in str(cause) for words in wrong):
             return f"{line}: {first_line(cause)} HINT: `--cfg all` shows the key as it is."
         if key.startswith("hydra."):
             return f"{key} is not a known key of Hydra. HINT: `--cfg hydra` lists them."
