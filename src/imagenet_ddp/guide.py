@@ -225,6 +225,7 @@ def text(verb: str) -> str:
     lines += _row("--cfg job", "every key, with its value for the options typed")
     lines += _row("--hydra-help", "what else may begin with -")
     lines += _row("docs/configuration.md", "what the keys are for, and your own code")
+    lines += _row("docs/coming-from.md", "what other programs' options are here")
     return "\n".join(lines)
 
 

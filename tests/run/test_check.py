@@ -61,7 +61,7 @@ def test_well(typed: dict[str, Any]):
         ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs is expected to be a whole number of 1 or more"),
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a is expected to name its class by _target_"),
-        ({"logger": {"a": 3}}, "HINT: set logger.a._target_=lightning.pytorch.loggers.NAME."),
+        ({"logger": {"a": 3}}, "HINT: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
         (
             {"callbacks": RATES, "logger": {"x": None}},
             "callbacks.lr needs a logger to write to, but there is none. HINT: ",
