@@ -145,6 +145,12 @@ LINES = [
     Case("-n 2 -g 4 -ws 8 -rn 5 -im tcp://127.0.0.1:12345"),
     Case("-g 8 -ws 2 -rn 0"),
     Case("init_method=env:// world_size=4 rank=1", META),
+    # ---- loggers, callbacks, several processes
+    Case("+logger.m._target_=lightning.pytorch.loggers.MLFlowLogger"),
+    Case("+callbacks.rates._target_=lightning.pytorch.callbacks.LearningRateMonitor"),
+    Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
+    Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
+    Case("trainer.devices=2 trainer.sync_batchnorm=true"),
     *(Case(line) for line in (
         "--arch resnet50", "-a vgg16", "--lr 0.2", "--lr=0.2", "lr=0.1", "--epochs 3", "--num_epochs 3",
         "num_epochs=3", "epochs=3", "trainer.epochs=3", "-b 64", "-b64", "--batch-size=64", "batch_size=3", "-j 2",
