@@ -447,6 +447,14 @@ def test_merge_takes_all_of_an_experiment_but_the_name():
     assert merged("name=new", "experiment=quick", verb="train").name == "new"
 
 
+def test_merge_keeps_a_number_of_warm_up_epochs():
+    """schedule.warmup_epochs was a number in every older checkpoint; 0 must not become auto."""
+    base = stored()
+    for epochs in (0.0, 2.0):
+        config = merged(base={**base, "schedule": {**base["schedule"], "warmup_epochs": epochs}}, verb="train")
+        assert config.schedule.warmup_epochs == epochs
+
+
 def test_merge_ignores_what_another_version_wrote():
     base = stored(bogus=1, seed="no number")
     base["data"] = {**base["data"], "gone": 3}

@@ -29,7 +29,7 @@ from imagenet_ddp.distributed.lifeline import Lifeline
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.learning.classifier import Classifier
 from imagenet_ddp.learning.nets import make_net
-from imagenet_ddp.learning.optim import make_optimizer, make_schedule, scaled_lr
+from imagenet_ddp.learning.optim import choose_warmup_epochs, make_optimizer, make_schedule, scaled_lr
 from imagenet_ddp.run.checkpoint import AtomicCheckpointIO, Saver
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
@@ -129,12 +129,14 @@ def make_data(config: Config, world: World, say: Callable[[str], None], *, need_
 
 
 def make_classifier(config: Config, num_classes: int, num_val_images: int, global_batch_size: int) -> Classifier:
+    optim, schedule, max_epochs = config["optim"], config["schedule"], config["trainer"]["max_epochs"]
+    warmup_epochs = choose_warmup_epochs(schedule["warmup_epochs"], optim, global_batch_size, max_epochs)[0]
     return Classifier(
         make_net(config["model"], num_classes, config["seed"], config["data"]["image_size"]),
         num_classes,
         num_val_images,
-        make_optimizer=partial(make_optimizer, config["optim"], lr=scaled_lr(config["optim"], global_batch_size)),
-        schedule=make_schedule(config["schedule"], config["trainer"]["max_epochs"]),
+        make_optimizer=partial(make_optimizer, optim, lr=scaled_lr(optim, global_batch_size)),
+        schedule=make_schedule(schedule, max_epochs, warmup_epochs),
         label_smoothing=config["loss"]["label_smoothing"],
         seed=config["seed"],
     )

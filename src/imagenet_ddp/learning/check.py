@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from imagenet_ddp.learning.names import CLASSIFIERS
-from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, shown, whole
+from imagenet_ddp.trainer_keys import AUTO, NULL, Kind, choice, expect, number, shown, whole
 
 # Key -> what it may be, and an example for the hint.
 _KINDS: dict[str, tuple[Kind, str]] = {
@@ -16,7 +16,7 @@ _KINDS: dict[str, tuple[Kind, str]] = {
     "schedule.name": (choice("step", "cosine", "linear", "constant"), "step"),
     "schedule.step_epochs": (whole(1), "30"),
     "schedule.gamma": (number(above=0), "0.1"),
-    "schedule.warmup_epochs": (number(least=0), "0"),
+    "schedule.warmup_epochs": (AUTO | number(least=0), "auto"),
     "schedule.final_fraction": (number(0, 1), "0"),
     "loss.name": (choice("cross_entropy"), "cross_entropy"),
     "loss.label_smoothing": (number(least=0, below=1), "0.1"),

@@ -1,0 +1,27 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from imagenet_ddp.build import make_classifier
+from imagenet_ddp.check import command_line
+
+
+@pytest.mark.parametrize(
+    ("typed", "global_batch_size", "factors"),
+    [
+        ((), 256, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
+        ((), 2048, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
+        (("schedule.warmup_epochs=0",), 2048, {0: 1, 30: 0.1}),
+        (("optim.reference_batch=null",), 2048, {0: 1, 30: 0.1}),
+    ],
+)
+def test_the_imagenet_recipe_warms_up_large_batches_only(
+    typed: tuple[str, ...], global_batch_size: int, factors: dict[float, float], tree: Path
+):
+    options = ["data=imagefolder", "recipe=imagenet", f"data.root={tree}", "model.name=mobilenet_v3_small", *typed]
+    composed = command_line("train", options, {})
+    config: Any = OmegaConf.to_container(composed.configs[0], resolve=True)
+    classifier = make_classifier(config, 10, 10, global_batch_size)
+    assert {epochs: classifier._schedule(epochs) for epochs in factors} == pytest.approx(factors)
