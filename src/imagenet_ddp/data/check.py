@@ -11,6 +11,7 @@ from typing import Any
 from imagenet_ddp.data import manifest
 from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
+from imagenet_ddp.words import install
 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 OF_FOLDERS = ("imagefolder", "imagenet")
@@ -121,7 +122,7 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     if not _has_dali():
         found.append(
             "loader=dali is expected to find NVIDIA DALI, but it is not installed. "
-            "HINT: pip install 'imagenet_ddp[dali]', or loader=default."
+            f"HINT: {install('imagenet_ddp[dali]')}, or loader=default."
         )
     if loader["device"] == "gpu" and config["trainer"]["accelerator"] == "cpu":
         found.append(
