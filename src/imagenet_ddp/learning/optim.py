@@ -32,10 +32,10 @@ def choose_warmup_epochs(
     scale = global_batch_size / (optim["reference_batch"] or global_batch_size)
     if scale <= 1:
         return 0.0, "the learning rate is not scaled up"
-    reason = f"the learning rate is scaled up {scale:g} times"
+    reason = f"the learning rate is scaled up {scale:.4g} times"
     if max_epochs in (None, -1) or max_epochs >= 10 * WARMUP_EPOCHS:
         return WARMUP_EPOCHS, reason
-    return max_epochs / 10, f"{reason}, and a tenth of {max_epochs} epochs is less than {WARMUP_EPOCHS:g}"
+    return max_epochs / 10, f"{reason}; a tenth of trainer.max_epochs, which is less than {WARMUP_EPOCHS:g}"
 
 
 def make_optimizer(optim: Mapping[str, Any], parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
