@@ -292,11 +292,11 @@ def test_a_broken_file_of_ones_own_is_named(tmp_path: Path):
 
 
 def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
-    """The composed default is data=shapes at 64 pixels; what is typed may only fit the checkpoint's."""
-    typed = ["checkpoint=x.ckpt", "data.image_size=128", "data.val_fraction=0.1"]
-    assert asked(*typed, verb="evaluate").configs[0].data.image_size == 128
-    assert asked("resume=x.ckpt", "data.image_size=128").typed == ["resume=x.ckpt", "data.image_size=128"]
-    assert len(refused("data.image_size=128")) == 1
+    """The composed default is data=shapes at 48 pixels; what is typed may only fit the checkpoint's."""
+    typed = ["checkpoint=x.ckpt", "data.val_resize=40", "data.val_fraction=0.1"]
+    assert asked(*typed, verb="evaluate").configs[0].data.val_resize == 40
+    assert asked("resume=x.ckpt", "data.val_resize=40").typed == ["resume=x.ckpt", "data.val_resize=40"]
+    assert len(refused("data.val_resize=40")) == 1
     assert len(refused("checkpoint=x.ckpt", "data.image_size=-1", verb="evaluate")) == 1
 
 
