@@ -30,8 +30,7 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
     return [
         place.sentence(),
         _data_line(data, config),
-        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
-        f" momentum {optim['momentum']:g} weight decay {optim['weight_decay']:g},"
+        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(schedule, warmup[0])}, label smoothing {config['loss']['label_smoothing']:g}.",
         *(
             split.start_lines(config["strategy"], keys["batch_size"], own_devices(config), accumulate, kind == "cpu")
@@ -76,6 +75,13 @@ def _data_line(data: ImageData, config: Config) -> str:
         f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
         f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{few}"
     )
+
+
+def _optimizer_words(optim: Mapping[str, Any]) -> str:
+    if optim["_target_"]:
+        return optim["_target_"]
+    momentum = f" momentum {optim['momentum']:g}" if optim["name"] == "sgd" else ""
+    return f"{optim['name']}{momentum} weight decay {optim['weight_decay']:g}"
 
 
 def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:

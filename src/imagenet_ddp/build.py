@@ -135,7 +135,12 @@ def make_classifier(config: Config, num_classes: int, num_val_images: int, globa
         make_net(config["model"], num_classes, config["seed"], config["data"]["image_size"]),
         num_classes,
         num_val_images,
-        make_optimizer=partial(make_optimizer, optim, lr=scaled_lr(optim, global_batch_size)),
+        make_optimizer=partial(
+            make_optimizer,
+            optim,
+            lr=scaled_lr(optim, global_batch_size),
+            fused=on_cpu(config) and not config["trainer"]["gradient_clip_val"],
+        ),
         schedule=make_schedule(schedule, max_epochs, warmup_epochs),
         label_smoothing=config["loss"]["label_smoothing"],
         seed=config["seed"],

@@ -107,7 +107,7 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig:
-    name: str = "sgd"  # sgd; free where _target_ is given
+    name: str = "sgd"  # sgd; adamw: takes lr and weight_decay; free where _target_ is given
     _target_: str | None = None  # your own optimiser: called with params=, lr= and the keys of args
     args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
     lr: float = 0.1

@@ -37,6 +37,7 @@ def test_the_names_are_torchvisions():
         {"model__name": "mine", "model___target_": "mypkg.Net"},
         {"optim__name": "adam", "optim___target_": "torch.optim.Adam"},
         {"optim__nesterov": True},
+        {"optim__name": "adamw", "optim__momentum": 0.0, "optim__nesterov": True},
         {"optim__momentum": 0.0},
         {"schedule__name": "constant", "trainer__max_epochs": -1},
         {"schedule__name": "linear", "schedule__warmup_epochs": 90.0},
@@ -54,7 +55,7 @@ def test_well(typed: dict[str, Any]):
     [
         ({"model__name": "resnet19"}, "but is resnet19. HINT: did you mean model.name=resnet18 or "),
         ({"model__name": "xyzzy"}, "HINT: model.name=resnet18."),
-        ({"optim__name": "adam"}, "optim.name is expected to be sgd, but is adam."),
+        ({"optim__name": "adam"}, "optim.name is expected to be sgd or adamw, but is adam."),
         ({"optim__lr": 0.0}, "optim.lr is expected to be a number > 0, but is 0.0."),
         ({"optim__lr": float("inf")}, "but is inf."),
         ({"optim__momentum": 1.5}, "optim.momentum is expected to be a number ≥ 0 and < 1"),

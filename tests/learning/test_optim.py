@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from imagenet_ddp.learning.optim import choose_warmup_epochs, make_optimizer, make_schedule, scaled_lr
+from imagenet_ddp.learning.optim import choose_warmup_epochs, make_optimizer, make_schedule, num_states, scaled_lr
 from imagenet_ddp.schema import OptimConfig, ScheduleConfig
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
@@ -87,6 +87,27 @@ def test_sgd_gets_its_arguments():
     [group] = made.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 1e-3, True)
     assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in net.parameters()]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_adamw_gets_its_arguments(fused: bool):
+    made = make_optimizer(optim(name="adamw", weight_decay=0.05), nn.Linear(2, 2).parameters(), lr=0.3, fused=fused)
+    assert type(made) is torch.optim.AdamW
+    [group] = made.param_groups
+    assert (group["lr"], group["weight_decay"], bool(group["fused"])) == (0.3, 0.05, fused)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"momentum": 0.0}, {"momentum": 0.9}, {"name": "adamw"}, {"name": "adamw", "momentum": 0.0}]
+)
+def test_the_states_of_an_optimiser_are_counted(keys: dict[str, Any]):
+    net = nn.Linear(2, 2)
+    made = make_optimizer(optim(**keys), net.parameters(), lr=0.1)
+    net(torch.ones(1, 2)).sum().backward()
+    made.step()
+    kept = [value for state in made.state.values() for value in state.values() if value is not None]
+    assert num_states(optim(**keys)) == sum(value.numel() for value in kept if value.dim()) / 6
+    assert num_states(optim(**keys, _target_="torch.optim.Adam")) is None
 
 
 def test_frozen_parameters_are_left_out():

@@ -36,14 +36,14 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
         )
     if not optim["_target_"]:
         found += expect(
-            "optim.name", optim["name"], choice("sgd"), "optim.name=sgd, or optim._target_=torch.optim.AdamW"
+            "optim.name", optim["name"], choice("sgd", "adamw"), "optim.name=sgd, or optim._target_=torch.optim.Adam"
         )
     for key, (kind, example) in _KINDS.items():
         node, name = key.split(".")
         found += expect(key, config[node][name], kind, f"{key}={example}")
     if partial:
         return found
-    if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"]:
+    if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"] and optim["name"] == "sgd":
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. HINT: set optim.momentum=0.9.")
     max_epochs = config["trainer"].get("max_epochs")
     if not whole(1).accepts(max_epochs) and schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):
