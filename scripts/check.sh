@@ -25,5 +25,5 @@ step() { # step NAME COMMAND...
 step "format" uv run --group dev ruff format --check
 step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
-step "tests" uv run --extra dali pytest -n 2 "$@"
+step "tests" uv run --group dev --extra dali pytest -n 2 "$@"
 echo "check.sh: all passed"

@@ -292,11 +292,11 @@ def test_a_broken_file_of_ones_own_is_named(tmp_path: Path):
 
 
 def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
-    """The composed default is data=shapes at 64 pixels; what is typed may only fit the checkpoint's."""
-    typed = ["checkpoint=x.ckpt", "data.image_size=128", "data.val_fraction=0.1"]
-    assert asked(*typed, verb="evaluate").configs[0].data.image_size == 128
-    assert asked("resume=x.ckpt", "data.image_size=128").typed == ["resume=x.ckpt", "data.image_size=128"]
-    assert len(refused("data.image_size=128")) == 1
+    """The composed default is data=shapes at 48 pixels; what is typed may only fit the checkpoint's."""
+    typed = ["checkpoint=x.ckpt", "data.val_resize=40", "data.val_fraction=0.1"]
+    assert asked(*typed, verb="evaluate").configs[0].data.val_resize == 40
+    assert asked("resume=x.ckpt", "data.val_resize=40").typed == ["resume=x.ckpt", "data.val_resize=40"]
+    assert len(refused("data.val_resize=40")) == 1
     assert len(refused("checkpoint=x.ckpt", "data.image_size=-1", verb="evaluate")) == 1
 
 
@@ -487,6 +487,14 @@ def test_merge_takes_all_of_an_experiment_but_the_name():
     config = merged("experiment=aws_stl10", "optim.lr=0.3", verb="train")
     assert (config.data.name, config.trainer.max_epochs, config.optim.lr, config.name) == ("stl10", 2, 0.3, "old")
     assert merged("name=new", "experiment=quick", verb="train").name == "new"
+
+
+def test_merge_keeps_a_number_of_warm_up_epochs():
+    """schedule.warmup_epochs was a number in every older checkpoint; 0 must not become auto."""
+    base = stored()
+    for epochs in (0.0, 2.0):
+        config = merged(base={**base, "schedule": {**base["schedule"], "warmup_epochs": epochs}}, verb="train")
+        assert config.schedule.warmup_epochs == epochs
 
 
 def test_merge_ignores_what_another_version_wrote():

@@ -37,10 +37,15 @@ def test_core_dependencies():
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {"dali", "s3", "slurm", "tensorboard", "tune"}
 
 
-def test_the_tools_come_with_uv_run():
-    """uv installs the group dev unless told otherwise, so that `uv run pytest` needs no option."""
+def test_uv_run_installs_the_tools_only_when_asked():
+    """uv adds the group dev to every `uv run` unless told otherwise; who wants to train needs no pyright."""
     assert any(name.startswith("pytest>") for name in PYPROJECT["dependency-groups"]["dev"])
-    assert "default-groups" not in PYPROJECT.get("tool", {}).get("uv", {})
+    assert PYPROJECT["tool"]["uv"]["default-groups"] == []
+    tools = r"uv run (?P<options>(?:--\S+ \w+ )*)(?:pytest|ruff|pyright)\b"
+    for name in ("README.md", "scripts/check.sh"):
+        found = list(re.finditer(tools, (ROOT / name).read_text()))
+        assert found, name
+        assert all("--group dev " in line["options"] for line in found), name
 
 
 def _build(source: Path, target: str, folder: Path) -> Path:

@@ -12,7 +12,7 @@ from imagenet_ddp.data.datamodule import ImageData
 from imagenet_ddp.data.decoders import choose
 from imagenet_ddp.data.workers import choose_num_workers, mp_context_note
 from imagenet_ddp.distributed import ddp, devices, gpu_names, split
-from imagenet_ddp.learning.optim import scaled_lr
+from imagenet_ddp.learning.optim import choose_warmup_epochs, scaled_lr
 
 
 def start_lines(config: Config, world: World, data: ImageData, global_batch: int) -> list[str]:
@@ -25,12 +25,12 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
     precision, why_precision = devices.choose_precision(trainer["precision"], kind)
     workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", place.local_world_size)
     lr = scaled_lr(optim, global_batch)
+    warmup = choose_warmup_epochs(schedule["warmup_epochs"], optim, global_batch, trainer["max_epochs"])
     return [
         place.sentence(),
         _data_line(data, config),
-        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {optim['_target_'] or optim['name']}"
-        f" momentum {optim['momentum']:g} weight decay {optim['weight_decay']:g}, schedule {_schedule_words(schedule)},"
-        f" label smoothing {config['loss']['label_smoothing']:g}.",
+        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {_optimizer_words(optim)},"
+        f" schedule {_schedule_words(schedule, warmup[0])}, label smoothing {config['loss']['label_smoothing']:g}.",
         *(
             split.start_lines(config["strategy"], keys["batch_size"], own_devices(config), accumulate, kind == "cpu")
             or [
@@ -42,6 +42,7 @@ def start_lines(config: Config, world: World, data: ImageData, global_batch: int
         f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
         if optim["reference_batch"]
         else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
+        *([_warmup_line(*warmup)] if schedule["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process (cluster.num_threads)."
         f" Precision: {precision}, {why_precision}.",
         *(world.gpus or _own_gpus(config, world)),
@@ -77,14 +78,25 @@ def _data_line(data: ImageData, config: Config) -> str:
     )
 
 
-def _schedule_words(schedule: Mapping[str, Any]) -> str:
+def _optimizer_words(optim: Mapping[str, Any]) -> str:
+    if optim["_target_"]:
+        return optim["_target_"]
+    momentum = f" momentum {optim['momentum']:g}" if optim["name"] == "sgd" else ""
+    return f"{optim['name']}{momentum} weight decay {optim['weight_decay']:g}"
+
+
+def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
     words = {
         "step": f"× {schedule['gamma']:g} every {schedule['step_epochs']} epochs",
         "cosine": f"cosine to {schedule['final_fraction']:g}",
         "linear": f"linear to {schedule['final_fraction']:g}",
         "constant": "constant",
     }[schedule["name"]]
-    return words + (f" after {_epochs(schedule['warmup_epochs'])} of warm-up" if schedule["warmup_epochs"] else "")
+    return words + (f" after {_epochs(warmup_epochs)} of warm-up" if warmup_epochs else "")
+
+
+def _warmup_line(epochs: float, reason: str) -> str:
+    return f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
 
 
 def _epochs(number: float | None) -> str:

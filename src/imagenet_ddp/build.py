@@ -33,7 +33,7 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.learning.classifier import Classifier
 from imagenet_ddp.learning.learning_rate import LearningRate
 from imagenet_ddp.learning.nets import make_net
-from imagenet_ddp.learning.optim import make_optimizer, make_schedule, scaled_lr
+from imagenet_ddp.learning.optim import choose_warmup_epochs, make_optimizer, make_schedule, scaled_lr
 from imagenet_ddp.run.checkpoint import AtomicCheckpointIO, Saver
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
@@ -135,14 +135,27 @@ def make_data(config: Config, world: World, say: Callable[[str], None], *, need_
 
 
 def make_classifier(config: Config, num_classes: int, num_val_images: int, global_batch_size: int) -> Classifier:
+    optim = config["optim"]
     return Classifier(
         make_net(config["model"], num_classes, config["seed"], config["data"]["image_size"]),
         num_classes,
         num_val_images,
-        make_optimizer=partial(make_optimizer, config["optim"], lr=scaled_lr(config["optim"], global_batch_size)),
+        make_optimizer=partial(
+            make_optimizer,
+            optim,
+            lr=scaled_lr(optim, global_batch_size),
+            fused=on_cpu(config) and not config["trainer"]["gradient_clip_val"],
+        ),
         label_smoothing=config["loss"]["label_smoothing"],
         seed=config["seed"],
     )
+
+
+def lr_schedule(config: Config, global_batch_size: int) -> Callable[[float], float]:
+    """Epochs passed -> factor on the learning rate."""
+    schedule, max_epochs = config["schedule"], config["trainer"]["max_epochs"]
+    warmup, _ = choose_warmup_epochs(schedule["warmup_epochs"], config["optim"], global_batch_size, max_epochs)
+    return make_schedule(schedule, max_epochs, warmup)
 
 
 def make_trainer(
@@ -248,7 +261,6 @@ def make_run(
         "num_train_images": len(data.train_images),
         "eval_transform": data.eval_transform.as_dict(),
     }
-    schedule = make_schedule(config["schedule"], config["trainer"]["max_epochs"])
     meters = Meters()
     saver = Saver(
         run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], len(data.train_images), step_images
@@ -260,7 +272,7 @@ def make_run(
         log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k
     )
     callbacks = [
-        LearningRate(schedule),
+        LearningRate(lr_schedule(config, global_batch)),
         meters,
         Metrics(meters, config["trainer"]["log_every_n_steps"]),
         StopInValidation(agreement, saver.save_stopped),

@@ -107,7 +107,7 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig:
-    name: str = "sgd"  # sgd; free where _target_ is given
+    name: str = "sgd"  # sgd; adamw: takes lr and weight_decay; free where _target_ is given
     _target_: str | None = None  # your own optimiser: called with params=, lr= and the keys of args
     args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_
     lr: float = 0.1
@@ -124,7 +124,7 @@ class ScheduleConfig:
     name: str = "step"  # step, cosine, linear, constant
     step_epochs: int = 30  # step: epochs between two drops
     gamma: float = 0.1  # step: factor of each drop
-    warmup_epochs: float = 0.0  # linear from 0 to lr over so many epochs
+    warmup_epochs: Any = "auto"  # linear from 0 to lr over so many epochs; auto: 5 where lr is scaled up, else 0
     final_fraction: float = 0.0  # cosine, linear: last learning rate as a share of lr
 
 

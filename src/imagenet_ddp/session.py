@@ -18,6 +18,7 @@ from imagenet_ddp.merge import merge
 from imagenet_ddp.run import folder
 from imagenet_ddp.schema import ConfigError, leaves
 from imagenet_ddp.trainer_keys import Kind, expect_all
+from imagenet_ddp.words import uv_run
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -82,8 +83,7 @@ def single(
 
 def command(verb: str, argv: list[str]) -> str:
     """As typed, ready to paste."""
-    uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in os.environ else ""
-    return f"{uv}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
 def decide(

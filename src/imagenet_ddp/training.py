@@ -11,6 +11,7 @@ from imagenet_ddp.announce import start_lines
 from imagenet_ddp.build import World
 from imagenet_ddp.distributed import scontrol
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.learning.optim import num_states
 from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, num_at_once, num_bytes, read
 from imagenet_ddp.run.folder import expect_room, lock
@@ -49,9 +50,8 @@ def run(
             if checkpoint is not None:
                 _must_continue(job, checkpoint, config["trainer"]["max_epochs"])
             if place.rank == 0:
-                momentum = config["optim"]["momentum"] > 0 and not config["optim"]["_target_"]  # else who knows
                 at_once = num_at_once(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
-                expect_room(run_dir, num_bytes(job.classifier.net, int(momentum)), at_once)
+                expect_room(run_dir, num_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once)
     except Left as left:
         log.note(str(left))
         raise

@@ -33,7 +33,7 @@ def test_cache_dir_follows_the_environment():
 @pytest.mark.usefixtures("few")
 def test_tree_has_every_class_and_readable_jpegs(tmp_path: Path):
     folder = shapes.ensure(None, 7, {"XDG_CACHE_HOME": str(tmp_path)})
-    assert folder == tmp_path / "imagenet_ddp" / "shapes-v1-seed7"
+    assert folder == tmp_path / "imagenet_ddp" / "shapes-v2-seed7"
     for part, num_images in (("train", 3), ("val", 2)):
         assert tuple(sorted(path.name for path in (folder / part).iterdir())) == shapes.CLASSES
         for name in shapes.CLASSES:
@@ -138,7 +138,7 @@ def test_four_processes_at_once_make_one_tree(tmp_path: Path):
     processes = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = {process.communicate(timeout=120)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0, 0]
-    folder = tmp_path / "imagenet_ddp" / "shapes-v1-seed0"
+    folder = tmp_path / "imagenet_ddp" / "shapes-v2-seed0"
     assert said == {str(folder)}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # the losers' drafts are gone
     assert len(list(folder.rglob("*.jpg"))) == 50

@@ -239,6 +239,33 @@ def test_a_checkpoint_of_node_0_is_sent(trained: Trained) -> None:
     assert list(pointer.parent.iterdir()) == []
 
 
+def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree: Path) -> None:
+    """The second way of docs/two-machines.md: the same line, typed in the same folder; the nodes meet there too."""
+    disk, hosts = trained.shared / "disk", (trained.alpha, trained.zeta)
+    disk.mkdir()
+    here = ["env", f"--chdir={disk}"]
+    options = [
+        *SMALL,
+        *TWO,
+        f"data.root={tree}",
+        "trainer.max_epochs=1",
+        "name=both",
+        f"cluster.address=file://{disk}/meet",
+    ]
+    found = succeeded(ends(*(host.popen([*here, *command(*options)]) for host in hosts)))
+    assert sum("11 of 11 validation images, each once." in end.out for end in found) == 1
+    (folder,) = (disk / "runs/both").iterdir()
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank0.log", "rank1.log"]
+
+    resume = command(f"resume={folder.relative_to(disk)}", "trainer.max_epochs=2", *TWO, "cluster.address=null")
+    succeeded(ends(*(host.popen([*here, *resume], AT_ZETA) for host in hosts)))
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 1 + 2
+    assert sorted(path.name for path in disk.iterdir()) == ["runs"], (
+        "neither the file of the meeting nor a copy is left"
+    )
+    assert list((disk / "runs/both").iterdir()) == [folder]
+
+
 def test_evaluation_on_both_nodes(trained: Trained) -> None:
     hosts = trained.zeta, trained.alpha
     checkpoint = trained.run_dir.relative_to(trained.zeta.folder / "work") / "checkpoints/last.ckpt"

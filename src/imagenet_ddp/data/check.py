@@ -12,6 +12,7 @@ from imagenet_ddp.data import manifest
 from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
 from imagenet_ddp.data.recognise import NAMES, name_of
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
+from imagenet_ddp.words import install
 
 OF_FOLDERS = ("imagefolder", "imagenet")
 
@@ -126,7 +127,7 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     if not _has_dali():
         found.append(
             "loader=dali is expected to find NVIDIA DALI, but it is not installed. "
-            "HINT: pip install 'imagenet_ddp[dali]', or loader=default."
+            f"HINT: {install('imagenet_ddp[dali]')}, or loader=default."
         )
     if loader["device"] == "gpu" and config["trainer"]["accelerator"] == "cpu":
         found.append(

@@ -29,6 +29,7 @@ from imagenet_ddp.data.sources import Images
 from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
 from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import install
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
@@ -45,7 +46,7 @@ def load() -> Any:
     except (ImportError, OSError) as error:
         raise ConfigError(
             f"loader=dali is expected to find NVIDIA DALI, but it cannot be used here ({error}). "
-            "HINT: pip install 'imagenet_ddp[dali]', or loader=default."
+            f"HINT: {install('imagenet_ddp[dali]')}, or loader=default."
         ) from error
 
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import install
 
 NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
 
@@ -95,7 +96,7 @@ def decoder(name: str) -> Decoder:
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise ConfigError(
             f"data.decoder={name} is expected to be installed, but cannot be used ({_first_line(error)}). "
-            f"HINT: pip install {name}, or data.decoder=auto."
+            f"HINT: {install(name)}, or data.decoder=auto."
         ) from error
 
 

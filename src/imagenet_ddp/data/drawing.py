@@ -139,7 +139,7 @@ def _bands(u: Array, period: float, share: float) -> Array:
 
 
 def _checker(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Array:
-    period = rng.uniform(22, 34) / radius
+    period = rng.uniform(32, 46) / radius  # far coarser than dots, also where 48 pixels are left of the image
     a, b = _bands(u, period, 0.5), _bands(v, period, 0.5)
     return np.maximum(np.minimum(a, b), -np.maximum(a, b))
 

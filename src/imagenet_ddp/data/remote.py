@@ -12,6 +12,7 @@ from typing import Any
 
 from imagenet_ddp.data.bad_images import LoadError
 from imagenet_ddp.data.download import size_of
+from imagenet_ddp.words import install
 
 TRIES = 4
 FIRST_WAIT_S = 0.5  # after a failure; then twice as long each time
@@ -124,7 +125,7 @@ def _names_credentials(error: Exception) -> bool:
 
 
 def _library(url: str) -> str:
-    return "pip install 'imagenet_ddp[s3]'" if url.startswith(("s3:", "s3a:")) else "install it"
+    return install("imagenet_ddp[s3]") if url.startswith(("s3:", "s3a:")) else "install it"
 
 
 def _one_line(error: Exception) -> str:

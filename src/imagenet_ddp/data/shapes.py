@@ -17,7 +17,7 @@ from imagenet_ddp.schema import ConfigError
 
 NUM_PER_CLASS = {"train": 240, "val": 50}
 FILE_KIB = 5  # on disk, in blocks of 4 KiB: measured
-VERSION = 1  # raise it whenever an image changes: the cache folder's name carries it
+VERSION = 2  # raise it whenever an image changes: the cache folder's name carries it
 MARK = "shapes.json"  # at the top of a finished tree: which version, seed and numbers of images it holds
 
 

@@ -88,12 +88,13 @@ def checkpoint_bytes(config: Any) -> int:
     import torch
 
     from imagenet_ddp.learning.nets import make_net
+    from imagenet_ddp.learning.optim import num_states
     from imagenet_ddp.run.checkpoint import num_bytes
 
     with torch.device("meta"):  # shapes without numbers
         net = make_net(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
-    of_optimizer = 2 if config["optim"]["_target_"] else int(config["optim"]["momentum"] > 0)
-    return num_bytes(net, of_optimizer)
+    of_optimizer = num_states(config["optim"])
+    return num_bytes(net, 2 if of_optimizer is None else of_optimizer)
 
 
 def num_classes(config: Any) -> int:

@@ -11,6 +11,7 @@ from imagenet_ddp.cores import cores_per_process, num_cores
 from imagenet_ddp.distributed import cards as gpu
 from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_number, said_processes
 from imagenet_ddp.schema import conf_dir
+from imagenet_ddp.words import install
 
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
@@ -31,7 +32,7 @@ def _versions(machine: Machine) -> list[Check]:
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        fix = f"`python -m pip install '{requirement.name}{requirement.specifier}'`"
+        fix = f"`{install(f'{requirement.name}{requirement.specifier}')}`"
         try:
             version = found[requirement.name] = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from imagenet_ddp.learning.names import CLASSIFIERS
-from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, shown, whole
+from imagenet_ddp.trainer_keys import AUTO, NULL, Kind, choice, expect, number, shown, whole
 
 # Key -> what it may be, and an example for the hint.
 KINDS: dict[str, tuple[Kind, str]] = {
@@ -16,7 +16,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "schedule.name": (choice("step", "cosine", "linear", "constant"), "step"),
     "schedule.step_epochs": (whole(1), "30"),
     "schedule.gamma": (number(above=0), "0.1"),
-    "schedule.warmup_epochs": (number(least=0), "0"),
+    "schedule.warmup_epochs": (AUTO | number(least=0), "auto"),
     "schedule.final_fraction": (number(0, 1), "0"),
     "loss.name": (choice("cross_entropy"), "cross_entropy"),
     "loss.label_smoothing": (number(least=0, below=1), "0.1"),
@@ -36,14 +36,14 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
         )
     if not optim["_target_"]:
         found += expect(
-            "optim.name", optim["name"], choice("sgd"), "optim.name=sgd, or optim._target_=torch.optim.AdamW"
+            "optim.name", optim["name"], choice("sgd", "adamw"), "optim.name=sgd, or optim._target_=torch.optim.Adam"
         )
     for key, (kind, example) in KINDS.items():
         node, name = key.split(".")
         found += expect(key, config[node][name], kind, f"{key}={example}")
     if partial:
         return found
-    if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"]:
+    if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"] and optim["name"] == "sgd":
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. HINT: set optim.momentum=0.9.")
     max_epochs = config["trainer"].get("max_epochs")
     if not whole(1).accepts(max_epochs) and schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):

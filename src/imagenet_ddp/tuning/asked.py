@@ -19,6 +19,7 @@ from imagenet_ddp.trainer_keys import NULL, choice, expect_all, number, whole
 from imagenet_ddp.tuning import places, space
 from imagenet_ddp.tuning.parameter import Parameter
 from imagenet_ddp.tuning.places import Place
+from imagenet_ddp.words import install
 from imagenet_ddp.writing import write_whole
 
 STORED = "tune.yaml"
@@ -120,7 +121,7 @@ def _plan(request: check.Request, argv: list[str], environ: Mapping[str, str], w
     if config.resume is not None:
         found.append(f"resume={config.resume} goes on with one run. HINT: tune.resume={config.resume} with a study.")
     if importlib.util.find_spec("optuna") is None:
-        found.append("tune needs Optuna, which is not installed. HINT: `pip install 'imagenet_ddp[tune]'`")
+        found.append(f"tune needs Optuna, which is not installed. HINT: `{install('imagenet_ddp[tune]')}`")
     parameters, said = space.read(search or {}, [*typed, *(token for token in argv if _is(token, "search"))])
     found += said
     srun = places.by_srun(options["launcher"], environ)

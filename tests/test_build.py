@@ -1,0 +1,39 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from imagenet_ddp.build import lr_schedule, make_classifier
+from imagenet_ddp.check import command_line
+
+
+@pytest.mark.parametrize(
+    ("typed", "global_batch_size", "factors"),
+    [
+        ((), 256, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
+        ((), 2048, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
+        (("schedule.warmup_epochs=0",), 2048, {0: 1, 30: 0.1}),
+        (("optim.reference_batch=null",), 2048, {0: 1, 30: 0.1}),
+    ],
+)
+def test_the_imagenet_recipe_warms_up_large_batches_only(
+    typed: tuple[str, ...], global_batch_size: int, factors: dict[float, float], tree: Path
+):
+    options = ["data=imagefolder", "recipe=imagenet", f"data.root={tree}", "model.name=mobilenet_v3_small", *typed]
+    composed = command_line("train", options, {})
+    config: Any = OmegaConf.to_container(composed.configs[0], resolve=True)
+    schedule = lr_schedule(config, global_batch_size)
+    assert {epochs: schedule(epochs) for epochs in factors} == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(("clip", "fused"), [("null", True), ("0", True), ("1.0", False)])
+def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool, tmp_path: Path):
+    """Lightning raises for a fused optimiser in mixed precision where gradients are clipped."""
+    composed = command_line(
+        "train", ["trainer.accelerator=cpu", f"trainer.gradient_clip_val={clip}"], {"HOME": str(tmp_path)}
+    )
+    config: Any = OmegaConf.to_container(composed.configs[0], resolve=True)
+    config["model"]["name"] = "mobilenet_v3_small"
+    optimizer = make_classifier(config, 10, 10, 32).configure_optimizers()
+    assert bool(optimizer.param_groups[0]["fused"]) == fused
