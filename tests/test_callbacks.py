@@ -56,7 +56,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     steps = [3, 7, 11, 15]
     for name in FIGURES:
         assert list(logged(run_dir, name)) == steps, name
-    factor = make_schedule({"name": "cosine", "warmup_epochs": 1, "final_fraction": 0.0, "gamma": 0.1}, 2)
+    factor = make_schedule({"name": "cosine", "final_fraction": 0.0, "gamma": 0.1}, 2, 1.0)
     lr = logged(run_dir, "lr")
     assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
     monitored = logged(run_dir, "lr-SGD")
