@@ -1,44 +1,30 @@
-"""The study: what was tried, what is tried next, which trial ends early. The only file that knows Optuna.
+"""The study: what was tried, what is tried next, which trials end early. The only file that runs Optuna.
 
-Every trial has a sampler of its own, made from seed and number: what is drawn hangs on the trials before, not on how
-often the command was stopped and started again.
+Each trial gets its own sampler, seeded by its number: the values drawn depend on the trials before, not on how often
+the command was stopped and resumed. An interrupted trial is resumed the way Optuna offers: its values are enqueued as
+a new Optuna trial, and the old one is told to have failed. Here both are one trial, with the number of the first.
 """
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.tuning.parameter import Parameter
+from imagenet_ddp.tuning.space import Parameter
 
 if TYPE_CHECKING:
     import optuna
 
 METRIC = "val/top1"
 SEEDS_APART = 100_003  # a prime: the seeds of two studies' trials do not meet
-FIGURES = {
-    "history": "plot_optimization_history", "importances": "plot_param_importances", "slices": "plot_slice",
-    "parallel": "plot_parallel_coordinate", "epochs": "plot_intermediate_values",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A trial as the study knows it."""
-
-    number: int
-    state: str  # finished, pruned, failed, running
-    top1: float | None  # a fraction; of a pruned one its last
-    epoch: int | None
-    options: tuple[str, ...]
-    values: Mapping[str, Any]  # key -> value
-    error: str = ""
+FIGURES = {"history": "plot_optimization_history", "importances": "plot_param_importances",
+           "parallel": "plot_parallel_coordinate"}  # fmt: skip
+NUMBER, OPTIONS = "run", "options"  # user attributes: number of the trial here; its options, set last
 
 
 class Study:
-    """study.db in the folder: each call is in the file before it returns."""
+    """study.db in the folder; every call is stored before it returns."""
 
     def __init__(
         self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter], epochs: int | None
@@ -48,12 +34,13 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        self._optuna, self._options, self._seed, self._parameters = optuna, options, seed, tuple(parameters)
+        self._optuna, self._options, self._seed = optuna, options, seed
+        self._parameters = {each.key: each for each in parameters}
         file = (folder / "study.db").resolve()
         try:
-            # the name goes into hyperband's choice of brackets: the same in every study
+            # hyperband's choice of brackets depends on the name: the same in every study
             self._study = optuna.create_study(
-                storage=optuna.storages.RDBStorage(f"sqlite:///{file}"), study_name="study", load_if_exists=True,
+                storage=f"sqlite:///{file}", study_name="study", load_if_exists=True,
                 direction="maximize", pruner=self._pruner(epochs),
             )  # fmt: skip
         except Exception as error:
@@ -83,98 +70,99 @@ class Study:
             return samplers.RandomSampler(seed=seed)
         return samplers.TPESampler(seed=seed, n_startup_trials=self._options["num_random_trials"])
 
+    def _latest(self) -> dict[int, "optuna.trial.FrozenTrial"]:
+        """Map each trial's number to its latest Optuna trial; without those whose values were never all drawn."""
+        trials = self._study.get_trials(deepcopy=False)
+        return {each.user_attrs.get(NUMBER, each.number): each for each in trials if OPTIONS in each.user_attrs}
+
+    def requeue(self) -> int:
+        """Enqueue the trials that were running when the command ended; return how many there are."""
+        running, waiting = self._optuna.trial.TrialState.RUNNING, self._optuna.trial.TrialState.WAITING
+        latest = self._latest()
+        for trial in self._study.get_trials(deepcopy=False, states=(running,)):
+            number = trial.user_attrs.get(NUMBER, trial.number)
+            # before the old one ends: killed in between, the command finds both
+            if OPTIONS in trial.user_attrs and latest[number].number == trial.number:
+                attrs = {NUMBER: number, OPTIONS: trial.user_attrs[OPTIONS]}
+                self._study.enqueue_trial(trial.params, user_attrs=attrs)
+            self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+        return len(self._study.get_trials(deepcopy=False, states=(waiting,)))
+
     def begin(self) -> tuple[int, tuple[str, ...]]:
-        """(number, options) of the next trial."""
-        self._study.sampler = self._sampler(self.num_trials)
-        return self._begun(self._study.ask())
-
-    def go_on(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Those that were running when the command ended; one that had no values yet is given them now."""
-        begun = []
-        for frozen in self._study.get_trials(deepcopy=False):
-            if frozen.state == self._optuna.trial.TrialState.RUNNING:
-                self._study.sampler = self._sampler(frozen.number)
-                begun.append(self._begun(self._optuna.trial.Trial(self._study, frozen._trial_id)))
-        return begun
-
-    def _begun(self, trial: "optuna.Trial") -> tuple[int, tuple[str, ...]]:
-        options = tuple(each.option(self._value(trial, each)) for each in self._parameters)
-        if "options" not in trial.user_attrs:
-            trial.set_user_attr("options", list(options))
-        self._asked[trial.number] = trial
-        return trial.number, options
-
-    @staticmethod
-    def _value(trial: "optuna.Trial", each: Parameter) -> Any:
-        if each.choices:
-            return trial.suggest_categorical(each.key, each.labels)
-        if each.whole:
-            return trial.suggest_int(each.key, int(each.low), int(each.high), log=each.log, step=int(each.step or 1))
-        return trial.suggest_float(each.key, each.low, each.high, log=each.log, step=each.step)
+        """Return (number, options) of the next trial: an enqueued one first, else a new one."""
+        number = self.num_trials
+        self._study.sampler = self._sampler(number)
+        trial = self._study.ask({key: each.distribution for key, each in self._parameters.items()})
+        if OPTIONS not in trial.user_attrs:
+            trial.set_user_attr(NUMBER, number)
+            trial.set_user_attr(OPTIONS, [self._parameters[key].option(label) for key, label in trial.params.items()])
+        number = trial.user_attrs.get(NUMBER, number)
+        self._asked[number] = trial
+        return number, tuple(trial.user_attrs[OPTIONS])
 
     def report(self, number: int, epochs: Mapping[int, float]) -> int | None:
-        """The epoch at which the pruner gives the trial up; None: it shall go on. epochs: epoch -> val/top1; those that
-        the study knows already say nothing new."""
+        """Return the epoch at which to prune the trial, None to continue. epochs: epoch -> val/top1, all so far."""
         trial = self._asked[number]
-        known = self._study.get_trials(deepcopy=False)[number].intermediate_values
+        known = self._latest()[number].intermediate_values
         for epoch in sorted(epochs.keys() - known.keys()):
             trial.report(epochs[epoch], epoch)
             if trial.should_prune():
                 return epoch
         return None
 
-    def end(
-        self, number: int, state: str, top1: float | None = None, epoch: int | None = None, error: str = ""
-    ) -> None:
-        """state: as in Tried."""
-        states = self._optuna.trial.TrialState
-        found = {"finished": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}[state]
+    def end(self, number: int, state: str, top1: float | None = None, epoch: int | None = None) -> None:
+        """state: COMPLETE, PRUNED or FAIL."""
         trial = self._asked.pop(number)
-        if epoch is not None:
-            trial.set_user_attr("epoch", epoch)
-        if error:
-            trial.set_user_attr("error", error)
-        self._study.tell(trial, values=top1 if state == "finished" else None, state=found)
+        trial.set_user_attr("epoch", epoch)
+        self._study.tell(trial, values=top1, state=self._optuna.trial.TrialState[state])
 
     @property
     def num_trials(self) -> int:
-        return len(self._study.get_trials(deepcopy=False))
+        return len(self._latest())
 
-    def tried(self) -> list[Tried]:
-        """By number."""
-        names = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
-        by_key = {each.key: each for each in self._parameters}
-        found = []
-        for trial in self._study.get_trials(deepcopy=False):
-            top1 = trial.value if trial.state.name in ("COMPLETE", "PRUNED") else None
-            attrs = trial.user_attrs
-            values = {key: _known(by_key.get(key), label) for key, label in trial.params.items()}
-            found.append(
-                Tried(trial.number, names.get(trial.state.name, "running"), top1, attrs.get("epoch", trial.last_step),
-                      tuple(attrs.get("options", ())), values, attrs.get("error", ""))
-            )  # fmt: skip
-        return found
+    @property
+    def num_ended(self) -> int:
+        return sum(trial.state.is_finished() for trial in self._latest().values())
 
-    def draw(self, folder: Path) -> tuple[list[Path], list[str]]:
-        """(Optuna's own figures as PNG, a line for each that could not be drawn)."""
-        from imagenet_ddp.tuning import figures
+    def best(self) -> "tuple[int, optuna.trial.FrozenTrial] | None":
+        """Return (number, trial) of the highest top-1 among the finished trials; the first of equal ones."""
+        finished = [
+            (number, trial)
+            for number, trial in sorted(self._latest().items())
+            if trial.value is not None and trial.state.name == "COMPLETE"
+        ]
+        return max(finished, key=lambda each: each[1].value or 0.0, default=None)
 
-        drawn, left_out = [], []
-        folder.mkdir(exist_ok=True)
-        target = {} if len(self._study.directions) > 1 else {"target_name": "val top-1"}
+    def counts(self) -> str:
+        names = [trial.state.name for trial in self._latest().values()]
+        words = {
+            "COMPLETE": "finished",
+            "PRUNED": "pruned",
+            "FAIL": "failed",
+            "RUNNING": "running",
+            "WAITING": "stopped",
+        }
+        parts = [f"{names.count(name)} {word}" for name, word in words.items() if name in names]
+        return f"{len(names)} trials: {', '.join(parts)}."
+
+    def draw(self, folder: Path) -> tuple[list[str], list[str]]:
+        """Write Optuna's figures as PNG; return (their names, a sentence for each that failed)."""
+        drawn, failed = [], []
         for name, function in FIGURES.items():
-            plot = getattr(self._optuna.visualization.matplotlib, function)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    more = {} if name in ("epochs",) else target
-                    drawn.append(figures.save(lambda plot=plot, more=more: plot(self._study, **more), folder, name))
-                except Exception as error:
-                    left_out.append(f"{name}.png is left out: {str(error).splitlines()[0] if str(error) else error!r}")
-        return drawn, left_out
+            try:
+                import matplotlib
 
-
-def _known(parameter: Parameter | None, label: Any) -> Any:
-    if parameter is None or not parameter.choices or label not in parameter.labels:
-        return label
-    return parameter.choices[parameter.labels.index(label)]
+                matplotlib.use("Agg")
+                plot = getattr(self._optuna.visualization.matplotlib, function)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    figure = plot(self._study, target_name="val top-1").figure
+                    figure.set_size_inches(11, 5.5)
+                    for axes in figure.axes:  # of parallel, each axis would draw its grid over the trials
+                        axes.grid(False)
+                    folder.mkdir(exist_ok=True)
+                    figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+                drawn.append(f"{name}.png")
+            except Exception as error:  # a failed figure must not fail the study
+                failed.append(f"{name}.png could not be drawn: {str(error).partition(chr(10))[0] or error!r}")
+        return drawn, failed

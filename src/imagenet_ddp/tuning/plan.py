@@ -1,5 +1,4 @@
-"""The command line of tune, or of a stored study that goes on -> a plan without a mistake that could be seen before a
-trial starts. No torch, no Optuna."""
+"""The command line of tune, or of a stored study to resume -> a plan, or every mistake at once. No torch."""
 
 import dataclasses
 import importlib.util
@@ -7,18 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp import check, session
 from imagenet_ddp.run.folder import make_given, make_new
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import NULL, choice, expect_all, number, whole
 from imagenet_ddp.tuning import places, space
-from imagenet_ddp.tuning.parameter import Parameter
 from imagenet_ddp.tuning.places import Place
+from imagenet_ddp.tuning.space import Parameter
 from imagenet_ddp.writing import write_whole
 
 STORED = "tune.yaml"
@@ -39,42 +38,47 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Plan:
-    argv: tuple[str, ...]  # of this study, without where it lies
-    train_argv: tuple[str, ...]  # what of it is train's
+    argv: tuple[str, ...]  # without tune.resume and hydra.run.dir
+    train_argv: tuple[str, ...]  # train's part of it
     config: DictConfig  # train's; interpolations as they are
     options: Mapping[str, Any]  # tune.*
     parameters: tuple[Parameter, ...]
     places: tuple[Place, ...]  # one for each trial that runs at the same time
     folder: Path  # whole path
-    goes_on: bool
+    resumes: bool
 
     @property
     def max_epochs(self) -> int | None:
         epochs = self.config.trainer.max_epochs
         return epochs if isinstance(epochs, int) and epochs > 0 else None
 
+    @property
+    def space(self) -> dict[str, Any]:
+        return {each.key: dict(each.entry) for each in self.parameters}
+
     def store(self) -> None:
-        """What a study that goes on needs, and a person wants to know."""
+        """Write what resuming the study needs."""
         content = {
             "command": session.command("tune", list(self.argv)),
             "folder_of_command": str(Path.cwd()),
             "options": list(self.argv),
-            "space": {each.key: each.plain for each in self.parameters},
+            "space": self.space,
         }
         write_whole(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """None where Hydra only prints something. Makes the folder of a new study; raises ConfigError with every mistake.
+    """Return None where Hydra only prints something. Make the folder of a new study; raise ConfigError with every
+    mistake.
 
-    A study that goes on keeps its options and its space; tune.* may be typed anew. Its paths are those of the folder
-    it was started in, so that becomes the current one.
+    A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder it
+    was started in, which becomes the current one.
     """
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts a job for each combination, but tune chooses them. HINT: leave -m out.")
     argv = [space.written(token) for token in check.without_local_rank(argv)]
-    request = check.command_line("tune", argv if _prints(argv) else [*argv, "--cfg", "job"], environ)
-    if not request.configs or _prints(argv):
+    request = check.command_line("tune", argv if check.only_prints(argv) else [*argv, "--cfg", "job"], environ)
+    if not request.configs or check.only_prints(argv):
         return None
     wanted = _wanted(request)
     stored = _stored(wanted) if wanted else None
@@ -82,47 +86,38 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         plan = _plan(request, _kept(argv), environ, wanted)
         folder = make_given(plan.folder) if _is_typed(request) else make_new(plan.folder)
         return dataclasses.replace(plan, folder=folder.resolve())
-    if added := [token for token in _kept(argv) if not _is(token, "tune") and token not in stored["options"]]:
-        raise ConfigError(
-            [
-                f"{token} is new to {wanted}, but a study keeps its options. HINT: leave it out, or start a new study "
-                "without tune.resume."
-                for token in added
-            ]
-        )
+    hint = "HINT: leave it out, or start a new study without tune.resume."
+    own = [token for token in _kept(argv) if _is(token, "tune")]
+    if added := set(_kept(argv)) - {*own, *stored["options"]}:
+        raise ConfigError([f"{token} must be an option of {wanted}, which keeps its own. {hint}" for token in added])
     os.chdir(stored["folder_of_command"])
-    anew = {token.partition("=")[0]: token for token in _kept(argv) if _is(token, "tune")}
-    argv = [*(token for token in stored["options"] if token.partition("=")[0] not in anew), *anew.values()]
+    retyped = {token.partition("=")[0] for token in own}
+    argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
     plan = _plan(check.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, wanted)
-    before, now = stored["space"], {each.key: each.plain for each in plan.parameters}
+    before, now = stored["space"], plan.space
+    hint = "HINT: restore the file of the space, or start a new study without tune.resume."
     if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
         raise ConfigError(
-            [
-                f"search.{key} was {before.get(key)} in {wanted}, but is {now.get(key)} now. "
-                "HINT: set the file of the space back, or start a new study without tune.resume."
-                for key in changed
-            ]
+            [f"search.{key} must be {before.get(key)} as in {wanted}, got {now.get(key)}. {hint}" for key in changed]
         )
-    return dataclasses.replace(plan, goes_on=True, options={**plan.options, "resume": str(wanted)})
+    return dataclasses.replace(plan, resumes=True, options={**plan.options, "resume": str(wanted)})
 
 
 def _plan(request: check.Request, argv: list[str], environ: Mapping[str, str], wanted: Path | None) -> Plan:
-    composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
-    options, search = composed.pop("tune"), composed.pop("search")
     config = request.configs[0].copy()
-    OmegaConf.set_struct(config, False)
-    for key in ("tune", "search"):
-        config.pop(key)
-    OmegaConf.set_struct(config, True)
+    with open_dict(config):
+        options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
     train_argv = [token for token in argv if not (_is(token, "tune") or _is(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = expect_all("tune", options, _KINDS)
     if config.resume is not None:
         found.append(f"resume={config.resume} goes on with one run. HINT: tune.resume={config.resume} with a study.")
+    parameters: list[Parameter] = []
     if importlib.util.find_spec("optuna") is None:
         found.append("tune needs Optuna, which is not installed. HINT: `pip install 'imagenet_ddp[tune]'`")
-    parameters, said = space.read(search or {}, [*typed, *(token for token in argv if _is(token, "search"))])
-    found += said
+    else:
+        parameters, said = space.read(search or {}, [*typed, *(token for token in argv if _is(token, "search"))])
+        found += said
     srun = places.by_srun(options["launcher"], environ)
     inner = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
     in_train = check.semantic(config, inner, "train", typed=typed)
@@ -140,24 +135,19 @@ def _plan(request: check.Request, argv: list[str], environ: Mapping[str, str], w
 
 
 def _wanted(request: check.Request) -> Path | None:
-    """The folder of the study that is to go on, whole path; None for a new one."""
+    """Return the absolute folder of the study to resume; None for a new study in a new folder."""
     assert request.hydra is not None
     asked, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
     if asked is None:
         if (run_dir / STORED).exists():
-            raise ConfigError(
-                f"hydra.run.dir={run_dir} is expected to be a new folder, but holds a study. "
-                f"HINT: tune.resume={run_dir} goes on with that; else name another folder."
-            )
+            raise ConfigError(f"hydra.run.dir={run_dir} must be a new folder, but holds a study. "
+                              f"HINT: tune.resume={run_dir} resumes it; else name another folder.")  # fmt: skip
         return None
     if asked != "auto":
-        folder = Path(asked).absolute()
-        if not (folder / STORED).is_file():
-            raise ConfigError(
-                f"tune.resume={asked} is expected to be the folder of a study, but {folder / STORED} is no file. "
-                "HINT: tune.resume=runs/<name>/study_<time>, or auto."
-            )
-        return folder
+        if not (Path(asked) / STORED).is_file():
+            raise ConfigError(f"tune.resume={asked} must be the folder of a study, but {Path(asked) / STORED} is no "
+                              "file. HINT: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
+        return Path(asked).absolute()
     if _is_typed(request):
         return run_dir
     studies = [path.parent for path in run_dir.parent.glob(f"study_*/{STORED}")]
@@ -166,23 +156,18 @@ def _wanted(request: check.Request) -> Path | None:
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
+    """Read tune.yaml; None where tune.resume=auto names a folder that is still to be made."""
+    file = folder / STORED
+    if not file.exists():
+        return None
     try:
-        stored = yaml.safe_load((folder / STORED).read_text(encoding="utf-8"))
-        whole = isinstance(stored["options"], list) and isinstance(stored["space"], dict)
-        if not whole or not isinstance(stored["folder_of_command"], str):
-            raise TypeError
-    except FileNotFoundError:
-        return None  # tune.resume=auto with a folder that is still to be made
+        stored = yaml.safe_load(file.read_text(encoding="utf-8"))
+        kinds = [type(stored[key]) for key in ("options", "space", "folder_of_command")]
+        if kinds != [list, dict, str] or not Path(stored["folder_of_command"]).is_dir():
+            raise ValueError("its folder_of_command must exist")
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{folder / STORED} is expected to say what the study is, but cannot be read as that. "
-            "HINT: a new study, without tune.resume."
-        ) from error
-    if not Path(stored["folder_of_command"]).is_dir():
-        raise ConfigError(
-            f"the study was started in {stored['folder_of_command']}, which its paths are relative to, but that is no "
-            "folder. HINT: make it again, or start a new study."
-        )
+        raise ConfigError(f"{file} must describe a study, but cannot be used: {error}. "
+                          "HINT: start a new study, without tune.resume.") from error  # fmt: skip
     return stored
 
 
@@ -198,8 +183,3 @@ def _is(token: str, key: str) -> bool:
 
 def _is_typed(request: check.Request) -> bool:
     return session.typed_value(request, "hydra.run.dir") is not None
-
-
-def _prints(argv: Sequence[str]) -> bool:
-    prints = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
-    return any(token.partition("=")[0] in prints for token in argv)
