@@ -82,15 +82,15 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         return None
     wanted = _wanted(request)
     stored = _stored(wanted) if wanted else None
-    if wanted is None or stored is None:
-        plan = _plan(request, _kept(argv), environ, wanted)
-        folder = make_given(plan.folder) if _is_typed(request) else make_new(plan.folder)
-        return dataclasses.replace(plan, folder=folder.resolve())
+    argv = [token for token in argv if not (_is(token, "tune.resume") or _is(token, "hydra.run.dir"))]
+    if stored is None:
+        plan = _plan(request, argv, environ, wanted)
+        make = make_given if session.typed_value(request, "hydra.run.dir") else make_new
+        return dataclasses.replace(plan, folder=make(plan.folder).resolve())
     hint = "HINT: leave it out, or start a new study without tune.resume."
-    own = [token for token in _kept(argv) if _is(token, "tune")]
-    if added := set(_kept(argv)) - {*own, *stored["options"]}:
+    own = [token for token in argv if _is(token, "tune")]
+    if added := [token for token in argv if token not in own and token not in stored["options"]]:
         raise ConfigError([f"{token} must be an option of {wanted}, which keeps its own. {hint}" for token in added])
-    os.chdir(stored["folder_of_command"])
     retyped = {token.partition("=")[0] for token in own}
     argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
     plan = _plan(check.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, wanted)
@@ -124,9 +124,7 @@ def _plan(request: check.Request, argv: list[str], environ: Mapping[str, str], w
     found += in_train
     if not in_train:
         found += space.refused_ends(parameters, config, inner, typed)
-    given: list[Place] = []
-    if not found:
-        given, found = places.share(session.plain(config, partial=True), options, environ)
+    given, found = places.share(session.plain(config, partial=True), options, environ) if not found else ([], found)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     assert request.hydra is not None
@@ -148,7 +146,7 @@ def _wanted(request: check.Request) -> Path | None:
             raise ConfigError(f"tune.resume={asked} must be the folder of a study, but {Path(asked) / STORED} is no "
                               "file. HINT: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
         return Path(asked).absolute()
-    if _is_typed(request):
+    if session.typed_value(request, "hydra.run.dir"):
         return run_dir
     studies = [path.parent for path in run_dir.parent.glob(f"study_*/{STORED}")]
     unfinished = [path for path in studies if not (path / "best.yaml").exists()]
@@ -156,30 +154,20 @@ def _wanted(request: check.Request) -> Path | None:
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
-    """Read tune.yaml; None where tune.resume=auto names a folder that is still to be made."""
+    """Read tune.yaml and enter the folder of its command; None where tune.resume=auto names a new folder."""
     file = folder / STORED
     if not file.exists():
         return None
     try:
         stored = yaml.safe_load(file.read_text(encoding="utf-8"))
-        kinds = [type(stored[key]) for key in ("options", "space", "folder_of_command")]
-        if kinds != [list, dict, str] or not Path(stored["folder_of_command"]).is_dir():
-            raise ValueError("its folder_of_command must exist")
+        os.chdir(stored["folder_of_command"])
+        return {"options": list(stored["options"]), "space": dict(stored["space"])}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file} must describe a study, but cannot be used: {error}. "
+        raise ConfigError(f"{file} must describe a study, but cannot be used: {error!r}. "
                           "HINT: start a new study, without tune.resume.") from error  # fmt: skip
-    return stored
-
-
-def _kept(argv: Sequence[str]) -> list[str]:
-    return [token for token in argv if not (_is(token, "tune.resume") or _is(token, "hydra.run.dir"))]
 
 
 def _is(token: str, key: str) -> bool:
     """An option of this key, of one below it, or a choice in the group of that name."""
     name = token.partition("=")[0].lstrip("+~")
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))
-
-
-def _is_typed(request: check.Request) -> bool:
-    return session.typed_value(request, "hydra.run.dir") is not None

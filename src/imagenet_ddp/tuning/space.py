@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp import check
 from imagenet_ddp.compose import first_line
 from imagenet_ddp.keys import kind_of, known_keys, unknown, words_for
+from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import FLAG, number, shown, whole
 
 if TYPE_CHECKING:
@@ -88,11 +89,12 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
     fixed = {option.partition("=")[0].lstrip("+~") for option in typed}
     parameters = []
     for key in (key for key in entries if key not in left_out):
-        said = _not_searchable(key, keys, fixed)
-        if not said:
-            made, said = _parameter(key, _as_typed(key, entries[key], typed), keys.get(key))
-            parameters += [made] if made else []
-        found += said
+        try:
+            _expect_searchable(key, keys, fixed)
+            entry = _as_typed(key, entries[key], typed)
+            parameters.append(Parameter(key, entry, _distribution(key, entry, keys.get(key))))
+        except ConfigError as error:
+            found += error.mistakes
     if not parameters and not found:
         found.append("nothing is searched. HINT: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
     return parameters, found
@@ -132,17 +134,16 @@ def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
     return f"{key}." in FREE or any(known.startswith(f"{key}.") for known in keys)
 
 
-def _not_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> list[str]:
+def _expect_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
     if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
-        return [f"search.{key}: {key} must be the same for all trials. HINT: `search.{key}=null`."]
+        raise ConfigError(f"search.{key}: {key} must be the same for all trials. HINT: `search.{key}=null`.")
     if key not in keys and not key.startswith(FREE):
-        return [f"search.{key}: {unknown(key, keys)}"]
+        raise ConfigError(f"search.{key}: {unknown(key, keys)}")
     if _is_group(key, keys):
-        hint = f"search.{key}.name=[A,B]" if f"{key}.name" in keys else f"search.{key}.KEY=[A,B]"
-        return [f"search.{key} must name one key, but {key} is a group of keys. HINT: `'{hint}'`."]
+        end = "name" if f"{key}.name" in keys else "KEY"
+        raise ConfigError(f"search.{key} must name a key, but is a group of keys. HINT: `'search.{key}.{end}=[A,B]'`.")
     if key in fixed:
-        return [f"{key} is typed and searched too. HINT: leave it out, or `search.{key}=null`."]
-    return []
+        raise ConfigError(f"{key} is typed and searched too. HINT: leave it out, or `search.{key}=null`.")
 
 
 def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
@@ -158,46 +159,42 @@ def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[
     return {word: value for word, value in entry.items() if value is not None and word not in replaced}
 
 
-def _parameter(key: str, entry: Mapping[str, Any], annotation: Any) -> tuple[Parameter | None, list[str]]:
-    """Return (parameter, mistakes). annotation: train's type of the key; None: any."""
+def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseDistribution":
+    """annotation: train's type of the key; None: any."""
     from optuna import distributions
 
-    here = f"search.{key}"
-    if set(entry) != {"choices"} and not {"low", "high"} <= set(entry) <= RANGE:
-        must = "low and high (with log or step where wanted), or choices alone"
-        return None, [f"{here} must have {must}, got {shown(entry)}. {_hint(key)}"]
-    if "choices" in entry:
+    here, got = f"search.{key}", f"got {shown(entry)}"
+    if set(entry) == {"choices"}:
         choices = entry["choices"]
-        if not isinstance(choices, list) or len({shown(choice) for choice in choices}) < max(2, len(choices)):
-            return None, [
-                f"{here}.choices must be a list of two or more different values, got {shown(choices)}. {_hint(key)}"
-            ]
+        if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
+            raise ConfigError(f"{here}.choices must be a list of two or more different values, {got}. {_hint(key)}")
         plain = (bool, int, float, str, type(None))  # what Optuna stores; other choices are stored as text
-        labels = [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
-        return Parameter(key, dict(entry), distributions.CategoricalDistribution(labels)), []
+        return distributions.CategoricalDistribution(
+            [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
+        )
+    if not {"low", "high"} <= set(entry) <= RANGE:
+        raise ConfigError(
+            f"{here} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+        )
     kind = kind_of(annotation)[0] if annotation is not None else typing.Any
     if kind not in (int, float, typing.Any):
-        return None, [f"{here} must be a list, because {key} is {words_for(annotation)}, got {shown(entry)}. "
-                      f"HINT: `'{here}=[A,B]'`."]  # fmt: skip
-    is_whole = kind is int or (kind is not float and all(isinstance(each, int) for each in entry.values()))
-    member = whole() if is_whole else number()
-    found = [
-        f"{here}.{word} must be {wanted.words}, got {shown(value)}. {_hint(key)}"
+        raise ConfigError(f"{here} must be a list, because {key} is {words_for(annotation)}, {got}. {_hint(key)}")
+    is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
+    kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
+    if found := [
+        f"{here}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
         for word, value in entry.items()
-        if not (wanted := FLAG if word == "log" else member).accepts(value)
-    ]
-    if found:
-        return None, found
-    make = distributions.IntDistribution if is_whole else distributions.FloatDistribution
+        if not kinds[word].accepts(value)
+    ]:
+        raise ConfigError(found)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # high is lowered to the last step
-            made = make(**entry)
+        with warnings.catch_warnings(action="ignore"):  # high is lowered to the last step
+            made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
+        if made.single():
+            raise ValueError("it holds one value only.")
     except ValueError as error:
-        return None, [f"{here} must be a range Optuna can search, got {shown(entry)}: {error} {_hint(key)}"]
-    if made.single():
-        return None, [f"{here} must be a range of more than one value, got {shown(entry)}. {_hint(key)}"]
-    return Parameter(key, dict(entry), made), []
+        raise ConfigError(f"{here} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
+    return made
 
 
 def _hint(key: str) -> str:
