@@ -178,7 +178,7 @@ def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseD
         )
     kind = kind_of(annotation)[0] if annotation is not None else typing.Any
     if kind not in (int, float, typing.Any):
-        raise ConfigError(f"{here} must be a list, because {key} is {words_for(annotation)}, {got}. {_hint(key)}")
+        raise ConfigError(f"{here} must be a list, as {key} is {words_for(annotation)}, {got}. HINT: `'{here}=[A,B]'`.")
     is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
     kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
     if found := [
@@ -198,4 +198,4 @@ def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseD
 
 
 def _hint(key: str) -> str:
-    return f"HINT: `'search.{key}={{low:0.01,high:1}}'` or `'search.{key}=[A,B]'`."
+    return f"HINT: `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."

@@ -1,5 +1,4 @@
-"""A trial as a process: start it in its own session, read its metrics while it runs, stop it, read its result. No
-torch, no Optuna."""
+"""A trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no Optuna."""
 
 import csv
 import ctypes
@@ -9,10 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagenet_ddp.run.folder import is_locked, summary
+from imagenet_ddp.run.folder import is_locked
 from imagenet_ddp.session import in_folder
 from imagenet_ddp.tuning.places import Place
 
@@ -22,31 +21,28 @@ FREE_S = 60.0  # longest wait for a run that an earlier, killed tune has left be
 
 @dataclass
 class Trial:
-    """options: its own, beyond the study's."""
-
     number: int
-    options: tuple[str, ...]
+    options: tuple[str, ...]  # its own, beyond the study's
     folder: Path  # the run folder
-    place: Place | None = None
+    place: Place
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None  # time.monotonic()
+    stopped: float | None = None  # time.monotonic() when it was asked to stop
     process: subprocess.Popen | None = None
-    began: float = 0.0  # time.monotonic()
-    stop_since: float | None = None  # when it was asked to stop
     pruned_at: int | None = None  # epoch
-    ended_at: float | None = None
     num_epochs: int = 0  # rows of metrics.csv at the last look
 
     @property
     def log(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.log")
 
-    def begin(self, train_argv: Sequence[str], place: Place) -> None:
+    def begin(self, train_argv: Sequence[str]) -> None:
         """train_argv: the study's options of train."""
-        self.place, self.began = place, time.monotonic()
+        place, parent = self.place, os.getpid()
         self.folder.parent.mkdir(exist_ok=True)
         own = [*self.options, "resume=auto", "cluster.requeue=false"]
         argv = in_folder([*train_argv, *own], "hydra.run.dir", self.folder)
         command = [*place.words, sys.executable, "-m", "imagenet_ddp.train", *argv]
-        parent = os.getpid()
 
         def in_child() -> None:
             if sys.platform == "linux":
@@ -57,8 +53,7 @@ class Trial:
                     os._exit(1)
 
         with self.log.open("a", encoding="utf-8") as log:
-            log.write(f"$ {shlex.join(command)}\n")
-            log.flush()
+            print("$", shlex.join(command), file=log, flush=True)
             # a session of its own: Ctrl-C in the terminal reaches tune alone, which passes it on
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -66,37 +61,30 @@ class Trial:
             )  # fmt: skip
 
     def stop(self) -> None:
-        """Ask it once to save and end; `ended` kills it where that takes too long."""
-        if self.stop_since is None and self.process is not None and self.place is not None:
-            self.stop_since = time.monotonic()
+        """Ask it once to save and end; `poll` kills it where that takes too long."""
+        if self.stopped is None and self.process is not None:
+            self.stopped = time.monotonic()
             self.process.send_signal(self.place.stop)
 
-    def ended(self) -> int | None:
+    def poll(self) -> int | None:
         """Return the exit code, 128 + n for signal n; None while it runs."""
         assert self.process is not None
         code = self.process.poll()
-        if code is None and self.stop_since is not None and time.monotonic() - self.stop_since > STOP_S:
-            self.process.kill()
-        if code is not None and self.ended_at is None:
-            self.ended_at = time.monotonic()
-        return None if code is None else code if code >= 0 else 128 - code
+        if code is None:
+            if self.stopped is not None and time.monotonic() - self.stopped > STOP_S:
+                self.process.kill()
+            return None
+        self.ended = self.ended or time.monotonic()
+        return code if code >= 0 else 128 - code
 
     def new_epochs(self) -> dict[int, float]:
         """Read epoch -> val/top1 of all epochs from metrics.csv; {} where none has been added since the last look."""
-        try:
-            text = (self.folder / "metrics.csv").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        rows = list(csv.DictReader(text.splitlines()))
+        file = self.folder / "metrics.csv"
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         if len(rows) == self.num_epochs:
             return {}
         self.num_epochs = len(rows)
         return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"]}
-
-    def result(self) -> tuple[float | None, int | None] | None:
-        """Return (highest val/top1, its epoch) of a finished run, else None."""
-        found = summary(self.folder)
-        return (found["best/val/top1"], found["best_epoch"]) if found else None
 
     def output(self) -> list[str]:
         """Read the lines of its log since its last start."""
