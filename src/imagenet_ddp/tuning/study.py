@@ -104,8 +104,8 @@ class Study:
         return f"{len(states)} trials: {', '.join(parts)}."
 
     def draw(self, folder: Path) -> tuple[list[str], list[str]]:
-        """Write Optuna's figures as PNG; return (their names, a sentence for each that failed). One finished trial is not
-        enough for any of them."""
+        """Write Optuna's figures of two or more finished trials as PNG; return (their names, a sentence for each that
+        failed)."""
         drawn, failed = [], []
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         for name, function in FIGURES.items() if len(finished) > 1 else ():
@@ -114,9 +114,8 @@ class Study:
 
                 matplotlib.use("Agg")
                 with warnings.catch_warnings(action="ignore"):
-                    figure = getattr(optuna.visualization.matplotlib, function)(
-                        self._study, target_name="val top-1"
-                    ).figure
+                    plot = getattr(optuna.visualization.matplotlib, function)
+                    figure = plot(self._study, target_name="val top-1").figure
                     figure.set_size_inches(11, 5.5)
                     for axes in figure.axes:  # of parallel, each axis would draw its grid over the trials
                         axes.grid(False)
