@@ -41,6 +41,7 @@ def test_an_interrupted_trial_keeps_its_number_and_its_values(tmp_path: Path):
     assert run(first) == expected[0]
     begun = [first.begin() for _ in range(2)]
     assert first.report(1, {1: 0.3, 2: 0.4}) is None
+    resumed = first
     for _ in range(2):
         resumed = study(other)
         assert resumed.requeue() == 2
