@@ -3,6 +3,7 @@ train itself."""
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -76,26 +77,28 @@ def num_starts(folder: Path, trial: int) -> int:
 
 @pytest.mark.slow
 def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -> None:
-    out, err = done(start("tune.num_trials=12", "tune.pruner=none", "seed=3"))
+    out, err = done(start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3"))
     assert err == ""
     study = tmp_path / "s"
     best = yaml.safe_load((study / "best.yaml").read_text())
     values = [float(value) for value in momenta(study)]
     assert len(values) == 12
     assert values[best["trial"]] == max(values) == pytest.approx(best["val/top1"])
+    assert max(values) > max(values[:4]), "the sampler learns: better than its random start"
     assert best["options"] == [f"optim.momentum={max(values)!r}"]
     assert best["train_longer"].endswith(f"optim.momentum={max(values)!r} trainer.max_epochs=6")
     assert "search" not in best["train_longer"] and "hydra.run.dir" not in best["train_longer"]
     assert "12 trials: 12 finished." in out
+    assert out.count("best so far") == 12
     assert f"best so far {100 * max(values):.2f} % (trial {best['trial']})" in out
-    assert {path.name for path in (study / "figures").iterdir()} == {
-        "history.png", "importances.png", "slices.png", "parallel.png", "epochs.png"
-    }  # fmt: skip
-    assert (study / "report.html").stat().st_size > 10_000
-    lines = [line for line in out.splitlines() if not line.startswith((" ", "Study folder", "Figures", "Leaderboard"))]
-    assert all(len(line) <= 80 for line in lines)
+    figures = {path.name: path.read_bytes()[:4] for path in (study / "figures").iterdir()}
+    assert figures == dict.fromkeys(("history.png", "importances.png", "parallel.png"), b"\x89PNG")
+    line = next(line for line in out.splitlines() if line.startswith("Leaderboard: "))
+    report = [sys.executable, *shlex.split(line.partition("python ")[2])]
+    shown = subprocess.run(report, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
     # a new study with the same seed draws the same, also where it is stopped on its way
-    other = start("tune.num_trials=12", "tune.pruner=none", "seed=3", folder="other")
+    other = start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3", folder="other")
     reached(other, lambda: (tmp_path / "other/trials/10/started").exists())
     other.kill()
     other.communicate()
@@ -116,7 +119,7 @@ def test_a_killed_study_goes_on(start: Start, tmp_path: Path) -> None:
     given = momenta(tmp_path / "s")
     (tmp_path / "s/trials/2/summary.json").write_text('{"finished": true, "best/val/top1": 0.99, "best_epoch": 1}')
     out, _ = done(start("tune.resume=s", folder=None))
-    assert "trial 1 goes on" in out
+    assert "trial 1 resumes" in out
     assert "trial 2 finished: val top-1 99.00 %" in out
     assert [num_starts(tmp_path / "s", trial) for trial in range(4)] == [1, 2, 1, 1]
     assert momenta(tmp_path / "s")[: len(given)] == given
@@ -135,7 +138,7 @@ def test_a_signal_stops_the_runs_and_the_study_goes_on(start: Start, tmp_path: P
     out, err = done(process, 128 + number)
     assert "2 trials: 2 running." in out and err == ""
     assert all("Stopped and saved" in (tmp_path / f"s/trials/{trial}.log").read_text() for trial in (0, 1))
-    assert f"Go on with: python -m imagenet_ddp.tune tune.resume={tmp_path}/s" in out
+    assert f"Resume with: python -m imagenet_ddp.tune tune.resume={tmp_path}/s" in out
     out, _ = done(start("tune.resume=auto", "hydra.run.dir=s", folder=None))
     assert "2 trials: 2 finished." in out
 
@@ -166,7 +169,7 @@ def test_failures_are_told_and_end_the_study_when_they_do_not_end(start: Start, 
     out, _ = done(start("tune.num_trials=9", folder="t", fail={str(trial): 1 for trial in range(1, 9)}), 1)
     assert "4 trials: 1 finished, 3 failed." in out
     assert "3 trials in a row failed" in out
-    assert "Go on with:" in out
+    assert "Resume with:" in out
 
 
 def test_what_train_refuses_at_first_ends_the_study(start: Start, tmp_path: Path) -> None:
@@ -189,9 +192,9 @@ def test_one_study_at_a_time_in_a_folder(start: Start, tmp_path: Path) -> None:
 def test_a_study_keeps_its_options(start: Start, tmp_path: Path) -> None:
     done(start("tune.num_trials=1"))
     _, err = done(start("tune.resume=s", "data.batch_size=8", "search.optim.momentum.high=0.8", folder=None), 2)
-    assert "2 mistakes" in err and "data.batch_size=8 is new to" in err
+    assert "2 mistakes" in err and "data.batch_size=8 must be an option of" in err
     _, err = done(start("tune.resume=nothing", folder=None), 2)
-    assert "expected to be the folder of a study" in err
+    assert "must be the folder of a study" in err
 
 
 @pytest.mark.slow
@@ -209,10 +212,10 @@ def test_a_space_of_ones_own(start: Start, tmp_path: Path) -> None:
     done(start("tune.resume=s", "tune.num_trials=2", folder=None))
     space.write_text("optim: {momentum: {low: 0.1, high: 0.3}, nesterov: {choices: [true]}}\n")
     _, err = done(start("tune.resume=s", folder=None), 2)
-    assert "search.optim.nesterov.choices is expected" in err
+    assert "search.optim.nesterov.choices must be a list of two or more" in err
     space.write_text("optim: {momentum: {low: 0.1, high: 0.4}, nesterov: {choices: [false, true]}}\n")
     _, err = done(start("tune.resume=s", folder=None), 2)
-    assert "search.optim.nesterov was {'choices': [True, False]}" in err
+    assert "search.optim.nesterov must be {'choices': [True, False]} as in" in err
 
 
 def test_what_is_missing_is_named(run: Run, tmp_path: Path) -> None:

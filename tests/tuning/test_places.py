@@ -19,7 +19,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cards."""
     four = [Card(number, f"GPU-{number}", "A100", 40_000, 0, 8.0) for number in range(4)]
     monkeypatch.setattr(places.cards, "cards", lambda: four)
-    monkeypatch.setattr(places, "has_no_gpu", lambda trainer: None)
+    monkeypatch.setattr(places, "has_no_gpu", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
 
 
 def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
@@ -29,24 +29,27 @@ def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> lis
 
 
 @pytest.mark.usefixtures("gpus")
-def test_no_gpu_is_given_twice():
+def test_visible_gpus_are_dealt_round_robin():
     assert seen(2) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
+    assert seen(2, devices=-1) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
     assert seen(3, devices=1) == ["GPU-0", "GPU-1", "GPU-2"]
-    assert seen(2, {"CUDA_VISIBLE_DEVICES": "3,1"}) == ["GPU-3", "GPU-1"]
-    assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}) == ["MIG-a", "MIG-b"]
+    assert seen(6) == ["GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-0", "GPU-1"]
+    assert seen(3, devices=2) == ["GPU-0,GPU-1", "GPU-2,GPU-3", "GPU-0,GPU-1"]
+    assert seen(2, devices=8) == ["GPU-0,GPU-1,GPU-2,GPU-3"] * 2, "train itself refuses the eight"
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "3, 1"}) == ["3", "1"]
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a"}) == ["MIG-a", "MIG-a"]
     assert shared(1) == ([places.Place()], [])
+    for trainer, environ in (({"accelerator": "cpu"}, {}), ({}, {"CUDA_VISIBLE_DEVICES": ""})):
+        assert [place.environ for place in shared(2, environ, **trainer)[0]] == [{}, {}]
 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("num", "trainer", "environ", "words"),
     [
-        (3, {"devices": 2}, {}, "at most 4, the GPUs of this machine, but is 3 × 2 = 6. HINT: set tune.num_at_once=2"),
-        (5, {}, {}, "but is 5 × 1 = 5. HINT: set tune.num_at_once=4"),
-        (2, {"devices": 8}, {}, "HINT: set trainer.devices=4 tune.num_at_once=1"),
-        (2, {"devices": [0, 3]}, {}, "names GPUs, but tune.num_at_once=2 shares them out. HINT: trainer.devices=2"),
-        (2, {"devices": -1}, {}, "means all GPUs"),
-        (1, {"num_nodes": 2}, {}, "outside of a SLURM allocation, trials run on this machine"),
+        (2, {"devices": [0, 3]}, {}, "must be a number with tune.num_at_once=2, got [0,3]. HINT: trainer.devices=2"),
+        (2, {"devices": "0,3"}, {}, "must be a number with tune.num_at_once=2, got 0,3. HINT: trainer.devices=2"),
+        (1, {"num_nodes": 2}, {}, "trainer.num_nodes must be 1 outside of a SLURM allocation, got 2"),
         (1, {}, {"RANK": "0"}, "start tune itself once"),
     ],
 )
@@ -91,7 +94,7 @@ def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ
 @pytest.mark.parametrize(
     ("num", "trainer", "environ", "words"),
     [
-        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, but is 3. HINT: #SBATCH --nodes=3"),
+        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, got 3. HINT: #SBATCH --nodes=3"),
         (40, {"accelerator": "cpu"}, JOB, "needs 20 × 1 CPUs on a node, but SLURM job 7 has 16. HINT: set tune.num_at"),
         (4, {"devices": 3}, {**JOB, "SLURM_GPUS_ON_NODE": "4"}, "needs 2 × 3 GPUs on a node"),
         (1, {}, {}, "starts steps in an allocation, but there is none"),

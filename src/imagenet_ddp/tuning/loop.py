@@ -1,128 +1,163 @@
-"""The trials of a study, begun as places become free, watched, ended early, told to the study. No torch."""
+"""Run the trials of a study: begin them as places become free, watch them, prune them, tell the study. No torch."""
 
 import os
+import re
+import sys
 import time
-from dataclasses import dataclass, field
+from datetime import timedelta
 
-from imagenet_ddp import session
+import yaml
+from optuna.trial import TrialState
+
+from imagenet_ddp import screen, session
+from imagenet_ddp.run.folder import summary
 from imagenet_ddp.run.signals import Signals
-from imagenet_ddp.tuning import board
-from imagenet_ddp.tuning.asked import Plan
-from imagenet_ddp.tuning.board import percent, say, since
-from imagenet_ddp.tuning.study import Study
+from imagenet_ddp.tuning.plan import Plan
+from imagenet_ddp.tuning.study import EPOCH, OPTIONS, Study, number_of
 from imagenet_ddp.tuning.trials import Trial
+from imagenet_ddp.writing import write_whole
 
 POLL_S = 0.2
-SIGNALLED_S = 5.0  # a run that was stopped from outside: so long until a signal to this process too would have come
+SIGNALLED_S = 5.0  # after a run was stopped from outside, wait this long for a signal to this process
 STOPS = (130, 138, 140, 143)
 
 
-@dataclass
-class Loop:
-    plan: Plan
-    study: Study
-    signals: Signals
-    running: list[Trial] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)  # what train said to the very first trial
-    num_failed: int = 0  # in a row
-    began: float = field(default_factory=time.monotonic)
+def say(text: str) -> None:
+    screen.say(text, sys.stdout)
 
-    def run(self) -> int | None:
-        """The exit code of a study that ended before its end, which has been said; None: all trials have ended."""
-        waiting = self.study.go_on()
+
+class Loop:
+    def __init__(self, plan: Plan, signals: Signals):
+        self.plan, self.signals = plan, signals
+        self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters, plan.max_epochs)
+        self.running: list[Trial] = []
+        self.refused: list[str] = []  # output of the first trial where train refused it
+        self.num_failed = 0  # in a row
+
+    def run(self) -> int:
+        """Return the exit code."""
+        options, late = self.plan.options, time.monotonic() + (self.plan.options["timeout_s"] or float("inf"))
+        say(f"Study folder: {self.plan.folder}")
+        searched = f"Sampler: {options['sampler']}, seed {self.plan.config.seed}. Pruner: {options['pruner']}."
+        say(
+            f"{options['num_trials']} trials, {len(self.plan.places)} at once. {searched} The highest val top-1 counts."
+        )
+        waiting = self.study.requeue()
         if waiting:
-            say(f"Going on with {board.counts(self.study.tried())}")
+            say(f"Resuming {self.study.counts()}")
         while True:
             for trial in list(self.running):
-                self._look_at(trial)
-            number = self.signals.received
-            if number or self.refused or self.num_failed >= self.plan.options["max_failures"]:
-                return self._stop(number)
-            while len(self.running) < len(self.plan.places) and (waiting or self._has_more()):
-                self._begin(*(waiting.pop(0) if waiting else self.study.begin()))
+                self._poll(trial)
+            if self.signals.received or self.refused or self.num_failed >= options["max_failures"]:
+                return self._stop(self.signals.received)
+            while len(self.running) < len(self.plan.places) and (
+                waiting or (len(self.study.trials) < options["num_trials"] and time.monotonic() < late)
+            ):
+                waiting = max(0, waiting - 1)
+                self._begin(*self.study.begin())
             if not self.running:
-                return None
+                return self._end()
             time.sleep(POLL_S)
 
-    def _has_more(self) -> bool:
-        timeout_s = self.plan.options["timeout_s"]
-        late = timeout_s is not None and time.monotonic() - self.began > timeout_s
-        return not late and self.study.num_trials < self.plan.options["num_trials"]
-
     def _begin(self, number: int, options: tuple[str, ...]) -> None:
-        trial = Trial(number, options, self.plan.folder / "trials" / str(number))
-        verb = "goes on" if trial.log.exists() else "begins"
-        if verb == "goes on":
+        place = next(place for place in self.plan.places if not any(place is other.place for other in self.running))
+        trial = Trial(number, options, self.plan.folder / "trials" / str(number), place)
+        is_resumed = trial.log.exists()
+        if is_resumed:
             trial.wait_until_free()
-            if trial.result() is not None:  # it finished while nobody looked
-                trial.began = time.monotonic()
+            if summary(trial.folder):  # it finished after tune was killed
                 self.study.report(number, trial.new_epochs())
                 return self._finished(trial)
-        place = next(place for place in self.plan.places if not any(place is other.place for other in self.running))
-        say(f"trial {number} {verb}: {board.short_options(options)}")
-        trial.begin(self.plan.train_argv, place)
+        short = re.sub(r"(?<==)-?\d+\.\d+(e-\d+)?(?= |$)", lambda match: f"{float(match[0]):.4g}", " ".join(options))
+        say(f"trial {number} {'resumes' if is_resumed else 'begins'}: {short}")
+        trial.begin(self.plan.train_argv)
         self.running.append(trial)
 
-    def _look_at(self, trial: Trial) -> None:
-        code = trial.ended()
-        if trial.stop_since is None and (epochs := trial.new_epochs()):
+    def _poll(self, trial: Trial) -> None:
+        code = trial.poll()
+        if trial.stopped is None and (epochs := trial.new_epochs()):
             hopeless = self.study.report(trial.number, epochs)
             if hopeless is not None and code is None and max(epochs) != self.plan.max_epochs:
                 trial.pruned_at = hopeless
                 trial.stop()
         if code is None:
             return
-        assert trial.ended_at is not None
-        if code in STOPS and trial.pruned_at is None and time.monotonic() - trial.ended_at < SIGNALLED_S:
-            return  # SLURM stops the runs first, and then this process: such a trial goes on later
+        if code in STOPS and trial.pruned_at is None and time.monotonic() - (trial.ended or 0.0) < SIGNALLED_S:
+            return  # SLURM stops the runs first, and then this process: such a trial is resumed later
         self.running.remove(trial)
-        if code == 0 and trial.result() is not None:
+        if code == 0 and summary(trial.folder):
             return self._finished(trial)
         if trial.pruned_at is not None and code in (*STOPS, 137):
             return self._pruned(trial)
-        lines = trial.last_lines()
-        if code == 2 and all(each.state == "running" for each in self.study.tried()):
-            self.refused = trial.last_lines(None)
-        self.num_failed += 1
-        self.study.end(trial.number, "failed", error="\n".join(lines))
-        reason = next((line.strip() for line in reversed(lines)), "it said nothing")
-        say(f"trial {trial.number} failed, exit code {code}: {reason} See {os.path.relpath(trial.log)}")
+        lines = trial.output()
+        if code == 2 and not any(each.state.is_finished() for each in self.study.trials.values()):
+            self.refused = lines
+        self._failed(trial, f"exit code {code}: {lines[-1].strip() if lines else 'no output'}")
 
     def _finished(self, trial: Trial) -> None:
-        top1, epoch = trial.result() or (None, None)
-        if top1 is None:
-            self.num_failed += 1
-            self.study.end(trial.number, "failed", error="no val/top1: nothing was validated")
-            return say(f"trial {trial.number} finished without val top-1, which counts as failed")
+        result = summary(trial.folder)
+        if result["best/val/top1"] is None:
+            return self._failed(trial, "no val/top1, because nothing was validated.")
         self.num_failed = 0
-        self.study.end(trial.number, "finished", top1, epoch)
-        best = board.best_of(self.study.tried())
-        assert best is not None
-        say(f"trial {trial.number} finished: val top-1 {percent(top1)} after {since(trial.began)}; best so far "
-            f"{percent(best.top1)} (trial {best.number})")  # fmt: skip
+        self.study.end(trial.number, TrialState.COMPLETE, result["best/val/top1"], result["best_epoch"])
+        best = self.study.best()
+        say(f"trial {trial.number} finished: val top-1 {100 * result['best/val/top1']:.2f} % after {_since(trial)}; "
+            f"best so far {100 * best.values[0]:.2f} % (trial {number_of(best)})")  # fmt: skip
 
     def _pruned(self, trial: Trial) -> None:
         self.num_failed = 0
-        self.study.end(trial.number, "pruned")
-        say(f"trial {trial.number} pruned at epoch {trial.pruned_at}, after {since(trial.began)}")
+        self.study.end(trial.number, TrialState.PRUNED)
+        say(f"trial {trial.number} pruned at epoch {trial.pruned_at}, after {_since(trial)}")
+
+    def _failed(self, trial: Trial, reason: str) -> None:
+        self.num_failed += 1
+        self.study.end(trial.number, TrialState.FAIL)
+        say(f"trial {trial.number} failed, {reason} See {os.path.relpath(trial.log)}")
+
+    def _end(self) -> int:
+        plan, where = self.plan, os.path.relpath(self.plan.folder)
+        say(self.study.counts())
+        try:
+            best = self.study.best()
+        except ValueError:
+            return 1
+        number, top1, options = number_of(best), best.values[0], best.user_attrs[OPTIONS]
+        longer = [f"trainer.max_epochs={2 * plan.max_epochs}"] if plan.max_epochs else []
+        kept = [token for token in plan.train_argv if not (longer and token.startswith("trainer.max_epochs="))]
+        line = session.command("train", [*kept, *options, *longer])
+        content = {"trial": number, "val/top1": top1, "epoch": best.user_attrs[EPOCH], "options": options,
+                   "train_longer": line}  # fmt: skip
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+        write_whole(plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
+        drawn, failed = self.study.draw(plan.folder / "figures")
+        for sentence in [*failed, *([f"Figures: {where}/figures/ with {', '.join(drawn)}"] if drawn else [])]:
+            say(sentence)
+        print(f"Leaderboard: {session.command('report', [where])}")
+        say(f"Best: trial {number}, val top-1 {100 * top1:.2f} %. Train longer with its options:")
+        print(f"  {line}", flush=True)
+        return 0
 
     def _stop(self, number: int | None) -> int:
         """number: of the signal. Runs that save stay in the study as running ones."""
         if self.running:
-            say("Stopping: what runs saves first.")
+            say("Stopping: the running trials save first.")
         for trial in self.running:
             trial.stop()
-        while any(trial.ended() is None for trial in self.running):
+        while any(trial.poll() is None for trial in self.running):
             time.sleep(POLL_S)
         if self.refused:
             return 2
         for trial in self.running:
-            if trial.ended() == 0 and trial.result() is not None:
+            if trial.poll() == 0 and summary(trial.folder):
                 self._finished(trial)
             elif trial.pruned_at is not None:
                 self._pruned(trial)
-        say(board.counts(self.study.tried()))
+        say(self.study.counts())
         if number is None:
             say(f"{self.num_failed} trials in a row failed, so no further one begins (tune.max_failures).")
-        print(f"Go on with: {session.command('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
+        print(f"Resume with: {session.command('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
         return 128 + number if number else 1
+
+
+def _since(trial: Trial) -> timedelta:
+    return timedelta(seconds=round(time.monotonic() - trial.began))

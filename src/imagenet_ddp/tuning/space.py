@@ -1,26 +1,69 @@
-"""What a study searches: train's keys, each with a range or with choices, and every mistake in them. No torch, no
-Optuna."""
+"""The search space: keys of train, each with a range or with choices, and every mistake in them. No torch."""
 
 import re
+import typing
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp import check
 from imagenet_ddp.compose import first_line
-from imagenet_ddp.keys import known_keys, unknown
-from imagenet_ddp.trainer_keys import shown
-from imagenet_ddp.tuning.parameter import FREE, RANGE, WORDS, Parameter, parameter
+from imagenet_ddp.keys import kind_of, known_keys, unknown, words_for
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.trainer_keys import FLAG, number, shown, whole
 
-# What tells where a trial runs, or what it is called, tells nothing of how well it learns.
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+RANGE = {"low", "high", "log", "step"}
+WORDS = {*RANGE, "choices"}
+# Below these any key is allowed: keyword arguments of classes named by _target_.
+FREE = ("data.args.", "model.args.", "optim.args.", "callbacks.", "logger.")
+# Where a trial runs, or what it is called, does not change how well it learns.
 NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "cluster", "nccl", "resume", "sweep",
                 "name", "allow_targets", "tune", "search")  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A searched key. entry: {low, high, log, step} or {choices}, as written."""
+
+    key: str
+    entry: Mapping[str, Any]
+    distribution: "BaseDistribution"
+
+    @property
+    def ends(self) -> Sequence[Any]:
+        """Values to validate before anything starts: both ends of a range, every choice."""
+        distribution: Any = self.distribution
+        return self.entry.get("choices") or (distribution.low, distribution.high)
+
+    def option(self, label: Any) -> str:
+        """Format as a command line option. label: what Optuna suggests."""
+        distribution: Any = self.distribution
+        value = self.entry["choices"][distribution.choices.index(label)] if "choices" in self.entry else label
+        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={in_grammar(value)}"
+
+
+def in_grammar(value: Any) -> str:
+    """Quote a value so that Hydra's grammar reads it back unchanged."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{in_grammar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(in_grammar, value)) + "]"
+    plain_text = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII)
+    if isinstance(value, str) and (not plain_text or value.lower() in ("null", "true", "false", "nan", "inf")):
+        return QuotedString(value, Quote.single).with_quotes()
+    return shown(value)
+
+
 def written(token: str) -> str:
-    """An option search.KEY=... as Hydra takes it, whether or not the space has that key yet; a list is choices."""
+    """Rewrite search.KEY=... for Hydra, which wants ++ where the space lacks the key; a list means choices."""
     match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
     if match is None:
         return token
@@ -31,29 +74,27 @@ def written(token: str) -> str:
 
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
-    """(the space, mistakes). search: plain. typed: the options as `written`; a kind of entry that is typed replaces
-    the other kind that a file has."""
+    """Return (parameters, mistakes). search: plain. typed: the options after `written`."""
     keys = known_keys("train")
     entries: dict[str, dict[str, Any]] = {}
     found: list[str] = []
-    for key, entry in _entries(search, keys, ""):
-        if entry is None:
-            entries.pop(key, None)
-        elif isinstance(entry, Mapping):
-            entries[key] = {**entries.get(key, {}), **entry}
+    left_out: set[str] = set()
+    for key, word, value in _leaves(search, keys, ""):
+        if word:
+            entries.setdefault(key, {})[word] = value
+        elif value is None:
+            left_out.add(key)
         else:
-            found.append(
-                f"search.{key} is expected to be a range or a list, but is {shown(entry)}. "
-                f"HINT: `'search.{key}={{low:0.01,high:1,log:true}}'`, or `'search.{key}=[A,B]'`."
-            )
+            found.append(f"search.{key} must be a range or a list, got {shown(value)}. {_hint(key)}")
     fixed = {option.partition("=")[0].lstrip("+~") for option in typed}
     parameters = []
-    for key, entry in entries.items():
-        said = _known(key, keys, fixed)
-        if not said:
-            made, said = parameter(key, _without_replaced(key, entry, typed), keys.get(key))
-            parameters += [made] if made else []
-        found += said
+    for key in (key for key in entries if key not in left_out):
+        try:
+            _expect_searchable(key, keys, fixed)
+            entry = _as_typed(key, entries[key], typed)
+            parameters.append(Parameter(key, entry, _distribution(key, entry, keys.get(key))))
+        except ConfigError as error:
+            found += error.mistakes
     if not parameters and not found:
         found.append("nothing is searched. HINT: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
     return parameters, found
@@ -62,7 +103,7 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
 def refused_ends(
     parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
 ) -> list[str]:
-    """What train itself would say to the ends of each range, and to each choice. config: train's, found good."""
+    """Validate the ends of each range, and each choice, as train would. config: train's, without mistakes."""
     found = []
     for searched in parameters:
         for value in searched.ends:
@@ -77,38 +118,36 @@ def refused_ends(
     return list(dict.fromkeys(found))
 
 
-def _entries(node: Mapping[str, Any], keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """(key, what is said of it). A key may be written with its dots, or as a tree of mappings like train's config."""
+def _leaves(node: Mapping[str, Any], keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield (key, word or "", value). A key may be written with its dots, or as a tree like train's config."""
     for name, inner in node.items():
         path = f"{prefix}{name}"
-        is_group = _is_group(path, keys)
-        if not isinstance(inner, Mapping) or not inner or (path in keys and not is_group):
-            yield path, inner
+        if isinstance(inner, Mapping) and inner:
+            yield from _leaves(inner, keys, f"{path}.")
             continue
-        if own := {word: value for word, value in inner.items() if word in WORDS}:
-            yield path, own if is_group else inner
-        if is_group or not own:
-            yield from _entries({name: inner[name] for name in inner if name not in own}, keys, f"{path}.")
+        parent, _, last = path.rpartition(".")
+        is_word = last in WORDS or (parent in keys and not _is_group(parent, keys))
+        yield (parent, last, inner) if is_word else (path, "", inner)
 
 
 def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
     return f"{key}." in FREE or any(known.startswith(f"{key}.") for known in keys)
 
 
-def _known(key: str, keys: Mapping[str, Any], fixed: set[str]) -> list[str]:
-    if key.startswith(NOT_SEARCHED) and (key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED):
-        return [f"search.{key}: {key} is the same for all trials. HINT: `search.{key}=null`."]
+def _expect_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
+    if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
+        raise ConfigError(f"search.{key}: {key} must be the same for all trials. HINT: `search.{key}=null`.")
     if key not in keys and not key.startswith(FREE):
-        return [f"search.{key}: {unknown(key, keys)}"]
+        raise ConfigError(f"search.{key}: {unknown(key, keys)}")
     if _is_group(key, keys):
-        hint = f"search.{key}.name=[A,B]" if f"{key}.name" in keys else f"search.{key}.KEY=[A,B]"
-        return [f"search.{key} is expected to name one key, but {key} is a group of keys. HINT: `'{hint}'`."]
+        end = "name" if f"{key}.name" in keys else "KEY"
+        raise ConfigError(f"search.{key} must name a key, but is a group of keys. HINT: `'search.{key}.{end}=[A,B]'`.")
     if key in fixed:
-        return [f"{key} is typed and searched too. HINT: leave it out, or `search.{key}=null`."]
-    return []
+        raise ConfigError(f"{key} is typed and searched too. HINT: leave it out, or `search.{key}=null`.")
 
 
-def _without_replaced(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Let typed choices replace a file's range, and a typed range a file's choices."""
     words: set[str] = set()
     for option in typed:
         name, _, value = option.lstrip("+").partition("=")
@@ -116,8 +155,47 @@ def _without_replaced(key: str, entry: Mapping[str, Any], typed: Sequence[str]) 
             words |= set(re.findall(r"(\w+)\s*:", value))
         elif name.startswith(f"search.{key}."):
             words.add(name.rpartition(".")[2])
-    if "choices" in words and not words & set(RANGE):
-        return {word: value for word, value in entry.items() if word not in RANGE}
-    if words & set(RANGE) and "choices" not in words:
-        return {word: value for word, value in entry.items() if word != "choices"}
-    return dict(entry)
+    replaced = RANGE - words if "choices" in words else {"choices"} if words else set()
+    return {word: value for word, value in entry.items() if value is not None and word not in replaced}
+
+
+def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseDistribution":
+    """annotation: train's type of the key; None: any."""
+    from optuna import distributions
+
+    here, got = f"search.{key}", f"got {shown(entry)}"
+    if set(entry) == {"choices"}:
+        choices = entry["choices"]
+        if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
+            raise ConfigError(f"{here}.choices must be a list of two or more different values, {got}. {_hint(key)}")
+        plain = (bool, int, float, str, type(None))  # what Optuna stores; other choices are stored as text
+        return distributions.CategoricalDistribution(
+            [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
+        )
+    if not {"low", "high"} <= set(entry) <= RANGE:
+        raise ConfigError(
+            f"{here} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+        )
+    kind = kind_of(annotation)[0] if annotation is not None else typing.Any
+    if kind not in (int, float, typing.Any):
+        raise ConfigError(f"{here} must be a list, as {key} is {words_for(annotation)}, {got}. HINT: `'{here}=[A,B]'`.")
+    is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
+    kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
+    if found := [
+        f"{here}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
+        for word, value in entry.items()
+        if not kinds[word].accepts(value)
+    ]:
+        raise ConfigError(found)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # high is lowered to the last step
+            made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
+        if made.single():
+            raise ValueError("it holds one value only.")
+    except ValueError as error:
+        raise ConfigError(f"{here} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
+    return made
+
+
+def _hint(key: str) -> str:
+    return f"HINT: `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."
