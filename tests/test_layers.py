@@ -39,7 +39,6 @@ ASSEMBLY = {
     "sweep": {"check", "session", "shell"},
     "reporting": {"keys"},
     "tuning": {"check", "compose", "keys", "session"},
-    "submitting": {"check", "sweep"},
     "preparing": {"build", "check", "session"},
     "benchmarking": {"build", "check", "examination", "preparing", "session"},
 }
@@ -74,7 +73,7 @@ EARLY = [
 ]
 EARLY += [
     f"{room}.{path.stem}"
-    for room in ("reporting", "submitting", "tuning")
+    for room in ("reporting", "tuning")
     for path in sorted((PACKAGE / room).glob("*.py"))
     if path.stem != "__init__"
 ]
