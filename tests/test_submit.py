@@ -92,6 +92,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
           "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. HINT: trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
          ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. HINT: trainer.devices=2."]),
+        (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
         (("submit.partition='a b'",), ["submit.partition is expected to be a word or null, but is a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "

@@ -65,7 +65,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     if check.only_prints(argv):
         check.command_line("submit", argv, environ)
         return None
-    own = [token for token in argv if token.lstrip("+~").partition("=")[0].partition(".")[0] == "submit"]
+    own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in check.without_local_rank(argv) if token not in own]
     asked, found = _checked("submit", own, environ, compose_only=True)
     request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
