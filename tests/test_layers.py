@@ -17,13 +17,14 @@ PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
 # "": the package itself, which holds the version
-GROUND = {"", "cores", "importing", "schema", "screen", "targets", "trainer_keys", "words", "writing"}
+GROUND = {"", "cores", "importing", "known_terms", "schema", "screen", "targets", "trainer_keys", "words", "writing"}
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
     "keys": set(),
+    "translate": {"keys"},
     "compose": {"keys"},
-    "check": {"compose", "keys"},
+    "check": {"compose", "keys", "translate"},
     "guide": set(),
     "merge": set(),
     "build": set(),
@@ -55,6 +56,8 @@ EARLY = [
     "words",
     "writing",
     "keys",
+    "known_terms",
+    "translate",
     "compose",
     "check",
     "guide",
@@ -65,6 +68,7 @@ EARLY = [
     "worker",
     "sweep",
     "data.manifest",
+    "data.recognise",
     "data.remote",
     "data.shapes",
     "run.folder",

@@ -34,7 +34,7 @@ def test_core_dependencies():
         " platform_machine=='arm64' or platform_machine=='AMD64')",
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
-    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"dali", "s3", "slurm", "tune"}
+    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"dali", "s3", "slurm", "tensorboard", "tune"}
 
 
 def test_the_tools_come_with_uv_run():

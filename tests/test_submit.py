@@ -93,6 +93,9 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("trainer.devices=[0,3]",),
          ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. HINT: trainer.devices=2."]),
         (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
+        (("submit.time=30", "--epochs", "3"),
+         ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
+          "HINT: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
         (("submit.partition='a b'",), ["submit.partition is expected to be a word or null, but is a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "

@@ -3,14 +3,16 @@ knows all wings."""
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.distributed import Store
 
 from imagenet_ddp import __version__
@@ -29,17 +31,19 @@ from imagenet_ddp.distributed.gathering import Gathering
 from imagenet_ddp.distributed.lifeline import Lifeline
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.learning.classifier import Classifier
+from imagenet_ddp.learning.learning_rate import LearningRate
 from imagenet_ddp.learning.nets import make_net
 from imagenet_ddp.learning.optim import make_optimizer, make_schedule, scaled_lr
 from imagenet_ddp.run.checkpoint import AtomicCheckpointIO, Saver
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
+from imagenet_ddp.run.metrics import Metrics
 from imagenet_ddp.run.progress import Progress
 from imagenet_ddp.run.record import BadImagesList, Record
 from imagenet_ddp.run.signals import Signals
 from imagenet_ddp.run.stop import Agreement, StopInTraining, StopInValidation
-from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.targets import make
+from imagenet_ddp.schema import ConfigError, RunError
+from imagenet_ddp.targets import make, open_arguments
 
 Config = Mapping[str, Any]
 
@@ -136,14 +140,13 @@ def make_classifier(config: Config, num_classes: int, num_val_images: int, globa
         num_classes,
         num_val_images,
         make_optimizer=partial(make_optimizer, config["optim"], lr=scaled_lr(config["optim"], global_batch_size)),
-        schedule=make_schedule(config["schedule"], config["trainer"]["max_epochs"]),
         label_smoothing=config["loss"]["label_smoothing"],
         seed=config["seed"],
     )
 
 
 def make_trainer(
-    config: Config, world: World, callbacks: list[L.Callback], run_dir: Path | None, say: Callable[[str], None]
+    config: Config, world: World, callbacks: list[L.Callback], run_dir: Path, say: Callable[[str], None]
 ) -> L.Trainer:
     keys = dict(config["trainer"])
     place = world.place
@@ -163,27 +166,65 @@ def make_trainer(
             keys["devices"] = 1  # the strategy brings its own
     else:
         strategy = make_strategy(config["strategy"], place.world_size, world.store, kind=kind)
-    return L.Trainer(
-        **keys,
-        strategy=strategy,
-        plugins=[PlaceEnvironment(place), AtomicCheckpointIO()],
-        callbacks=callbacks,
-        logger=_named(config, "logger") or False,
-        use_distributed_sampler=False,  # ours are made for the trainer's rank and world
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),  # Saver is one
-        enable_progress_bar=False,  # Progress' part
-        enable_autolog_hparams=False,
-        default_root_dir=run_dir,
-    )
+    if keys.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
+        callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
+    loggers = _named(config, "logger", save_dir=str(run_dir))
+    with refusing():
+        return L.Trainer(
+            **keys,
+            strategy=strategy,
+            plugins=[PlaceEnvironment(place), AtomicCheckpointIO()],
+            callbacks=callbacks,
+            logger=loggers or False,
+            use_distributed_sampler=False,  # ours are made for the trainer's rank and world
+            # true where there is one already (Saver, one of the user's): Lightning then adds none of its own
+            enable_checkpointing=_has(callbacks, Checkpoint),
+            enable_progress_bar=_has(callbacks, ProgressBar),
+            enable_model_summary=False,
+            enable_autolog_hparams=False,
+            default_root_dir=run_dir,
+        )
 
 
-def _named(config: Config, group: str) -> list[Any]:
-    """The objects of a group of name -> {_target_: ..., arguments}; null switches one off."""
+def _has(callbacks: list[L.Callback], kind: type) -> bool:
+    return any(isinstance(callback, kind) for callback in callbacks)
+
+
+@contextmanager
+def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn what Lightning refuses into a sentence: ConfigError before the first step of training, RunError after it.
+    begun: whether there was one."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise _refusal(error, begun()) from error
+    except ModuleNotFoundError as error:
+        if begun():
+            raise
+        raise _refusal(error, False) from error
+    except RuntimeError as error:
+        if "Early stopping conditioned on metric" not in str(error):  # this one has no type of its own
+            raise
+        raise _refusal(error, begun()) from error
+
+
+def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
+    reason = " ".join(str(error).split()).rstrip(".")
+    text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}."
+    text += "" if "HINT:" in reason else " HINT: change what it names."
+    return RunError(text) if begun else ConfigError(text)
+
+
+def _named(config: Config, group: str, **defaults: Any) -> list[Any]:
+    """The objects of a group of name -> {_target_: ..., arguments}; null switches one off. defaults: arguments for
+    those whose class takes them and has no default of its own."""
     made = []
     for name, node in config[group].items():
         if node is not None:
+            target = node["_target_"]
             arguments = {key: value for key, value in node.items() if key != "_target_"}
-            made.append(make(f"{group}.{name}._target_", node["_target_"], arguments))
+            arguments = {**open_arguments(target, defaults), **arguments}
+            made.append(make(f"{group}.{name}._target_", target, arguments))
     return made
 
 
@@ -207,6 +248,7 @@ def make_run(
         "num_train_images": len(data.train_images),
         "eval_transform": data.eval_transform.as_dict(),
     }
+    schedule = make_schedule(config["schedule"], config["trainer"]["max_epochs"])
     meters = Meters()
     saver = Saver(
         run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], len(data.train_images), step_images
@@ -218,10 +260,12 @@ def make_run(
         log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k
     )
     callbacks = [
+        LearningRate(schedule),
         meters,
+        Metrics(meters, config["trainer"]["log_every_n_steps"]),
         StopInValidation(agreement, saver.save_stopped),
         progress,
-        *_named(config, "callbacks"),
+        *_named(config, "callbacks", dirpath=str(run_dir / "checkpoints")),
         record,
         BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all),
         saver,

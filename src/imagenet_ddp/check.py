@@ -21,24 +21,29 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from imagenet_ddp import schema, screen, trainer_keys
 from imagenet_ddp.compose import Composer, first_line
 from imagenet_ddp.data import check as data_check
+from imagenet_ddp.data.recognise import options_for
 from imagenet_ddp.distributed import check as distributed_check
 from imagenet_ddp.distributed import refusal, slurm
-from imagenet_ddp.keys import closest, known_keys, unknown
+from imagenet_ddp.keys import known_keys, unknown
 from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.run import check as run_check
 from imagenet_ddp.run.signals import Left, leaving
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
+from imagenet_ddp.translate import Translation, quoted, translate
 
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 _PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+_NEEDED = "begin the file that --config-name names: `defaults: [train, _self_]`"
+_ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}  # whatever else is typed
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
@@ -80,7 +85,9 @@ def command_line(
     argv = without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], [], [], None, False, True)
-    args, argv, found = _options(argv, known_keys(verb))
+    if not _ANSWERED & set(argv) and (translation := translate(verb, argv, environ)):
+        raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
+    args, argv, found = _options(argv)
     if args.help or args.hydra_help or args.shell_completion:
         return Request(verb, argv, args.overrides, [], [], [], None, False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
@@ -95,6 +102,11 @@ def command_line(
     only_shown = bool(args.cfg or args.info)
     for number, job in enumerate(jobs):
         config, mistakes = composer.compose(job)
+        if options := _form_of_root(verb, config, job):
+            mistakes = [_rootless(config, options)]
+            # go on as if that had been typed, so that what hangs on it is looked at too
+            config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])
+            mistakes += more
         configs.append(config)
         if not (only_shown or compose_only):
             bare = _without_hydra(config)
@@ -106,11 +118,18 @@ def command_line(
             alone = isinstance(only, int) or (only == "auto" and in_array)
             several = multirun and not alone
             mistakes += semantic(
-                bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, elsewhere=elsewhere
+                bare,
+                environ,
+                verb,
+                typed=args.overrides,
+                multirun=several,
+                partial=partial,
+                num_jobs=len(jobs),
+                elsewhere=elsewhere,
             )
             mistakes += _run_dir(config, multirun) if verb != "predict" and not elsewhere else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
-            mistakes += _targets(hooks, list(bare.allow_targets or []), "hydra.callbacks.")
+            mistakes += _targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
         for text in dict.fromkeys(mistakes):
             said.setdefault(text, []).append(number)
     for text, numbers in said.items():
@@ -127,6 +146,40 @@ def command_line(
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
+
+
+def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_only: bool) -> list[str]:
+    """What else is wrong with the line, once its words are this program's."""
+    if translation.has_placeholders:
+        return []
+    try:
+        command_line(translation.verb, translation.argv, environ, compose_only=compose_only)
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+def _form_of_root(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
+    """What to type where data.root is typed and data= is not: the images there are somebody's own, and the default
+    would draw its own among them. Empty where a checkpoint, an experiment or a _target_ says what they are."""
+    typed = {override.key_or_group: override for override in job if not override.is_delete()}
+    if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys() or verb == "predict":
+        return []
+    try:
+        if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":
+            return []
+    except OmegaConfBaseException:  # it does not resolve, as is said elsewhere
+        return []
+    if OmegaConf.select(config, "data._target_") or verb == "evaluate" or config.get("resume") not in (None, "auto"):
+        return []
+    return [quoted(option) for option in options_for(str(config.data.root))]
+
+
+def _rootless(config: DictConfig, options: Sequence[str]) -> str:
+    return (
+        f"data.root={config.data.root} must be typed with data=, the form of the images there; without it, small "
+        f"images would be generated in that folder. HINT: {shlex.join(options)}."
+    )
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
@@ -171,6 +224,7 @@ def semantic(
     typed: Sequence[str] = (),
     multirun: bool = False,
     partial: bool = False,
+    num_jobs: int = 2,
     elsewhere: bool = False,
 ) -> list[str]:
     """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
@@ -182,6 +236,9 @@ def semantic(
     broken: set[str] = set()
     plain = _plain(config, "", found, broken)
     keys = known_keys(verb)
+    lacking = [field.name for field in dataclasses.fields(schema.VERBS[verb]) if field.name not in plain]
+    if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
+        return [f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. HINT: {_NEEDED}."]
     plain = _fitted(plain, schema.VERBS[verb], "", found, broken, keys)
     trainer = plain["trainer"]
     found += [unknown(f"trainer.{key}", keys) for key in trainer if f"trainer.{key}" not in keys]
@@ -193,7 +250,9 @@ def semantic(
         trainer["accelerator"] = "gpu"
     found += data_check.mistakes(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
     found += learning_check.mistakes(plain, environ, partial=partial)
-    found += distributed_check.mistakes(plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere)
+    found += distributed_check.mistakes(
+        plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs, elsewhere=elsewhere
+    )
     elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
     found += run_check.mistakes(plain, environ, verb=verb, elsewhere=elsewhere)
     found += _targets(plain, plain["allow_targets"])
@@ -229,7 +288,7 @@ def _raise(message: str) -> NoReturn:
     raise _OptionError(message)
 
 
-def _options(argv: list[str], keys: Mapping[str, Any]) -> tuple[argparse.Namespace, list[str], list[str]]:
+def _options(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     """(Hydra's options, argv for Hydra, mistakes). key=value may stand on either side of an option such as -m."""
     parser = get_args_parser()
     parser.error = _raise  # type: ignore[method-assign]
@@ -238,17 +297,7 @@ def _options(argv: list[str], keys: Mapping[str, Any]) -> tuple[argparse.Namespa
     except _OptionError as error:
         hint = "`--hydra-help` lists the options that begin with -."
         raise ConfigError(f"the command line cannot be read: {error}. HINT: {hint}") from error
-    found = []
-    for token in [token for token in rest if token.startswith("-")]:
-        behind = argv[argv.index(token) + 1 :][:1]
-        if "=" not in token and behind and "=" not in behind[0] and not behind[0].startswith("-"):  # --lr 0.1
-            args.overrides = [line for line in args.overrides if line != behind[0]]
-            rest = [line for line in rest if line != behind[0]]
-            token = f"{token}={behind[0]}"
-        name, _, value = token.lstrip("-").partition("=")
-        close = closest(name.replace("-", "_"), keys)
-        hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else "options are typed as key=value."
-        found.append(f"{token} is not an option. HINT: {hint}")
+    found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
         # argparse gives up on words behind an option in the middle; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
@@ -316,9 +365,7 @@ def _fitted(
         path = prefix + field.name
         kind = keys[path]
         if field.name not in node and path not in broken:
-            found.append(
-                f"{path} is needed, but missing. HINT: --config-name wants a file with defaults: [train, _self_]."
-            )
+            found.append(f"{path} is needed, but missing. HINT: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())
@@ -362,7 +409,8 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
     except OmegaConfBaseException as error:
-        is_typed = any(str(line).startswith(key) for line in config.hydra.overrides.hydra)
+        lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        is_typed = any(str(line).startswith(key) for line in lines)
         return [f"{key} does not resolve: {first_line(error)} HINT: {key}=FOLDER."] if is_typed else []
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):

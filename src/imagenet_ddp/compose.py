@@ -2,6 +2,7 @@
 error. No torch."""
 
 import dataclasses
+import os
 import re
 import shlex
 import typing
@@ -22,11 +23,28 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp import known_terms, schema, trainer_keys
+from imagenet_ddp.data import check as data_check
+from imagenet_ddp.data.recognise import name_of, options_for
+from imagenet_ddp.distributed import check as distributed_check
+from imagenet_ddp.distributed import ddp_answers, nccl
 from imagenet_ddp.keys import closest, kind_of, known_keys, unknown, words_for
+from imagenet_ddp.learning import check as learning_check
 from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import shown
+
+# Key -> a value that it may have, for hints.
+EXAMPLES: dict[str, str] = {
+    **{f"trainer.{key}": example for key, (_, example) in trainer_keys.ACCEPTED.items()},
+    **{f"data.{key}": example for key, (_, example) in data_check.KINDS.items()},
+    **{f"loader.{key}": example for key, (_, example) in data_check.LOADER_KINDS.items()},
+    **{key: example for key, (_, example) in (learning_check.KINDS | distributed_check.KINDS).items()},
+    **{f"strategy.{key}": example for key, (_, example) in ddp_answers.KINDS.items()},
+    **{f"nccl.{key}": known.example for key, known in nccl.KEYS.items()},
+    "resume": "auto",
+    "checkpoint": "FILE",
+}
 
 
 class Composer:
@@ -80,9 +98,10 @@ class Composer:
         bare = key.lstrip("+~")
         if not equals or not bare:
             close = closest(bare or value, self.keys)
-            hint = (
-                f"did you mean {close[0]}={bare if close[0].rpartition('.')[2] != bare else 'VALUE'}?" if close else ""
-            )
+            hint = ""
+            if close:
+                is_key = close[0].rpartition(".")[2] == bare
+                hint = f"did you mean {self._hint(close[0]) if is_key else f'{close[0]}={bare}'}?"
             return f"{shlex.quote(line)} is expected to be key=value. HINT: {hint or '`--help` shows examples.'}", None
         if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
             return unknown(bare, self.keys), None
@@ -187,9 +206,9 @@ class Composer:
                 except Exception as error:
                     options = repository.get_group_options(override.key_or_group)
                     found.append(self._refused_choice(override, options, error))
-                    if close := get_close_matches(str(override.value()), options, 1, cutoff=0.75):
+                    if meant := _meant(override.key_or_group, str(override.value()), options):
                         # go on as if that had been typed, so that what hangs on it is looked at too
-                        meant = self._parsed(f"{override.key_or_group}={close[0]}")
+                        meant = self._parsed(f"{override.key_or_group}={meant}")
                         try:
                             config = self._load([*kept, meant], mode) if meant else config
                             kept += [meant] if meant else []
@@ -228,18 +247,26 @@ class Composer:
                 return f"{_line(override)} cannot be composed: {first_line(error)} HINT: leave it out."
             return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
-            close = get_close_matches(str(value), options, 1)
-            if group == "strategy" and str(value).startswith(("fsdp", "deepspeed", "ddp_")):
-                close = ["ddp"]  # what those are for is not here: nets that do not fit one device
-            hint = f"set {group}={close[0] if close else 'none' if 'none' in options else (options or ['NAME'])[0]}"
-            if not close and group in ("experiment", "recipe"):
-                hint = "leave it out"
-            if group == "model" and value in CLASSIFIERS:
-                hint = f"set model.name={value}"
-            elif not close and f"{group}._target_" in self.keys:
-                hint += f", or {group}._target_=PACKAGE.CLASS for your own"
+            hint = self._for_choice(group, str(value), options)
             return f"{group} is expected to be one of {', '.join(options)}, but is {shown(value)}. HINT: {hint}."
         return f"{_line(override)} cannot be composed: {first_line(error)} HINT: leave it out."
+
+    def _for_choice(self, group: str, value: str, options: list[str]) -> str:
+        """What to type instead of group=value."""
+        if group == "model" and value.lower() in CLASSIFIERS:
+            return f"set model.name={value.lower()}"
+        if group == "optim" and value.lower() in known_terms.OPTIMISERS:
+            return f"set {known_terms.OPTIMISERS[value.lower()]}"
+        if group == "data" and (os.sep in value or Path(value).is_dir()):
+            return f"set {shlex.join(options_for(value))}"
+        if meant := _meant(group, value, options):
+            return f"set {group}={meant}"
+        if group in ("experiment", "recipe"):
+            return "leave it out"
+        hint = "set data=imagefolder data.root=FOLDER" if group == "data" else f"set {group}={_default(options)}"
+        if f"{group}._target_" in self.keys:
+            hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
+        return hint
 
     def _refused_value(self, override: Override, error: Exception) -> str:
         """A key=value that could not be laid over the composed config."""
@@ -253,23 +280,32 @@ class Composer:
         value = override.value()
         if parent == "trainer" and last in trainer_keys.REFUSED:
             return trainer_keys.refusal(last, value)
-        if isinstance(value, dict) and key in {known.partition(".")[0] for known in self.keys}:
-            return f"{line} does not fit: {first_line(cause)} HINT: one by one, {key}.KEY=VALUE."
+        if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
+            wrong = getattr(cause, "full_key", None)
+            one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
+            each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
+            return f"{line} does not fit: {first_line(cause)} HINT: one by one, {each}."
         annotation = self.keys.get(key)
         if annotation is not None and dataclasses.is_dataclass(kind_of(annotation)[0]):
-            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else f"{key}.KEY=VALUE"
+            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
             return f"{key} is expected to be a group of keys, but is {shown(value)}. HINT: set {hint}."
         if annotation is not None:
             return (
                 f"{key} is expected to be {words_for(annotation)}, but is {shown(value)}. HINT: set {self._hint(key)}."
             )
-        if "could not be converted" in str(cause) or "Invalid" in str(cause) or "not Optional" in str(cause):
+        wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
+        if any(words in str(cause) for words in wrong):
             return f"{line}: {first_line(cause)} HINT: `--cfg all` shows the key as it is."
         if key.startswith("hydra."):
             return f"{key} is not a known key of Hydra. HINT: `--cfg hydra` lists them."
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
-            first = f", or choose {key.partition('.')[0]}=NAME first" if "." in key and ".args" not in key else ""
-            return f"{key} is not there to be changed. HINT: +{line} adds it{first}."
+            group, _, rest = key.partition(".")
+            name, _, rest = rest.partition(".")
+            if group not in ("callbacks", "logger") or name == "early_stopping":
+                return f"{key} is not there to be changed. HINT: +{line} adds it."
+            target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
+            more = f" +{line}" if rest not in ("", "_target_") else ""
+            return f"{key} is not there to be changed. HINT: {target}{more} adds it."
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
@@ -277,13 +313,18 @@ class Composer:
         if key == "allow_targets":
             return "'allow_targets=[mypkg]'"
         parent, _, last = key.rpartition(".")
-        if parent == "trainer" and last in trainer_keys.ACCEPTED:
-            return f"{key}={trainer_keys.ACCEPTED[last][1]}"
+        if key in EXAMPLES:
+            return f"{key}={EXAMPLES[key]}"
+        if dataclasses.is_dataclass(group := self.keys.get(key)):
+            if options := self.loader.repository.get_group_options(key):
+                return f"{key}={_default(options)}"
+            return self._hint(f"{key}.{dataclasses.fields(group)[0].name}")
         cls = self.keys.get(parent) if parent else self.schema
         default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
         if default is None and dataclasses.is_dataclass(cls):
             default = getattr(typing.cast(Any, cls)(), last, None)
-        return f"{key}={'VALUE' if default is None or default == '???' else shown(default)}"
+        is_null = default is None and kind_of(self.keys.get(key))[1]
+        return f"{key}={'VALUE' if not is_null and default in (None, '???') else shown(default)}"
 
     def _inside(self, error: Exception, name: str) -> str:
         """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
@@ -298,6 +339,22 @@ class Composer:
         if reason.endswith("raised while composing config:"):
             reason = next((line for line in others if line.strip()), reason)
         return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. HINT: correct that file."
+
+
+def _default(options: list[str]) -> str:
+    """Of a group's options the one that asks for the least."""
+    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
+
+
+def _meant(group: str, value: str, options: list[str]) -> str | None:
+    """The option of a group that another word stands for."""
+    if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
+        return "ddp"  # what those are for is not here: nets that do not fit one device
+    if group == "data" and (name := name_of(value)):
+        return name
+    begun = [option for option in options if len(value) > 2 and option.startswith(value.lower())]
+    near = begun if len(begun) == 1 else get_close_matches(value.lower(), options, 1, 0.75)
+    return near[0] if near else None
 
 
 def _line(override: Override) -> str:

@@ -39,7 +39,7 @@ _LEARNING = {
     "trainer.max_epochs": "times each training image is seen",
     "trainer.precision": "auto, 32-true, bf16-mixed, 16-mixed",
 }
-_CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks")
+_CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks", "logger")
 
 GUIDES: dict[str, Guide] = {
     "train": Guide(
@@ -58,6 +58,8 @@ GUIDES: dict[str, Guide] = {
             "data.num_workers": "processes that load images, per device; or auto",
             "data.on_bad_image": "an image that cannot be read: raise (an error), or skip",
             **_MACHINE,
+            "trainer.log_every_n_steps": "training steps between two lines of figures",
+            "val_log_every_n_steps": "validation steps between two lines of figures",
             "seed": "of weights, order of images, augmentation",
             "resume": "go on with a run: its folder, a checkpoint, or auto",
             "hydra.run.dir": "the run folder, instead of runs/<name>/<time>",
@@ -221,6 +223,7 @@ def text(verb: str) -> str:
     lines += _row("--cfg job", "every key, with its value for the options typed")
     lines += _row("--hydra-help", "what else may begin with -")
     lines += _row("docs/configuration.md", "what the keys are for, and your own code")
+    lines += _row("docs/coming-from.md", "what other programs' options are here")
     return "\n".join(lines)
 
 
@@ -261,4 +264,6 @@ def _example(verb: str, options: str, what: str) -> list[str]:
 
 
 def _row(name: str, meaning: str) -> list[str]:
+    if len(name) > _COLUMN - 3:
+        return [f"  {name}", *_row("", meaning)]
     return screen.wrapped(meaning, WIDTH, f"  {name:{_COLUMN - 2}}", " " * _COLUMN)

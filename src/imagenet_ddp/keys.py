@@ -6,26 +6,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from imagenet_ddp import schema, trainer_keys
+from imagenet_ddp import known_terms, schema, trainer_keys
 from imagenet_ddp.distributed import ddp_answers
 
-# What other programs call these keys.
-ALIASES = {
-    "arch": "model.name",
-    "epochs": "trainer.max_epochs",
-    "workers": "data.num_workers",
-    "gpus": "trainer.devices",
-    "nodes": "trainer.num_nodes",
-    "wd": "optim.weight_decay",
-    "dataset": "data.name",
-    "checkpoint": "resume",
-    "resume": "checkpoint",
-    "dir": "data.root",
-    "path": "data.root",
-    "folder": "data.root",
-    "data_dir": "data.root",
-    "exif": "data.exif_orientation",
-}
 _TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
 
 
@@ -49,8 +32,8 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
     keys = list(keys)
     if same := [known for known in keys if known.rpartition(".")[2] == last]:
         return sorted(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])[:2]
-    if ALIASES.get(last) in keys:
-        return [ALIASES[last]]
+    if (known := known_terms.key_for(last)) in keys:
+        return [known]
     if near := get_close_matches(key, [known for known in keys if "." in known], 1, 0.75):
         return near
     ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
@@ -76,6 +59,8 @@ def kind_of(annotation: Any) -> tuple[Any, bool]:
 
 def words_for(annotation: Any) -> str:
     kind, nullable = kind_of(annotation)
+    if dataclasses.is_dataclass(kind):
+        return _TYPE_WORDS[dict]
     if typing.get_origin(kind) is list:
         numbers = typing.get_args(kind) == (float,)
         words = "a list of numbers such as [0.5,0.5,0.5]" if numbers else "a list such as [a,b]"

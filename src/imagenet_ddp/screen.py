@@ -16,18 +16,20 @@ INDENT = "  "
 
 def wrapped(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
     """Lines of at most width columns, a HINT on one of its own. first, indent: in front of the first line, of the
-    others. What stands in backticks is a line to type and never broken, nor is a path; a row of figures is broken at
-    its bars alone."""
+    others; a further line that begins with two blanks is a row of a list. What stands in backticks is a line to type
+    and never broken, nor is a path; a row of figures is broken at its bars alone."""
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
         glued = "\0| ".join(figures.replace(" ", "\0") for figures in glued.split(" | "))
     lines: list[str] = []
-    for part in re.split(r" (?=HINT: )", glued):
+    for part in re.split(r"\n| (?=HINT: )", glued):
+        is_row = bool(lines) and part.startswith(INDENT)
+        deeper = indent + INDENT * is_row
         lines += textwrap.wrap(
-            part,
+            part.lstrip(" ") if is_row else part,
             width,
-            initial_indent=indent if lines else first,
-            subsequent_indent=indent,
+            initial_indent=deeper if lines else first,
+            subsequent_indent=deeper + INDENT * is_row,
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -69,7 +69,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     typed = [token for token in check.without_local_rank(argv) if token not in own]
     asked, found = _checked("submit", own, environ, compose_only=True)
     request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
-    found += mistakes
+    here = shlex.join(["imagenet_ddp.submit", *own])
+    found += [text.replace("imagenet_ddp.train", here) for text in mistakes]  # in a line to type instead
     options: Any = asked.configs[0].submit
     found += expect_all("submit", options, _KINDS)
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:

@@ -3,11 +3,12 @@
 Which packages may be named is checked before (check.py); here the names are looked up and called.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 
 from imagenet_ddp.schema import ConfigError
 
@@ -26,3 +27,13 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
             f"{key}={target} is expected to be something that can be called, but cannot be made: {reason.rstrip('.')}. "
             "HINT: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
         ) from error
+
+
+def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that the target has a parameter for, without a default or with None."""
+    try:
+        parameters = inspect.signature(get_object(target)).parameters
+    except Exception:  # make() says what is wrong with it
+        return {}
+    is_open = (inspect.Parameter.empty, None)
+    return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

@@ -173,17 +173,19 @@ ACCEPTED: dict[str, tuple[Kind, str]] = {
 REFUSED: dict[str, str] = {
     "strategy": "the strategy has keys of its own. HINT: strategy={value}.",
     "callbacks": "callbacks are named entries of their own. HINT: callbacks=early_stopping, or "
-    "+callbacks.mine._target_=lightning.pytorch.callbacks.EarlyStopping.",
+    "+callbacks.mine._target_=lightning.pytorch.callbacks.CLASS.",
     "logger": "loggers are named entries of their own, beside metrics.csv, which is always written. "
-    "HINT: +logger.mine._target_=lightning.pytorch.loggers.TensorBoardLogger.",
+    "HINT: logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger.",
     "plugins": "this project hands the cluster and the saving to the Trainer. "
-    "HINT: set cluster.* (where nodes meet), trainer.precision, or saving.*.",
+    "HINT: leave it out; cluster.*, trainer.precision and saving.* are the keys for it.",
     "use_distributed_sampler": "the samplers here already give each image to one rank only. HINT: leave it out.",
     "barebones": "it would switch off metrics and checkpoints. HINT: leave it out; trainer.limit_train_batches=100 "
     "makes a short run.",
     "enable_progress_bar": "a terminal gets a progress bar, a file or pipe gets lines. "
-    "HINT: leave it out; trainer.log_every_n_steps=10 says how often.",
-    "enable_checkpointing": "best.ckpt and last.ckpt are always written. HINT: saving.every_n_epochs=10 for fewer.",
+    "HINT: leave it out; trainer.log_every_n_steps=10 sets how often, and "
+    "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar brings Lightning's bar.",
+    "enable_checkpointing": "best.ckpt and last.ckpt are always written. HINT: saving.every_n_epochs=10 for "
+    "fewer; a ModelCheckpoint of your own, as callbacks.NAME, saves beside them.",
     "default_root_dir": "a run lives in one folder, which Hydra names. HINT: hydra.run.dir={value}.",
     "enable_autolog_hparams": "config.yaml in the run folder holds every key. HINT: leave it out.",
     "model_registry": "checkpoints are files in the run folder. HINT: leave it out.",
@@ -192,7 +194,11 @@ REFUSED: dict[str, str] = {
 
 def refusal(key: str, value: Any) -> str:
     """The sentence for a key of REFUSED."""
-    return f"trainer.{key} is filled by this project: " + REFUSED[key].format(value=shown(value))
+    text = shown(value)
+    if key == "strategy":  # Lightning's names -> those of conf/strategy
+        ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
+        text = ours.get(text, "ddp")
+    return f"trainer.{key} is filled by this project: " + REFUSED[key].format(value=text)
 
 
 def mistakes(trainer: Mapping[str, Any]) -> list[str]:
@@ -200,7 +206,9 @@ def mistakes(trainer: Mapping[str, Any]) -> list[str]:
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
     if missing := [key for key in ACCEPTED if key not in trainer]:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        found.append(f"trainer lacks {len(missing)} of its keys ({some}). HINT: trainer=default, and no ~trainer.")
+        few = f"leave {' and '.join(f'~trainer.{key}' for key in missing)} out"
+        hint = few if len(missing) <= 3 else "trainer=default"
+        found.append(f"trainer lacks {len(missing)} of its keys ({some}). HINT: {hint}.")
     for key, (allowed, example) in ACCEPTED.items():
         if key in trainer:
             found += expect(f"trainer.{key}", trainer[key], allowed, f"trainer.{key}={example}")

@@ -63,7 +63,12 @@ def run(
         (run_dir / "summary.json").unlink(missing_ok=True)
         record.write_config(run_dir, config)
     try:
-        job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
+        with build.refusing(begun=lambda: job.meters.begun):
+            job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
+    except ConfigError:
+        if place.rank == 0 and checkpoint is None:
+            (run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
+        raise
     except Stopped as stop:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")

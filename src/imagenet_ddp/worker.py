@@ -99,6 +99,8 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         here = own_place(os.environ) is None and place.rank == 0
         if here and scontrol.is_due(stop.signal_number, config, os.environ):
             scontrol.start_again(os.environ)  # all ranks have saved; this ends the job, and with it this process
+        if place.world_size > 1:
+            _end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
@@ -141,7 +143,8 @@ def _end_for_other(world: Any) -> NoReturn:
 
 
 def _end_at_once(code: int) -> NoReturn:
-    """Threads of Gloo, and of stores that wait for others, may hold up an orderly end."""
+    """Threads of Gloo, and of stores that wait for others, may hold up an orderly end, or abort it."""
+    sys.stdout.flush()
     sys.stderr.flush()
     pointer.remove_owned()
     os._exit(code)

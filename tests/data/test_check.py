@@ -127,7 +127,7 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"val_fraction": 1.0}, "data.val_fraction is expected to be a number > 0 and < 1 or null"),
         ({"val_fraction": 0.1}, "shapes has validation images of its own"),
         ({"fold": 3}, "data.fold is for stl10's official folds"),
-        ({"name": "imagfolder"}, "HINT: set data=imagefolder."),
+        ({"name": "imagfolder"}, "HINT: set data=imagefolder data.root=FOLDER."),
     ],
 )
 def test_one_value(typed: dict[str, Any], said: str):

@@ -45,7 +45,7 @@ def test_what_is_written_is_read_again():
         ("0.0.0.0:1", "0.0.0.0 is no machine's"),
         ("file:///", "is a folder. HINT: k=file:///job1."),
         ("file:///mnt/nfs/", "is a folder. HINT: k=file:///mnt/nfs/job1."),
-        ("env://", "HINT: cluster=env."),
+        ("env://", "HINT: leave k out, and set MASTER_ADDR=HOST."),
         ("http://a:5", "is expected to be tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH, but is http://a:5. "
          "HINT: k=tcp://a:5."),
         ("udp://", "HINT: k=tcp://HOST:29500."),

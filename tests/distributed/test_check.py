@@ -169,7 +169,8 @@ def test_no_meeting_place_shows_the_line_to_type():
          "`python -m imagenet_ddp.train -m seed=1,2`."),
         ({}, STEP, "is one of 2 that a launcher started (slurm job 7). HINT: without the launcher:"),
         ({"trainer__devices": 2}, STEP, "-m runs its jobs on one node, but trainer.num_nodes is 2. HINT: on each "
-         "node a loop"),
+         "node `for n in 0 1; do python -m imagenet_ddp.train -m seed=1,2 "
+         "hydra.sweep.dir=runs/SWEEP sweep.job=$n; done`"),
         ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "-m runs its jobs on one node, but trainer.num_nodes is 2."),
     ],
 )  # fmt: skip

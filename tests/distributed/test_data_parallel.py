@@ -308,6 +308,7 @@ class Drawn(Dataset):
             "index": index,
             "num_counted": sum(key.counts for key in keys),
             "step_images": keys[0].step_images,
+            "update_images": keys[0].update_images,
         }
 
 
@@ -365,7 +366,6 @@ def make_classifier(num_val: int, dropout: float = 0.0) -> Classifier:
         5,
         num_val,
         make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-        schedule=lambda epochs: 1.0,
         label_smoothing=0.0,
         seed=0,
     )

@@ -306,14 +306,16 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.node_rank=1, without"),
         ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
          "did you mean trainer.num_nodes=8"),
-        ({}, "cluster.world_size=3 devices=2", "did you mean trainer.num_nodes=3...cluster.node_rank=R"),
+        ({}, "cluster.world_size=3 devices=2", "did you mean trainer.num_nodes=3...cluster.node_rank=RANK"),
         ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but not set: cluster.world_size. "
-         "HINT: each"),
+         "HINT: cluster.world_size=WORLD_SIZE, of this process"),
         ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size."),
         ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
-         "not set: cluster.local_rank. HINT:...or one command per machine with cluster.node_rank"),
+         "not set: cluster.local_rank. HINT: cluster.local_rank=LOCAL_RANK, ...one process: trainer.devices=1; ..."
+         "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
-         "cluster.rank is expected to be below cluster.world_size (2), but is 2. HINT: ranks count from 0."),
+         "cluster.rank is expected to be below cluster.world_size (2), but is 2. HINT: ranks count from 0, "
+         "to cluster.rank=1."),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
          "cluster.local_rank is expected to be below the processes of one node (2), but is 2. HINT: local ranks"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 devices=2 cluster.address=a",
@@ -380,9 +382,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "devices=2", "may count processes or machines"),
         (KUBEFLOW, "devices=2 num_nodes=4", "as where it counts machines"),
         (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "HINT: cluster.node_rank=$RANK trainer.num_nodes=1"),
-        (KUBEFLOW, "", "not set: LOCAL_RANK. HINT: start it with torchrun, set what is missing, trainer.devices=1 "
-         "where each "
-         "machine has one process, or cluster.node_rank=$RANK trainer.num_nodes=4"),
+        (KUBEFLOW, "", "not set: LOCAL_RANK. HINT: start it with torchrun; or set LOCAL_RANK=LOCAL_RANK in front of "
+         "the command; or trainer.devices=1 where each machine has one process; or cluster.node_rank=$RANK "
+         "trainer.num_nodes=4"),
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 where RANK counts machines"),
         # SLURM (T2, T24)
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
@@ -436,9 +438,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not "
          "fit."),
         ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
-         "cluster=env takes the address from MASTER_ADDR, but cluster.address is b. HINT: leave one"),
+         "cluster=env takes the address from MASTER_ADDR, but cluster.address is b. HINT: leave cluster=env out."),
         ({}, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK. HINT: "
-         "set them"),
+         "in front of the command MASTER_ADDR=HOST"),
         (STEP, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK."),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
          "NODE_RANK=0 says that there are several nodes, but trainer.num_nodes is not set. HINT: trainer.num_nodes="),
@@ -455,7 +457,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         # node ranks
         ({"NODE_RANK": "1"}, "", "NODE_RANK=1 says that there are several nodes, but trainer.num_nodes is not set. "
          "HINT: "
-         "trainer.num_nodes=<number of nodes>, the same on each, or `unset NODE_RANK` where it is left over."),
+         "trainer.num_nodes=<number of nodes> "
+         "cluster.address=tcp://HOST:29500, the same on each, or `unset NODE_RANK` where it is left over."),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 says that there are several nodes...HINT:"),
         ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank is expected to be 0 (trainer.num_nodes=1), but "
          "is 1. HINT:"),

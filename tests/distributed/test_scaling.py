@@ -125,6 +125,14 @@ def test_what_was_measured_counts_more_than_what_was_foretold():
     )  # fmt: skip
     well, advice = scaling.advice(fast, resnet18(5_000), 4, OTHERS, measured=0.2)
     assert not well and "0.80 times as fast" in advice
+    assert "accumulate_grad_batches" not in advice  # by the formula 1 is enough, which it is already
+
+
+def test_accumulation_counts_from_what_there_is():
+    cluster = Cluster(1, Link.ethernet(8), None)
+    once, thrice = (scaling.advice(cluster, resnet18(5_000), 2, {}, accumulated=number)[1] for number in (1, 3))
+    number = int(once.partition("accumulate_grad_batches=")[2].split()[0])
+    assert f"trainer.accumulate_grad_batches={3 * number} " in thrice
 
 
 def test_before_there_are_several():

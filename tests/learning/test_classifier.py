@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.learning.classifier import Classifier
+from imagenet_ddp.learning.learning_rate import LearningRate
 from imagenet_ddp.learning.metrics import ImagesCounted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,7 +33,6 @@ class Shown(nn.Module):
 def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> Classifier:
     keys: dict[str, Any] = {
         "make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        "schedule": lambda epochs: 1.0,
         "label_smoothing": 0.0,
         "seed": 0,
         **more,
@@ -222,6 +222,21 @@ def test_each_validation_begins_anew():
     assert classifier.counted.compute() == (2, 1)
 
 
+def test_sums_so_far_are_those_of_this_ranks_images():
+    images = logits_as_images(LOGITS)
+    classifier = make(Shown(6), 6, 7)
+    classifier.on_validation_epoch_start()
+    assert classifier.validation_sums().tolist() == [0, 0, 0, 0]
+    for end in (4, 7):
+        part = slice(0 if end == 4 else 4, end)
+        classifier.validation_step(batch_of(images[part], TARGETS[part], list(range(7))[part]), 0)
+        loss, top1, top5, count = classifier.validation_sums().tolist()
+        assert loss / count == pytest.approx(
+            F.cross_entropy(LOGITS[:end], torch.tensor(TARGETS[:end])).item(), abs=1e-6
+        )
+        assert (top1, top5, count) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
+
+
 def test_a_loss_that_is_no_number_shows():
     found = validated(make(Shown(3), 3, 1), [batch_of(torch.full((1, 3, 1, 1), torch.nan), [0])])
     assert found["val/loss"] != found["val/loss"]
@@ -245,7 +260,13 @@ class Recorder(L.Callback):
             self.vals.append({name: value.item() for name, value in trainer.callback_metrics.items()})
 
 
-def fit(classifier: Classifier, num_batches: int = 4, max_epochs: int = 2, ckpt_path: Path | None = None) -> Recorder:
+def fit(
+    classifier: Classifier,
+    num_batches: int = 4,
+    max_epochs: int = 2,
+    ckpt_path: Path | None = None,
+    first: Sequence[L.Callback] = (),
+) -> Recorder:
     images = torch.randn(num_batches + 1, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     batches: Any = [batch_of(part, torch.arange(6) % 5) for part in images]  # a list is data set enough
     recorder = Recorder()
@@ -254,7 +275,7 @@ def fit(classifier: Classifier, num_batches: int = 4, max_epochs: int = 2, ckpt_
         devices=1,
         max_epochs=max_epochs,
         logger=False,
-        callbacks=[recorder],
+        callbacks=[*first, recorder],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -279,8 +300,8 @@ def test_every_steps_learning_rate_is_the_schedules():
         weights, *rest = parameters
         return torch.optim.SGD([{"params": [weights], "lr": 0.5}, {"params": rest}], lr=0.1)
 
-    schedule: Callable[[float], float] = lambda epochs: 1 / (1 + epochs)  # noqa: E731
-    recorder = fit(make(net_of("plain"), 5, 6, make_optimizer=two_groups, schedule=schedule))
+    rate = LearningRate(lambda epochs: 1 / (1 + epochs))
+    recorder = fit(make(net_of("plain"), 5, 6, make_optimizer=two_groups), first=[rate])
     expected = [factor for epochs in range(8) for factor in [1 / (1 + epochs / 4)]]
     assert [lrs[0] for lrs in recorder.lrs] == pytest.approx([0.5 * factor for factor in expected])
     assert [lrs[1] for lrs in recorder.lrs] == pytest.approx([0.1 * factor for factor in expected])
@@ -299,10 +320,7 @@ def test_validation_is_logged_once_per_epoch():
 def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
     classifier = make(Shown(3), 3, seed=seed)
     loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
-    optimizers = [classifier.configure_optimizers()]
-    classifier._trainer = SimpleNamespace(  # type: ignore[assignment]
-        current_epoch=0, num_training_batches=9, optimizers=optimizers, global_rank=rank, fit_loop=loop
-    )
+    classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
     classifier.on_train_batch_start({}, 0)
 
 

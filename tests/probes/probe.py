@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 
 class Probe(L.Callback):
@@ -87,3 +88,15 @@ class Probe(L.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.what == "crash":
             raise RuntimeError("the probe crashes on purpose")
+
+
+def num_images(batch: dict[str, Any]) -> int:
+    """For Lightning's ThroughputMonitor."""
+    return len(batch["target"])
+
+
+class Misconfigured(L.Callback):
+    """Refuses to start, where Lightning's own callbacks do."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        raise MisconfigurationException("the probe is misconfigured")

@@ -8,7 +8,13 @@ from imagenet_ddp.run.check import mistakes
 COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
 NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
+RATES = {"lr": {"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}}
+CSV = {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}
 PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
+
+
+def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, Any]:
+    return {"m": {"_target_": f"lightning.pytorch.callbacks.{name}", "monitor": monitor}}
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +36,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"name": "a.b-c (1)"},
         {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
+        {"callbacks": monitoring("val/top1")},
+        {"callbacks": monitoring("train/loss_epoch"), "trainer": {"limit_val_batches": 0}},
+        {"callbacks": monitoring("step", "ModelCheckpoint")},
+        {"callbacks": monitoring(None, "ModelCheckpoint")},
+        {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
+        {"callbacks": monitoring("lr-SGD") | RATES, "logger": CSV},
         {"sweep": {"job": 3}},
         {"sweep": {"job": "list"}},
     ],
@@ -49,7 +61,23 @@ def test_well(typed: dict[str, Any]):
         ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs is expected to be a whole number of 1 or more"),
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a is expected to name its class by _target_"),
-        ({"logger": {"a": 3}}, "HINT: set logger.a._target_=lightning.pytorch.loggers.NAME."),
+        ({"logger": {"a": 3}}, "HINT: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
+        (
+            {"callbacks": RATES, "logger": {"x": None}},
+            "callbacks.lr needs a logger to write to, but there is none. HINT: ",
+        ),
+        ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. HINT: ++callbacks.m.monitor=val/top1."),
+        ({"callbacks": monitoring("train_loss")}, "HINT: ++callbacks.m.monitor=train/loss."),
+        ({"callbacks": monitoring("step")}, "callbacks.m.monitor must be one of train/top1, "),
+        ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
+        (
+            {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
+            "data_wait_frac, got val/top1. HINT: ++callbacks.m.monitor=train/top1.",
+        ),
+        (
+            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}}},
+            "needs the package mlflow, which is",
+        ),
         ({"sweep": {"job": -1}}, "sweep.job is expected to be "),
         ({"sweep": {"job": "none"}}, "sweep.job is expected to be "),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. HINT: resume=runs/"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.learning.classifier import Classifier
+from imagenet_ddp.learning.learning_rate import LearningRate
 from imagenet_ddp.run.checkpoint import KEY, AtomicCheckpointIO, Saver, read
 from imagenet_ddp.run.signals import Signals, Stopped
 from imagenet_ddp.run.stop import Agreement, StopInTraining, StopInValidation
@@ -119,13 +120,14 @@ def train(
     net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
     classifier = Scored(
         net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
-        schedule=lambda epochs: 1 / (1 + epochs), label_smoothing=0.1, seed=0,
+        label_smoothing=0.1, seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
     saver = Saver(folder, contents, every_n_epochs, NUM_IMAGES, BATCH)
     agreement = Agreement(signals or Signals(), 0, 1, None)
-    callbacks: list[Any] = [StopInValidation(agreement, saver.save_stopped), *watches, saver]
+    rate = LearningRate(lambda epochs: 1 / (1 + epochs))
+    callbacks: list[Any] = [rate, StopInValidation(agreement, saver.save_stopped), *watches, saver]
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[AtomicCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,

@@ -10,9 +10,9 @@ from typing import Any
 
 from imagenet_ddp.data import manifest
 from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
+from imagenet_ddp.data.recognise import NAMES, name_of
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
 
-NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 OF_FOLDERS = ("imagefolder", "imagenet")
 
 _CROP_SCALE = kind(
@@ -24,7 +24,7 @@ _EPOCHS = kind(
     lambda value: several(whole(0), "", 2).accepts(value) and value[0] < value[1],
 )
 # Key of data.* -> what it may be, and an example for the hint.
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "fold": (whole(0, 9) | NULL, "null"),
     "val_fraction": (number(above=0, below=1) | NULL, "0.1"),
     "image_size": (whole(8), "224 (a ResNet wants 32 or more)"),
@@ -52,7 +52,7 @@ _KINDS: dict[str, tuple[Kind, str]] = {
 }
 
 # The same of loader.*
-_LOADER_KINDS: dict[str, tuple[Kind, str]] = {
+LOADER_KINDS: dict[str, tuple[Kind, str]] = {
     "name": (choice("default", "dali"), "default"),
     "device": (choice("auto", "cpu", "gpu"), "auto"),
     "num_threads": (AUTO | whole(1), "auto"),
@@ -75,12 +75,13 @@ def mistakes(
     elsewhere: the folders are another machine's, so look only at how they are named.
     """
     data = config["data"]
-    found = expect_all("data", data, _KINDS)
+    found = expect_all("data", data, KINDS)
     if "loader" in config:  # layout.py asks about the data alone
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
-        close = get_close_matches(str(data["name"]), NAMES, 1)
-        found += expect("data.name", data["name"], choice(*NAMES), f"data={close[0] if close else 'imagefolder'}")
+        name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
+        more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
+        found += expect("data.name", data["name"], choice(*NAMES), f"data={name}{more}")
         return found
     if partial:
         return found
@@ -106,8 +107,12 @@ def mistakes(
     elif data["name"] == "stl10":
         from imagenet_ddp.data import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
-        fold = data["fold"] if _KINDS["fold"][0].accepts(data["fold"]) else None
+        fold = data["fold"] if KINDS["fold"][0].accepts(data["fold"]) else None
         found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+    elif data["name"] == "shapes" and data["root"]:
+        from imagenet_ddp.data import shapes  # numpy and Pillow
+
+        found += shapes.mistakes(data["root"], config.get("seed"))
     elif data["name"] == "packed":
         found += manifest.mistakes(data, verb)
     elif data["name"] == "streamed":
@@ -124,7 +129,7 @@ def mistakes(
 
 def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     loader = config["loader"]
-    found = expect_all("loader", loader, _LOADER_KINDS)
+    found = expect_all("loader", loader, LOADER_KINDS)
     if loader["name"] != "dali" or verb not in _TRAINING:
         return found
     if not _has_dali():

@@ -63,6 +63,18 @@ def ensure(root: Path | None, seed: int, environ: Mapping[str, str]) -> Path:
     return folder
 
 
+def mistakes(root: str, seed: int | None) -> list[str]:
+    """Sentences on data.root, none where the images are there or can be written. seed: None where it is not known."""
+    folder = Path(root)
+    try:
+        if seed is None and (folder / MARK).is_file():
+            return []
+        _is_finished(folder, seed or 0)
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
 def _unusable(folder: Path, error: OSError) -> ConfigError:
     num_images = sum(NUM_PER_CLASS.values()) * len(CLASSES)
     return ConfigError(
@@ -93,7 +105,7 @@ def _is_finished(folder: Path, seed: int) -> bool:
     if found is None:
         raise ConfigError(
             f"data.root is expected to be a new folder or generated images ({MARK} in it), but {folder} holds "
-            f"other files. HINT: set data.root=FOLDER, or data=imagefolder for images of your own."
+            f"other files. HINT: set data.root=NEW_FOLDER, or data=imagefolder for images of your own."
         )
     if found != _mark(seed):
         raise ConfigError(

@@ -56,13 +56,15 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     if scheme == "file":
         return Address(file=_file(rest, key, text))
     if scheme == "env":
-        raise ValueError(f"{key}={text}: the environment is asked by its own name. HINT: cluster=env.")
+        raise ValueError(
+            f"{key}={text}: the environment is read without it. HINT: leave {key} out, and set MASTER_ADDR=HOST."
+        )
     if scheme != "tcp":
         raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {key}=tcp://{rest or 'HOST:29500'}.")
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:]*))?", rest.rstrip("/"))
     if found is None:
         if rest.count(":") > 1 and "[" not in rest:
-            hint = f"an IPv6 address stands in brackets: {key}=tcp://[{rest}]:{DEFAULT_PORT}"
+            hint = f"an IPv6 address stands in brackets: {_typed(key, f'tcp://[{rest}]:{DEFAULT_PORT}')}"
         else:
             hint = f"{key}=tcp://HOST:{DEFAULT_PORT}"
         raise ValueError(f"{key} is expected to be {FORMS}, but is {text}. HINT: {hint}.")
@@ -75,6 +77,11 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     if found[2] is None:
         return Address(host, port_of({"MASTER_PORT": default_port or ""}))
     return Address(host, _number(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))
+
+
+def _typed(key: str, value: str) -> str:
+    """An option wants quotes around brackets, for Hydra and for the shell; a variable does not."""
+    return f"{key}={value}" if key != "cluster.address" else f"`'{key}=\"{value}\"'`"
 
 
 def _number(port: str, where: str, hint: str) -> int:

@@ -26,7 +26,7 @@ class Asked:
         if name == "env" and text is not None:
             raise ConfigError(
                 f"cluster=env takes the address from MASTER_ADDR, but cluster.address is {text}. "
-                "HINT: leave one of them out."
+                "HINT: leave cluster=env out."
             )
         try:
             if text is None:

@@ -19,7 +19,7 @@ def one_per_process(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | No
         return None
     rank, local_rank, size = (_number(cluster[key], environ.get(key.upper())) for key in KEYS)
     if size is not None:
-        _ask_back(asked, rank, size)
+        _ask_back(asked, environ, rank, size)
     devices = asked.devices
     if devices is None and asked.num_nodes and size is not None and size % asked.num_nodes == 0:
         devices = size // asked.num_nodes
@@ -27,17 +27,22 @@ def one_per_process(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | No
     if local_rank is None and size is not None and devices is None and size > 1:
         missing.append("cluster.local_rank")
     if missing:
+        words = {"cluster.rank": "RANK", "cluster.world_size": "WORLD_SIZE", "cluster.local_rank": "LOCAL_RANK"}
+        line = " ".join(f"{key}={words[key]}" for key in missing)
+        one_each = " where each machine has one process: trainer.devices=1;" * (missing == ["cluster.local_rank"])
+        node = words["cluster.rank"] if rank is None else rank
         raise ConfigError(
             f"{', '.join(f'{key}={value}' for key, value in given.items())} means one command per process, but not "
-            f"set: {', '.join(missing)}. HINT: each process needs its own cluster.rank and cluster.local_rank, and "
-            "all the same cluster.world_size (processes in all); or one command per machine with cluster.node_rank."
+            f"set: {', '.join(missing)}. HINT: {line}, of this process (its number, processes in all, its number on "
+            f"its machine);{one_each} where one command is one machine: trainer.num_nodes={max(size or 2, 2)} "
+            f"cluster.node_rank={node}{_place(asked, environ)}, without {' and '.join(given)}."
         )
     assert rank is not None and size is not None
     found = []
     if rank >= size:
         found.append(
             f"cluster.rank is expected to be below cluster.world_size ({size}), but is {rank}. "
-            "HINT: ranks count from 0."
+            f"HINT: ranks count from 0, to cluster.rank={size - 1}."
         )
     if asked.num_nodes is not None and size != asked.num_nodes * (devices or 0):
         wanted = f"trainer.num_nodes × trainer.devices = {asked.num_nodes} × {devices}"
@@ -55,7 +60,7 @@ def one_per_process(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | No
     if address is None:
         raise ConfigError(
             f"cluster.world_size={size} needs a place where the processes meet, but there is no cluster.address and "
-            "no MASTER_ADDR. HINT: on each cluster.address=tcp://<address of rank 0's machine>:29500."
+            "no MASTER_ADDR. HINT: on each cluster.address=tcp://HOST:29500, the address of rank 0's machine."
         )
     if local_rank is None:
         assert devices is not None
@@ -84,7 +89,12 @@ def _number(key: Any, variable: str | None) -> int | None:
     return int(variable) if variable is not None and variable.isdecimal() else None
 
 
-def _ask_back(asked: Asked, rank: int | None, size: int) -> None:
+def _place(asked: Asked, environ: Mapping[str, str]) -> str:
+    """The address to type beside the number of nodes, where there is none yet."""
+    return "" if asked.address(environ) else " cluster.address=tcp://HOST:29500"
+
+
+def _ask_back(asked: Asked, environ: Mapping[str, str], rank: int | None, size: int) -> None:
     """In some tutorials rank and world size count machines."""
     devices = asked.devices or 1
     if devices > 1 and (size % devices or size == asked.num_nodes):
@@ -92,7 +102,8 @@ def _ask_back(asked: Asked, rank: int | None, size: int) -> None:
             f"cluster.world_size counts processes and is expected to be a multiple of trainer.devices={devices}, but "
             f"is {size}: did you mean trainer.num_nodes={size} (machines)? "
             f"HINT: one command per machine: trainer.num_nodes={size} "
-            f"cluster.node_rank={rank if rank is not None else 'R'}, without cluster.world_size and cluster.rank."
+            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_place(asked, environ)}, without "
+            "cluster.world_size and cluster.rank."
         )
 
 
@@ -109,7 +120,7 @@ def one_per_node(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         unset = f", or `unset {source}` where it is left over" if source != "cluster.node_rank" else ""
         raise ConfigError(
             f"{source}={node_rank} says that there are several nodes, but trainer.num_nodes is not set. "
-            f"HINT: trainer.num_nodes=<number of nodes>, the same on each{unset}."
+            f"HINT: trainer.num_nodes=<number of nodes>{_place(asked, environ)}, the same on each{unset}."
         )
     if node_rank is not None and num_nodes is not None and (num_nodes > 1 or meant):
         last = num_nodes - 1

@@ -28,8 +28,9 @@ def launched(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         if by_variables and not by_node:
             needed = [name for name in ("MASTER_ADDR", "WORLD_SIZE", "RANK") if not environ.get(name)]
             raise ConfigError(
-                f"cluster=env reads the environment, but not set: {', '.join(needed)}. HINT: set them, with "
-                "LOCAL_RANK, for one command per process; or NODE_RANK and trainer.num_nodes for one per machine."
+                f"cluster=env reads the environment, but not set: {', '.join(needed)}. HINT: in front of the "
+                "command MASTER_ADDR=HOST WORLD_SIZE=WORLD_SIZE RANK=RANK LOCAL_RANK=LOCAL_RANK, one command per "
+                "process; or MASTER_ADDR=HOST and trainer.num_nodes=2, one command per machine."
             )
         return None
     if "RANK" not in environ and not by_variables and tasks.name(environ):
@@ -103,7 +104,9 @@ def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
             f"RANK is expected to be below WORLD_SIZE ({size}), but is {rank} (environment). HINT: ranks count from 0."
         )
     if number.get("LOCAL_WORLD_SIZE") == 0:
-        wrong.append("LOCAL_WORLD_SIZE is expected to be 1 or more, but is 0 (environment). HINT: leave it out.")
+        wrong.append(
+            "LOCAL_WORLD_SIZE is expected to be 1 or more, but is 0 (environment). HINT: `unset LOCAL_WORLD_SIZE`."
+        )
     if wrong:
         raise ConfigError(wrong)
     return number
@@ -146,15 +149,15 @@ def _machines_or_processes(size: int, devices: int, num_nodes: int | None) -> st
 
 def _incomplete(environ: Mapping[str, str], missing: list[str], size: int | None) -> str:
     there = ", ".join(f"{name}={environ[name]}" for name in ("RANK", "WORLD_SIZE") if name in environ)
-    more = ""
-    if missing == ["LOCAL_RANK"]:
-        more = (
-            ", trainer.devices=1 where each machine has one process, or cluster.node_rank=$RANK "
-            f"trainer.num_nodes={size} where RANK counts machines"
-        )
+    wanted = {"MASTER_ADDR": "HOST", "RANK": "RANK", "WORLD_SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK"}
+    ways = [f"set {' '.join(f'{name}={wanted[name]}' for name in missing)} in front of the command"]
+    if "LOCAL_RANK" in missing and {"RANK", "WORLD_SIZE"}.isdisjoint(missing):
+        address = " cluster.address=tcp://HOST:29500" * ("MASTER_ADDR" in missing)
+        ways.append(f"trainer.devices=1{address} where each machine has one process")
+        ways.append(f"cluster.node_rank=$RANK trainer.num_nodes={size}{address} where RANK counts machines")
     return (
         f"{there} in the environment says that a launcher started this process, but not set: {', '.join(missing)}. "
-        f"HINT: start it with torchrun, set what is missing{more}, or unset RANK and WORLD_SIZE."
+        f"HINT: start it with torchrun; or {'; or '.join(ways)}; or `unset RANK WORLD_SIZE`."
     )
 
 

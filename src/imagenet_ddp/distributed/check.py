@@ -19,7 +19,7 @@ PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
 # Where a GPU may show without asking torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "strategy.name": (choice("auto", "ddp", *split.NAMES), "auto"),
     "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
     "cluster.node_rank": (whole(0) | NULL, "null"),
@@ -38,15 +38,16 @@ def mistakes(
     verb: str = "train",
     typed: Sequence[str] = (),
     multirun: bool = False,
+    num_jobs: int = 2,
     elsewhere: bool = False,
 ) -> list[str]:
-    """Sentences, none where all is well. typed: the options as typed, for the line to type instead. elsewhere: of a
-    SLURM job on other machines, with as many nodes and devices as the config says."""
+    """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m.
+    elsewhere: of a SLURM job on other machines, with as many nodes and devices as the config says."""
     if elsewhere:
         local = split.processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm.first_task(environ, config["trainer"].get("num_nodes"), local)
     found: list[str] = []
-    for key, (allowed, example) in _KINDS.items():
+    for key, (allowed, example) in KINDS.items():
         node, name = key.split(".")
         found += expect(key, config[node][name], allowed, f"{key}={example}")
     broken = bool(found)
@@ -63,7 +64,7 @@ def mistakes(
     except ConfigError as error:
         return found + error.mistakes
     if multirun and not rendezvous.alone:
-        found.append(_sweep(rendezvous, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ))
+        found.append(_sweep(rendezvous, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
     local = split.processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (rendezvous.place.world_size if rendezvous.place else rendezvous.num_nodes * local) > 1:
         found += mistakes_of_several(config["trainer"], on_cpu=has_no_gpu(config["trainer"]) is not None)
@@ -92,17 +93,18 @@ def mistakes_of_several(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str
     return found
 
 
-def _sweep(rendezvous: Rendezvous, line: str, environ: Mapping[str, str]) -> str:
+def _sweep(rendezvous: Rendezvous, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
     if rendezvous.place is not None:
         size = f"WORLD_SIZE={environ['WORLD_SIZE']}" if "WORLD_SIZE" in environ else f"{rendezvous.place.world_size}"
         return (
             f"-m starts the workers of each job itself, but this process is one of {size} that a launcher started "
             f"({rendezvous.source}). HINT: without the launcher: `{line}`."
         )
+    numbers = " ".join(map(str, range(num_jobs)))
+    folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     return (
-        f"-m runs its jobs on one node, but trainer.num_nodes is {rendezvous.num_nodes}. HINT: on each node a loop "
-        "over the single runs, `for lr in 0.05 0.1; do python -m imagenet_ddp.train ... optim.lr=$lr; done`; or one "
-        "sweep per node."
+        f"-m runs its jobs on one node, but trainer.num_nodes is {rendezvous.num_nodes}. HINT: on each node "
+        f"`for n in {numbers}; do {line}{folder} sweep.job=$n; done`"
     )
 
 

@@ -45,7 +45,7 @@ DDP_ANSWERS: dict[str, str] = {
     "start_method": "the workers are torchrun's. HINT: leave it out; trainer.devices=2 starts two.",
 }
 
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "process_group_backend": (choice("nccl", "gloo", "mpi") | NULL, "null"),
     "timeout_s": (number(above=0), "1800"),
     "bucket_cap_mb": (number(above=0), "25"),
@@ -69,7 +69,7 @@ def answer(key: str, where: str = "") -> str | None:
 def mistakes(config: Mapping[str, Any]) -> list[str]:
     """Sentences for strategy.*, none where all is well."""
     strategy, trainer = config["strategy"], config["trainer"]
-    found = expect_all("strategy", strategy, _KINDS)
+    found = expect_all("strategy", strategy, KINDS)
     if strategy["name"] in ("dp", "balanced_dp"):
         return found  # split.py says which of these keys have no effect
     if strategy["static_graph"] and whole(2).accepts(trainer.get("accumulate_grad_batches")):

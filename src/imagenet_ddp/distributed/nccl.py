@@ -50,7 +50,7 @@ KEYS: dict[str, Key] = {
     "shm_disable": Key("NCCL_SHM_DISABLE", FLAG, "true", NVIDIA),
     "debug": Key("NCCL_DEBUG", choice("VERSION", "WARN", "INFO", "TRACE"), "INFO", NVIDIA),
     "debug_subsys": Key(
-        "NCCL_DEBUG_SUBSYS", matching(r"\^?[A-Z_0-9]+(,\^?[A-Z_0-9]+)*", "names such as INIT,NET"), "INIT,NET", NVIDIA
+        "NCCL_DEBUG_SUBSYS", matching(r"\^?[A-Z_0-9]+(,\^?[A-Z_0-9]+)*", "names such as INIT,NET"), "INIT", NVIDIA
     ),
     "debug_file": Key("NCCL_DEBUG_FILE", _WORD, "/tmp/nccl.%h.%p", NVIDIA),
     "async_error_handling": Key(

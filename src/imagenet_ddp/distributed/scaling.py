@@ -156,10 +156,16 @@ class Cluster:
 
 
 def advice(
-    cluster: Cluster, step: Step, num_nodes: int, other_ways: Mapping[str, Step], measured: float | None = None
+    cluster: Cluster,
+    step: Step,
+    num_nodes: int,
+    other_ways: Mapping[str, Step],
+    measured: float | None = None,
+    accumulated: int = 1,
 ) -> tuple[bool, str]:
     """(False where the nodes together are slower than one, what to do about it). other_ways: what to type -> the step
-    it makes. measured: the efficiency of this many nodes, where it is known better than by the formula."""
+    it makes. measured: the efficiency of this many nodes, where it is known better than by the formula.
+    accumulated: batches in the step already."""
     speedup, one = cluster.speedup(step, num_nodes), cluster.efficiency(step, 1)
     if measured is not None and one is not None:
         speedup = num_nodes * measured / one
@@ -175,8 +181,11 @@ def advice(
         if (reached := (cluster.speedup(other, num_nodes) or 0) / num_nodes) > share + 0.02
     ]
     num_ranks = num_nodes * cluster.ranks_per_node
-    if times := needed_accumulation(step, num_ranks, cluster.link, WANTED):
-        better.append(f"trainer.accumulate_grad_batches={times} ({100 * WANTED:.0f} %, a larger batch per step)")
+    times = needed_accumulation(step, num_ranks, cluster.link, WANTED)
+    if times and times > 1:  # 1: enough by the formula, and measured to be too little
+        better.append(
+            f"trainer.accumulate_grad_batches={times * accumulated} ({100 * WANTED:.0f} %, a larger batch per step)"
+        )
     over = f"over this link of {cluster.link.gbit_per_s:.2g} Gbit/s"
     if speedup <= 1:
         return False, f"{over} {nodes} nodes are slower than one ({speedup:.2f} times as fast): use one" + _or(better)

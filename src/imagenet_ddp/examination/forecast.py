@@ -42,7 +42,7 @@ def foretell(
         if hook is None or shares[name] < shares[hook]
     }
     measured = None if exposed_s is None else step.compute_s / (step.compute_s + exposed_s)
-    well, advice = scaling.advice(cluster, step, num_nodes, others, measured)
+    well, advice = scaling.advice(cluster, step, num_nodes, others, measured, batches)
     predicted = []
     for number in sorted({1, 2, 4, 8, num_nodes, 2 * num_nodes}):
         share = cluster.efficiency(step, number)

@@ -8,7 +8,7 @@ from imagenet_ddp.learning.names import CLASSIFIERS
 from imagenet_ddp.trainer_keys import NULL, Kind, choice, expect, number, shown, whole
 
 # Key -> what it may be, and an example for the hint.
-_KINDS: dict[str, tuple[Kind, str]] = {
+KINDS: dict[str, tuple[Kind, str]] = {
     "optim.lr": (number(above=0), "0.1"),
     "optim.reference_batch": (whole(1) | NULL, "null"),
     "optim.momentum": (number(least=0, below=1), "0.9"),
@@ -38,7 +38,7 @@ def mistakes(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
         found += expect(
             "optim.name", optim["name"], choice("sgd"), "optim.name=sgd, or optim._target_=torch.optim.AdamW"
         )
-    for key, (kind, example) in _KINDS.items():
+    for key, (kind, example) in KINDS.items():
         node, name = key.split(".")
         found += expect(key, config[node][name], kind, f"{key}={example}")
     if partial:

@@ -14,8 +14,8 @@ from imagenet_ddp.learning.metrics import ImagesCounted, MeanLoss
 
 
 class Classifier(L.LightningModule):
-    """make_optimizer gets the parameters and gives the optimiser, its groups at their highest learning rate;
-    schedule gives the factor on that rate after so many epochs.
+    """make_optimizer gets the parameters and gives the optimiser, its groups at their highest learning rate, which
+    LearningRate lowers step by step.
 
     Nothing is logged per training step: that costs 2 ms and, with a progress bar, a wait for the device. The
     callbacks of run/ read what training_step returns. Validation logs val/loss, val/top1 and val/top5 once per epoch,
@@ -29,7 +29,6 @@ class Classifier(L.LightningModule):
         num_val_images: int,
         *,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
-        schedule: Callable[[float], float],
         label_smoothing: float,
         seed: int,
     ):
@@ -37,8 +36,6 @@ class Classifier(L.LightningModule):
         self.net = net
         self.top_k = min(5, num_classes)
         self._make_optimizer = make_optimizer
-        self._schedule = schedule
-        self._peak_lrs: list[float] = []
         self._optimizer_settings: list[dict[str, Any]] = []  # of each group, as made from the options
         self._stored_settings: list[dict[str, Any]] = []  # the same of the run that is resumed
         self._label_smoothing = label_smoothing
@@ -61,7 +58,6 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self._make_optimizer(self.net.parameters())
-        self._peak_lrs = [group["lr"] for group in optimizer.param_groups]
         self._optimizer_settings = [
             {name: value for name, value in group.items() if name != "params" and not isinstance(value, Tensor)}
             for group in optimizer.param_groups
@@ -82,10 +78,6 @@ class Classifier(L.LightningModule):
             group.update({name: value for name, value in made.items() if name in stored and stored[name] != value})
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
-        epochs = self.current_epoch + batch_idx / self.trainer.num_training_batches
-        factor = self._schedule(epochs)
-        for group, peak in zip(self.trainer.optimizers[0].param_groups, self._peak_lrs, strict=True):
-            group["lr"] = peak * factor
         # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
         parts = (self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
         # hashed, because the CPU's generator takes only the lower 32 bits of a seed
@@ -115,16 +107,25 @@ class Classifier(L.LightningModule):
         loss = loss_sum * (batches / batch["update_images"])
         return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
 
-    def validation_step(self, batch: dict, batch_idx: int) -> None:
+    def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
+        """The logits and losses of the images that count; None where there are none."""
         counted = batch["num_counted"]
         if not counted:  # a rank without any image
-            return
+            return None
         logits = _at_least_float32(self(batch["image"])[:counted])
         target = batch["target"][:counted]
         self.top1.update(logits, target)
         self.top5.update(logits, target)
-        self.val_loss.update(F.cross_entropy(logits, target, reduction="none"))
+        losses = F.cross_entropy(logits, target, reduction="none")
+        self.val_loss.update(losses)
         self.counted.update(batch["index"][:counted])
+        return {"logits": logits, "losses": losses}
+
+    def validation_sums(self) -> Tensor:
+        """[loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads the
+        metrics' states, because their compute() waits for the other ranks."""
+        top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
+        return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
 
     def on_validation_epoch_start(self) -> None:
         for metric in (self.top1, self.top5, self.val_loss, self.counted):

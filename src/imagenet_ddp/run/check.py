@@ -3,11 +3,30 @@
 import glob
 import os
 from collections.abc import Mapping
+from difflib import SequenceMatcher
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.run.folder import last_checkpoint
 from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
+
+# What callbacks can monitor: run/metrics.py and learning/classifier.py log it.
+TRAIN_METRICS = (
+    *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
+    *("lr", "images_per_s", "data_wait_frac"),
+)
+VAL_METRICS = ("val/top1", "val/top5", "val/loss")
+
+# Classes of Lightning's, of loggers and callbacks. The first name is what to install, any is enough.
+PACKAGES = {
+    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "WandbLogger": ("wandb",),
+    "MLFlowLogger": ("mlflow",),
+    "RichProgressBar": ("rich",),
+    "RichModelSummary": ("rich",),
+}
+NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
 
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 
@@ -25,6 +44,10 @@ def mistakes(
     found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
+        found += [] if elsewhere else _packages(group, config[group])
+    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
+        found += _loggers_needed(config["callbacks"], config["logger"])
+        found += _monitors(config)
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         jobs = choice("auto", "all", "list") | whole(0)
         found += expect("sweep.job", config["sweep"]["job"], jobs, "sweep.job=auto")
@@ -46,10 +69,59 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
     """A callback or logger is {_target_: ..., arguments}; null switches one off."""
     return [
         f"{group}.{key} is expected to name its class by _target_, but is {shown(entry)}. "
-        f"HINT: set {group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.NAME."
+        f"HINT: ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
         for key, entry in entries.items()
         if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
     ]
+
+
+def _packages(group: str, entries: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{group}.{key} needs the package {names[0]}, which is not installed. HINT: `pip install {names[0]}`, or "
+        f"{group}.{key}=null."
+        for key, name in _lightnings(entries)
+        if (names := PACKAGES.get(name)) and not any(map(find_spec, names))
+    ]
+
+
+def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) -> list[str]:
+    if any(entry is not None for entry in loggers.values()):
+        return []
+    return [
+        f"callbacks.{key} needs a logger to write to, but there is none. HINT: logger=csv."
+        for key, name in _lightnings(callbacks)
+        if name in NEED_A_LOGGER
+    ]
+
+
+def _monitors(config: Mapping[str, Any]) -> list[str]:
+    """Names that no metric of this run has. Code of one's own may log any."""
+    callbacks = config["callbacks"]
+    if config.get("allow_targets"):
+        return []
+    known = list(TRAIN_METRICS)
+    if config.get("trainer", {}).get("limit_val_batches") != 0:
+        known += VAL_METRICS
+    names = dict(_lightnings(callbacks))
+    found = []
+    for key, name in names.items():
+        monitor = callbacks[key].get("monitor")
+        extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
+        of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
+        if monitor is None or monitor in (*known, *extra) or of_rates:
+            continue
+        close = max(known, key=lambda each: SequenceMatcher(None, str(monitor), each).ratio())
+        found.append(
+            f"callbacks.{key}.monitor must be one of {', '.join((*known, *extra))}, got {shown(monitor)}. "
+            f"HINT: ++callbacks.{key}.monitor={close}."
+        )
+    return found
+
+
+def _lightnings(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, name of the class) of the entries that are Lightning's own."""
+    targets = {key: str(entry.get("_target_")) for key, entry in entries.items() if isinstance(entry, Mapping)}
+    return [(key, target.rpartition(".")[2]) for key, target in targets.items() if target.startswith("lightning.")]
 
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:

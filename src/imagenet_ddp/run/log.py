@@ -21,28 +21,37 @@ HARMLESS = (
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
+# Whose messages are what an option asked for: trainer.profiler, trainer.enable_model_summary.
+ASKED_FOR = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
+
 
 class Log:
     """say() for people: one line on rank 0's screen and in every rank's file. note(): the file alone."""
 
     def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
         self._stream = (stream or sys.stdout) if rank == 0 else None
+        self._is_stdout = stream is None
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             # a file's name need not be text
             self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
         self.is_terminal = self._stream is not None and self._stream.isatty()
+        self.below_foreign_bar = False  # while a progress bar of Lightning's draws on the same screen
         self._bar = ""
 
     def say(self, line: str, *, whole: bool = False) -> None:
         """whole: a line to type, which is not broken on a terminal."""
         if self._stream is not None:
             self.bar("")
+            stream = self._stream
             try:
+                if self.below_foreign_bar:  # on a terminal it is wiped, and drawn again below the line
+                    stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
+                    stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
-                print(plain if whole else screen.shown(plain, self._stream), file=self._stream, flush=True)
+                print(plain if whole else screen.shown(plain, self._stream), file=stream, flush=True)
             except OSError:  # whoever read it has gone (| head): the run goes on
                 screen.discard(self._stream)
                 self._stream = None
@@ -64,7 +73,7 @@ class Log:
 
     def take_over(self) -> None:
         """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen
-        once."""
+        once, and the tables somebody asked for to both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]
@@ -95,6 +104,9 @@ class _ToLog(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(ASKED_FOR):
+            self._log.say(record.getMessage().strip("\n"))
+            return
         text = " ".join(record.getMessage().split())
         if "Tip:" not in text and "was not set, defaulting" not in text:  # advertisements, and a note at each save
             self._log.note(text)

@@ -1,9 +1,10 @@
 """Running figures of an epoch: loss, top-1, top-5, images/s, time spent waiting for data. One small tensor on the
-device; the host reads it only where a line is written."""
+device; the host reads it only where somebody asks."""
 
+import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ SUMMED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", 
 
 
 class Meters(L.Callback):
-    """Comes first among the callbacks: the others read it. Times are this rank's, in seconds; images are those of all
+    """Comes before the callbacks that read it. Times are this rank's, in seconds; images are those of all
     ranks."""
 
     def __init__(self) -> None:
@@ -47,8 +48,11 @@ class Meters(L.Callback):
         self.all_images = 0  # of the whole run, over all ranks
         self.all_batch_s = self.all_data_s = 0.0
         self.epoch_figures: Figures | None = None  # of the last finished epoch, over all ranks
+        self.val_batch_s = self.val_batch_sum_s = 0.0  # of the last step of a validation, of all its steps
+        self.num_val_steps = 0
+        self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0  # since take()
         self._last: Tensor | None = None
-        self._sums: Tensor | None = None
+        self._sums: Tensor | None = None  # rows: of this epoch; since take()
         self._restored: list[float] | None = None
         self._mark = self._cpu_mark = self._fit_mark = 0.0
         self._trainer: L.Trainer | None = None
@@ -60,16 +64,16 @@ class Meters(L.Callback):
         self._trainer = trainer
         self._fit_mark, self._cpu_mark = time.perf_counter(), cpu_s(trainer)
         dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
-        self._sums = torch.zeros(4, dtype=dtype, device=pl_module.device)
+        self._sums = torch.zeros(2, 4, dtype=dtype, device=pl_module.device)
         if self._restored is not None and trainer.global_rank == 0:
-            self._sums += torch.tensor(self._restored, dtype=dtype, device=pl_module.device)
+            self._sums[0] += torch.tensor(self._restored, dtype=dtype, device=pl_module.device)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._mark = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self._sums is not None
-        self._sums.zero_()
+        self._sums[0].zero_()
         self.batch_sum_s = self.data_sum_s = 0.0
         self.num_steps = self.num_images = 0
         self._is_added = False
@@ -85,29 +89,39 @@ class Meters(L.Callback):
     ) -> None:
         assert self._sums is not None
         counted = batch["num_counted"]
-        target = batch["target"][:counted]
-        hits = outputs["logits"][:counted].topk(pl_module.top_k).indices == target[:, None]
-        self._last = torch.stack(
-            [
-                outputs["loss_sum"].double() if self._sums.dtype == torch.float64 else outputs["loss_sum"],
-                hits[:, 0].sum(),
-                hits.sum(),
-                torch.tensor(counted, device=hits.device),
-            ]
-        )
+        logits, target = outputs["logits"][:counted], batch["target"][:counted]
+        self._last = _sums_of(logits, target, outputs["loss_sum"], int(pl_module.top_k), self._sums.dtype)  # type: ignore[arg-type]
         self._sums += self._last
-        now = time.perf_counter()
-        self.batch_s, self._mark = now - self._mark, now
-        self.batch_sum_s += self.batch_s
+        self.batch_s = 0.0
+        self._add_batch_s(time.perf_counter() - self._mark)
         self.data_sum_s += self.data_s
+        self._since_data_s += self.data_s
         self.num_steps += 1
         self.num_images += batch["step_images"]
+        self._since_images += batch["step_images"]
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.val_batch_sum_s, self.num_val_steps = 0.0, 0
+        self._mark = time.perf_counter()
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.num_val_steps += 1
+        self.val_batch_s = 0.0
+        self._add_val_batch_s(time.perf_counter() - self._mark)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._mark = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.epoch_figures = Figures.of(self._total(trainer))
+        self.epoch_figures = self.total(trainer)
         if not is_epoch_over(trainer):
             return  # cut short: a checkpoint of this moment continues the epoch
         self.all_images += self.num_images
@@ -115,15 +129,50 @@ class Meters(L.Callback):
         self.all_data_s += self.data_sum_s
         self._is_added = True
         assert self._sums is not None
-        self._sums.zero_()  # a checkpoint of this moment is one of the next epoch's start
+        self._sums[0].zero_()  # a checkpoint of this moment is one of the next epoch's start
 
     # -- what others read
+
+    @property
+    def begun(self) -> bool:
+        """Whether this process has trained a step."""
+        return self._last is not None
 
     def current(self) -> tuple[Figures, Figures]:
         """(last step, this epoch so far), of this rank's images. Waits for the device."""
         assert self._last is not None and self._sums is not None
-        both = torch.stack([self._last, self._sums]).tolist()
-        return Figures.of(both[0]), Figures.of(both[1])
+        last, mean = self._read(torch.stack([self._last, self._sums[0]]))
+        return Figures.of(last), Figures.of(mean)
+
+    def take(self) -> tuple[Figures, float, float]:
+        """(figures of this rank's images, images/s over all ranks, share of the time spent waiting for data) since
+        the last call. Waits for the device."""
+        assert self._sums is not None
+        figures = Figures.of(self._read(self._sums[1]))
+        batch_s = self._since_batch_s or math.inf
+        images_per_s, data_wait_frac = self._since_images / batch_s, self._since_data_s / batch_s
+        self._sums[1].zero_()
+        self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0
+        return figures, images_per_s, data_wait_frac
+
+    def total(self, trainer: L.Trainer) -> Figures:
+        """Of this epoch so far, over all ranks. Called on all of them."""
+        return Figures.of(self._total(trainer))
+
+    def validated(
+        self, pl_module: L.LightningModule, outputs: Mapping[str, Tensor] | None, batch: Any
+    ) -> tuple[Figures, Figures]:
+        """(last step, this validation so far), of this rank's images. Waits for the device."""
+        so_far: Tensor = pl_module.validation_sums()  # type: ignore[operator]
+        last = torch.zeros_like(so_far)
+        if outputs is not None:
+            logits, losses = outputs["logits"], outputs["losses"]
+            target, top_k = batch["target"][: len(logits)], int(pl_module.top_k)  # type: ignore[arg-type]
+            last = _sums_of(logits, target, losses.sum(), top_k, so_far.dtype)
+        begun = time.perf_counter()
+        of_last, of_all = torch.stack([last, so_far]).tolist()
+        self._add_val_batch_s(time.perf_counter() - begun)
+        return Figures.of(of_last), Figures.of(of_all)
 
     @property
     def images_per_s(self) -> float:
@@ -157,7 +206,25 @@ class Meters(L.Callback):
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         assert self._sums is not None
-        return trainer.strategy.reduce(self._sums.clone(), reduce_op="sum").tolist()
+        return trainer.strategy.reduce(self._sums[0].clone(), reduce_op="sum").tolist()
+
+    def _read(self, tensor: Tensor) -> Any:
+        """On the host. The wait for the device is part of this step, and no waiting for the next one's data."""
+        begun = time.perf_counter()
+        numbers = tensor.tolist()
+        self._add_batch_s(time.perf_counter() - begun)
+        return numbers
+
+    def _add_batch_s(self, seconds: float) -> None:
+        self.batch_s += seconds
+        self.batch_sum_s += seconds
+        self._since_batch_s += seconds
+        self._mark += seconds
+
+    def _add_val_batch_s(self, seconds: float) -> None:
+        self.val_batch_s += seconds
+        self.val_batch_sum_s += seconds
+        self._mark += seconds
 
     # -- checkpoints
 
@@ -177,6 +244,13 @@ class Meters(L.Callback):
         self._restored = state_dict["sums"]
         for name in ("train_s", "train_cpu_s", *SUMMED):
             setattr(self, name, state_dict.get(name, 0))
+
+
+def _sums_of(logits: Tensor, target: Tensor, loss_sum: Tensor, top_k: int, dtype: torch.dtype) -> Tensor:
+    """[loss, hits in the top 1, in the top k, images], on the device and without a wait for it."""
+    hits = logits.topk(top_k).indices == target[:, None]
+    count = torch.full((), len(target), dtype=dtype, device=hits.device)  # torch.tensor() would wait for a copy
+    return torch.stack([loss_sum.to(dtype), hits[:, 0].sum(), hits.sum(), count])
 
 
 def cpu_s(trainer: L.Trainer) -> float:

@@ -1,0 +1,35 @@
+"""The learning rate of each step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as L
+
+
+class LearningRate(L.Callback):
+    """Set the learning rate before each step: the schedule's factor times the rate each group of the optimizer was
+    made with. Must be the first callback: LearningRateMonitor reads the rate in the same hooks.
+
+    schedule: epochs passed, a fraction within an epoch -> factor.
+    """
+
+    def __init__(self, schedule: Callable[[float], float]):
+        self._schedule = schedule
+        self._peaks: list[float] = []
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Lightning loads a checkpoint's optimizer, with the rates it was saved with, after this hook
+        self._peaks = [group["lr"] for group in trainer.optimizers[0].param_groups]
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._set(trainer, trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._set(trainer, trainer.current_epoch + batch_idx / trainer.num_training_batches)
+
+    def _set(self, trainer: L.Trainer, epochs: float) -> None:
+        factor = self._schedule(epochs)
+        for group, peak in zip(trainer.optimizers[0].param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
