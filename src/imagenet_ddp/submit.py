@@ -71,6 +71,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
     here = shlex.join(["imagenet_ddp.submit", *own])
     found += [text.replace("imagenet_ddp.train", here) for text in mistakes]  # in a line to type instead
+    if asked is None or request is None:
+        raise ConfigError(found)
     options: Any = asked.configs[0].submit
     found += expect_all("submit", options, _KINDS)
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
@@ -86,12 +88,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     return Plan([*_sbatch(request, options), *typed], note, options.now)
 
 
-def _checked(verb: str, argv: list[str], environ: Mapping[str, str], **how: bool) -> tuple[check.Request, list[str]]:
+def _checked(
+    verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
+) -> tuple[check.Request | None, list[str]]:
     """The request as far as it can be read, and its mistakes."""
     try:
         return check.command_line(verb, argv, environ, **how), []
-    except check.NotMetError as error:
-        return error.request, error.mistakes
+    except ConfigError as error:
+        return error.request if isinstance(error, check.NotMetError) else None, error.mistakes
 
 
 def _unfit(request: check.Request, options: Any) -> list[str]:
