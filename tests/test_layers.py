@@ -40,7 +40,6 @@ ASSEMBLY = {
     "sweep": {"check", "session", "shell"},
     "reporting": {"keys"},
     "tuning": {"check", "compose", "keys", "session"},
-    "submitting": {"check", "sweep"},
     "preparing": {"build", "check", "session"},
     "benchmarking": {"build", "check", "examination", "preparing", "session"},
 }
@@ -78,7 +77,7 @@ EARLY = [
 ]
 EARLY += [
     f"{room}.{path.stem}"
-    for room in ("reporting", "submitting", "tuning")
+    for room in ("reporting", "tuning")
     for path in sorted((PACKAGE / room).glob("*.py"))
     if path.stem != "__init__"
 ]

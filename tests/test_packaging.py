@@ -71,7 +71,9 @@ def test_the_wheel_holds_every_file(wheel: Path):
     files = [path for path in (source / "imagenet_ddp").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     expected = {path.relative_to(source).as_posix() for path in files}
     expected |= {f"imagenet_ddp/conf/{path.relative_to(conf).as_posix()}" for path in conf.rglob("*.yaml")}
+    expected |= {f"imagenet_ddp/scripts/{path.name}" for path in (ROOT / "scripts").glob("*.sbatch")}
     assert "imagenet_ddp/data/imagenet_classes.tsv" in expected
+    assert "imagenet_ddp/scripts/train.sbatch" in expected
     assert "imagenet_ddp/conf/train.yaml" in expected
 
     info = f"imagenet_ddp-{PYPROJECT['project']['version']}.dist-info/"
@@ -105,6 +107,8 @@ def test_the_installed_wheel_runs_from_another_folder(wheel: Path, tree: Path, r
     searched = run("train", "--info", "searchpath", PYTHONPATH=str(site))
     assert str(site / "imagenet_ddp" / "conf") in searched.stdout, searched.stdout + searched.stderr
     assert str(ROOT) not in searched.stdout
+    submitted = run("submit", PYTHONPATH=str(site))
+    assert " site/imagenet_ddp/scripts/train.sbatch" in submitted.stdout, submitted.stdout + submitted.stderr
 
     run_dir = tmp_path / "trained"
     options = [

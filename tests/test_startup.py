@@ -24,6 +24,8 @@ QUICK = [
     pytest.param("evaluate", ["checkpoint=nowhere.ckpt"], 2, id="evaluate-refused"),
     pytest.param("predict", [], 2, id="predict-refused"),
     pytest.param("prepare", ["prepare=imagenet"], 2, id="prepare-refused"),
+    pytest.param("submit", ["--help"], 0, id="submit-help"),
+    pytest.param("submit", ["trainer.devices=2"], 0, id="submit"),
 ]
 
 

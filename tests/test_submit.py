@@ -1,119 +1,173 @@
-"""The command submit: what it prints, writes and refuses, and at what cost."""
+"""The command submit: the sbatch line of a config, what is refused, and what scripts/train.sbatch makes of the line."""
 
+import os
+import shlex
 import subprocess
 from pathlib import Path
 
-from conftest import ROOT, Run
-from test_startup import HEAVY, LIMIT_S
+import pytest
+from conftest import ROOT, Run, clean_environ
 
-SBATCH = """\
-#!/bin/sh
-echo "$@" > words
-env | grep ^SLURM > variables
-echo '4711;cluster'
-"""
+from imagenet_ddp import submit
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.submit import Plan
 
-
-def test_it_is_shown_and_nothing_is_made(run: Run, tmp_path: Path) -> None:
-    done = run("submit", "trainer.num_nodes=2", "trainer.devices=8", PYTHONPROFILEIMPORTTIME="1")
-    assert done.returncode == 0, done.stderr
-    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True).returncode == 0
-    assert "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n" in done.stdout
-    assert done.stdout.endswith("python -m imagenet_ddp.train trainer.num_nodes=2 trainer.devices=8\n")
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    assert "hydra" in imported and not imported & HEAVY
-    assert list(tmp_path.iterdir()) == []
+CPU = "trainer.accelerator=cpu"
+NAME = " --job-name=shapes_resnet18"
+ONE = "--nodes=1 --ntasks-per-node=1 --gpus-per-node=1 --cpus-per-task=8"
+ARRAY = " --array=0-5{} --output=slurm-%A_%a.log"
+SWEEP = ("-m", "optim.lr=0.05,0.1", "seed=0,1,2")
 
 
-def test_notes_do_not_get_into_the_file(run: Run) -> None:
-    done = run("submit", "data=imagenet", "data.root=/mnt/nowhere")
-    assert done.returncode == 0
-    said = " ".join(done.stderr.split())
-    assert "trainer.devices is not set: one GPU per node is asked for" in said
-    assert (
-        "Not refused here, because the job's nodes may see it otherwise: data.root is expected to be a folder" in said
-    )
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
 
 
-def test_written(run: Run, tmp_path: Path) -> None:
-    done = run("submit", "submit.out=jobs/a.sbatch", "trainer.devices=1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "jobs/a.sbatch\n  sbatch jobs/a.sbatch\n", "")
-    assert run("submit", "submit.out=jobs/a.sbatch", "trainer.devices=2").returncode == 0
-    (tmp_path / "jobs/a.sbatch").write_text("mine")
-    done = run("submit", "submit.out=jobs/a.sbatch")
-    assert done.returncode == 2 and "left as it is" in " ".join(done.stderr.split())
-    assert (tmp_path / "jobs/a.sbatch").read_text() == "mine"
-    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["a.sbatch"]
+def read(*argv: str, **environ: str) -> Plan:
+    plan = submit.read(argv, clean_environ(**environ))
+    assert plan is not None
+    return plan
 
 
-def test_submitted(run: Run, tmp_path: Path) -> None:
-    """The job around this command does not leak into the new one."""
-    (tmp_path / "sbatch").write_text(SBATCH)
-    (tmp_path / "sbatch").chmod(0o755)
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = run("submit", "-m", "seed=0,1", "submit.now=true", "submit.log=logs/%A_%a.txt", PATH=path,
-               SLURM_NTASKS="9", SLURM_CONF="/etc/x")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    head, *rest = done.stdout.splitlines()
-    assert head.startswith("Job 4711, an array of 2: slurm/shapes_resnet18_")
-    assert [line.split("#")[0].strip() for line in rest] == [
-        "squeue --job=4711",
-        "tail -F logs/4711_0.txt",
-        "scancel 4711",
-    ]
-    script = head.partition(": ")[2]
-    assert (tmp_path / "words").read_text() == f"--parsable {script}\n"
+@pytest.mark.parametrize(
+    ("argv", "options"),
+    [
+        ((), ONE + NAME),
+        ((CPU,), "--nodes=1 --ntasks-per-node=1 --gpus-per-node=0 --cpus-per-task=8" + NAME),
+        # more processes than this machine has cores for; and with workers, whose number is not automatic
+        ((CPU, "trainer.devices=64", "data.num_workers=0"),
+         "--nodes=1 --ntasks-per-node=64 --gpus-per-node=0 --cpus-per-task=1" + NAME),
+        (("trainer.devices=8",), "--nodes=1 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=8" + NAME),
+        (("trainer.num_nodes=2", "trainer.devices=8", "data.num_workers=11"),
+         "--nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12" + NAME),
+        (("strategy=dp", "trainer.devices=4"),
+         "--nodes=1 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32" + NAME),
+        (("strategy=balanced_dp", "trainer.devices=4", "data.num_workers=3"),
+         "--nodes=1 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=4" + NAME),
+        (SWEEP, ONE + NAME + ARRAY.format("")),
+        (("submit.array_parallelism=2", *SWEEP), ONE + NAME + ARRAY.format("%2")),
+        (("-m", "seed=0,1", "sweep.job=1"), ONE + NAME),
+        (("-m", "name=a,b"), ONE + " --array=0-1 --output=slurm-%A_%a.log"),
+        (("trainer.devices=4", "submit.partition=gpu", "submit.account=lab", "submit.qos=long",
+          "submit.time=2-00:00:00", "submit.constraint='a100|h100'", "submit.cpus_per_device=12",
+          "submit.mem_gb_per_device=60", "submit.gpu_type=a100", "submit.name=mine",
+          'submit.extra="--mail-type=END --exclusive"'),
+         "--nodes=1 --ntasks-per-node=4 --gpus-per-node=a100:4 --cpus-per-task=12 --mem=240G --job-name=mine "
+         "--time=2-00:00:00 --partition=gpu --account=lab --qos=long '--constraint=a100|h100' --mail-type=END "
+         "--exclusive"),
+        (("name='a b'", "+callbacks.mine={_target_:lightning.pytorch.callbacks.Timer}"), ONE + " '--job-name=a b'"),
+    ],
+)  # fmt: skip
+def test_the_line(argv: tuple[str, ...], options: str) -> None:
+    line = shlex.join(read(*argv).command)
+    typed = shlex.join(word for word in argv if not word.startswith("submit."))
+    assert line == f"sbatch {options} scripts/train.sbatch {typed}".rstrip()
+
+
+def test_what_only_the_nodes_can_tell_is_not_refused() -> None:
+    """Their folders, interfaces and GPUs; and nothing of a job around this command holds for the new one."""
+    around = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0"}
+    command = read(
+        "trainer.num_nodes=2", "trainer.devices=8", "data=imagenet", "data.root=/mnt/nowhere", "resume=/mnt/last.ckpt",
+        "nccl.socket_ifname='=ib7'", "cluster.address=file:///mnt/nowhere/job", "hydra.run.dir=/proc/no/runs",
+        "strategy.process_group_backend=nccl", **around,
+    ).command  # fmt: skip
+    assert command[1] == "--nodes=2"
+    assert read("data=stl10", "data.root=/mnt/nowhere", "data.download=false").command
+
+
+def test_a_config_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [train, _self_]\ntrainer: {devices: 3}\n")
+    command = read("--config-dir", str(tmp_path), "--config-name", "mine", "submit.time=30", "seed=1").command
+    assert {"--gpus-per-node=3", "--time=30"} <= {*command}
+    assert command[-5:] == ["--config-dir", str(tmp_path), "--config-name", "mine", "seed=1"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentences"),
+    [
+        (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
+         ["nosuch is not a known key.", "trainer.max_epochs is expected", "submit.time is expected to be a time",
+          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. HINT: trainer.devices=8."]),
+        (("trainer.devices=[0,3]",),
+         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. HINT: trainer.devices=2."]),
+        (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
+        (("submit.time=30", "--epochs", "3"),
+         ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
+          "HINT: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
+        (("submit.partition='a b'",), ["submit.partition is expected to be a word or null, but is a b."]),
+        (("submit.extra=--mail-type=END",),
+         ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "
+          "HINT: `'submit.extra=\"--mail-type=END\"'`"]),
+        (("submit.extra=exclusive",), ["submit.extra is expected to be options of sbatch, without quotes or null"]),
+        (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
+        (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
+        (("-m", "trainer.devices=1,2"), ["the jobs of -m must need the same nodes, GPUs and CPUs"]),
+        (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr is expected"]),
+        (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
+        (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
+         ["the world is that of slurm job 1, and what"]),
+        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug is expected"]),
+        (("data=imagenet",), ["data.root is expected to be the folder of the images, but is not set."]),
+        (("data=packed",), ["data.root is expected"]),
+        (("data=imagenet", "data.root='~/x'"), ["data.root is expected to be a folder, but ~/x ("]),
+    ],
+)  # fmt: skip
+def test_refused(argv: tuple[str, ...], sentences: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(*argv)
+    found = error.value.mistakes
+    assert len(found) == len(sentences), found
+    for sentence in sentences:
+        assert any(text.startswith(sentence) for text in found), found
+
+
+def test_shown_and_run(run: Run, tmp_path: Path) -> None:
+    """The job around this command does not leak into the new one; what sbatch says and its exit code are passed on."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text('#!/bin/sh\nenv | grep ^SLURM > variables\necho "Submitted $5"\nexit 3\n')
+    sbatch.chmod(0o755)
+    options = ("trainer.devices=2", "submit.now=true")
+    done = run("submit", *options, PATH=f"{tmp_path}:/usr/bin:/bin", SLURM_NTASKS="9", SLURM_CONF="/etc/x")
+    line, said = done.stdout.splitlines()
+    assert line.startswith("sbatch --nodes=1 ") and line.endswith(f" {ROOT}/scripts/train.sbatch trainer.devices=2")
+    assert (done.returncode, said, done.stderr) == (3, "Submitted --job-name=shapes_resnet18", "")
     assert (tmp_path / "variables").read_text() == "SLURM_CONF=/etc/x\n"
-    assert "--array=0-1" in (tmp_path / script).read_text()
-    assert (tmp_path / "logs").is_dir()  # SLURM makes none, and the job would end without a word
 
 
-def test_a_job_that_sbatch_refuses(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    done = run("submit", "submit.now=true", "submit.out=a.sbatch", PATH=f"{tmp_path}:/usr/bin:/bin")
-    assert done.returncode == 1
-    assert "sbatch refuses a.sbatch: invalid partition specified: x." in " ".join(done.stderr.split())
-    assert (tmp_path / "a.sbatch").exists()
-
-
-def test_an_extra_option_that_breaks_the_world(run: Run) -> None:
-    done = run("submit", "trainer.devices=2", "submit.extra=[--gpus-per-task=1,--nodes=3,--ntasks-per-node=4]")
-    assert done.returncode == 2
+def test_a_machine_without_sbatch(run: Run, tmp_path: Path) -> None:
+    done = run("submit", "submit.now=true", "optim.lr=-1", PATH=str(tmp_path))
     said = " ".join(done.stderr.split())
-    assert "--gpus-per-task=1 binds each task" in said and "--nodes=3 and, in line" in said
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "") and "2 mistakes, nothing was started" in said
+    assert "submit.now=true must run where sbatch is, got a machine without. HINT: leave submit.now out." in said
 
 
-def test_checked(run: Run, tmp_path: Path) -> None:
-    script = ROOT / "scripts/train.sbatch"
-    done = run("submit", f"submit.check={script}")
-    assert (done.returncode, done.stdout) == (0, f"{script}: no mistakes.\n"), done.stdout + done.stderr
-    text = (
-        script.read_text().replace("--gpus-per-node=1", "--gpus-per-node=4").replace("--signal=USR2", "--signal=USR1")
-    )
-    (tmp_path / "mine.sbatch").write_text(text)
-    done = run("submit", "submit.check=mine.sbatch", "trainer.devices=8")
-    lines = text.splitlines()
-    assert done.returncode == 1
-    said = done.stdout.splitlines()
-    gpus = next(n for n, line in enumerate(lines, 1) if "--gpus-per-node=4" in line and line.startswith("#SBATCH"))
-    assert said[0].startswith(f"mine.sbatch, line {gpus}: a node of the job has 4 GPUs, but 8 devices are needed.")
-    assert said[0].endswith(" HINT: #SBATCH --gpus-per-node=8"), "a line each in a pipe"
-    assert said[-1] == "mine.sbatch: 3 mistakes."
-    done = run("submit", "submit.check=mine.sbatch", "trainer.devices=0")
-    assert done.returncode == 2 and "trainer.devices is expected" in done.stderr
-
-
-def test_help(run: Run) -> None:
-    assert run("submit", "--help").returncode == 0
-    done = run("submit", "--cfg", "job", "--package", "submit")
-    assert done.returncode == 0 and "signal_s: 120" in done.stdout
-
-
-def test_time_to_answer(run: Run) -> None:
-    import time
-
-    start = time.monotonic()
-    assert run("submit", "trainer.devices=2").returncode == 0
-    assert time.monotonic() - start < LIMIT_S
+@pytest.mark.parametrize("script", ["train", "doctor"])
+@pytest.mark.parametrize(
+    ("environ", "step"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "32"}, "--ntasks=8 --ntasks-per-node=4 --cpus-per-task=8"),
+        ({"DEVICES": "2", "SLURM_CPUS_PER_TASK": "8"}, "--ntasks=4 --ntasks-per-node=2 --cpus-per-task=4"),
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "8"},
+         "--ntasks=8 --ntasks-per-node=4 --cpus-per-task=8"),
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "32"},
+         "--ntasks=2 --ntasks-per-node=1 --cpus-per-task=32"),
+        ({"DEVICES": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK": "3"},
+         "--ntasks=4 --ntasks-per-node=2 --cpus-per-task=3"),
+        ({"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "4"}, None),
+    ],
+)  # fmt: skip
+def test_the_step_of_the_script(script: str, environ: dict[str, str], step: str | None, tmp_path: Path) -> None:
+    """Run by bash with a stand-in for srun, without .venv."""
+    (tmp_path / "srun").write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    (tmp_path / "srun").chmod(0o755)
+    around = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_NUM_NODES="2", **environ)
+    command = ["bash", ROOT / f"scripts/{script}.sbatch", "name=a b", "-m"]
+    done = subprocess.run(command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    if step is None:
+        assert done.returncode == 2 and "HINT: --cpus-per-task is 4 per node, but 8 tasks need" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    words = [*step.split(), "--kill-on-bad-exit=0", "python", "-m", f"imagenet_ddp.{script}", "name=a b", "-m"]
+    assert done.stdout.splitlines() == words

@@ -75,9 +75,12 @@ class NotMetError(ConfigError):
         self.request = request
 
 
-def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, compose_only: bool = False) -> Request:
-    """argv: without the program's name. compose_only: of what the options say together, nothing is looked at, for a
-    job elsewhere. Raises ConfigError with every mistake."""
+def command_line(
+    verb: str, argv: Sequence[str], environ: Mapping[str, str], *, compose_only: bool = False, elsewhere: bool = False
+) -> Request:
+    """argv: without the program's name. compose_only: skip all checks beyond composing. elsewhere: check the options
+    for a SLURM job on other machines, whose GPUs, cores, disks and interfaces are unknown here. Raises ConfigError
+    with every mistake."""
     schema.register(verb)  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
@@ -111,12 +114,20 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
             only = bare.get("sweep", {}).get("job", "auto")
             if only != "auto" and not multirun:
                 mistakes.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. HINT: add -m.")
-            alone = isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
+            in_array = elsewhere or slurm.array_task(environ) is not None
+            alone = isinstance(only, int) or (only == "auto" and in_array)
             several = multirun and not alone
             mistakes += semantic(
-                bare, environ, verb, typed=args.overrides, multirun=several, partial=partial, num_jobs=len(jobs)
+                bare,
+                environ,
+                verb,
+                typed=args.overrides,
+                multirun=several,
+                partial=partial,
+                num_jobs=len(jobs),
+                elsewhere=elsewhere,
             )
-            mistakes += _run_dir(config, multirun) if verb != "predict" else []
+            mistakes += _run_dir(config, multirun) if verb != "predict" and not elsewhere else []
             hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
             mistakes += _targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
         for text in dict.fromkeys(mistakes):
@@ -214,6 +225,7 @@ def semantic(
     multirun: bool = False,
     partial: bool = False,
     num_jobs: int = 2,
+    elsewhere: bool = False,
 ) -> list[str]:
     """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
 
@@ -234,10 +246,14 @@ def semantic(
         if f"trainer.{key}" in broken:  # said already: go on with any value that fits
             trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
     found += trainer_keys.mistakes(trainer)
-    found += data_check.mistakes(plain, environ, verb=verb, partial=partial)
+    if elsewhere and trainer.get("accelerator") == "auto":
+        trainer["accelerator"] = "gpu"
+    found += data_check.mistakes(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
     found += learning_check.mistakes(plain, environ, partial=partial)
-    found += distributed_check.mistakes(plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs)
-    elsewhere = distributed_check.is_elsewhere(plain, environ)
+    found += distributed_check.mistakes(
+        plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs, elsewhere=elsewhere
+    )
+    elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
     found += run_check.mistakes(plain, environ, verb=verb, elsewhere=elsewhere)
     found += _targets(plain, plain["allow_targets"])
     return found

@@ -187,22 +187,20 @@ GUIDES: dict[str, Guide] = {
         },
     ),
     "submit": Guide(
-        "The SLURM batch script for a training with these options: shown, written or "
-        "submitted; or a script of your own, checked against them.",
+        "The sbatch command for a training with these options: checked as train checks them, and shown or run.",
         {
             "data=imagenet data.root=FOLDER trainer.num_nodes=2 trainer.devices=8": "",
             "submit.now=true submit.partition=gpu trainer.devices=4": "",
-            "submit.check=mine.sbatch": "",
+            "trainer.devices=1 -m optim.lr=0.05,0.1,0.2": "",
         },
         _CHOICES,
         {
-            "submit.now": "true: the script is also submitted",
-            "submit.out": "file to write, instead of the screen",
-            "submit.check": "a batch script to look at",
+            "submit.now": "true: run the command",
             "submit.partition": "of the cluster; also account, qos, constraint",
             "submit.time": "limit of one turn; the run goes on in the next",
-            "submit.cpus_per_device": "CPUs for each process",
+            "submit.cpus_per_device": "CPUs for each process; mem_gb_per_device: memory",
             "submit.gpu_type": "as the cluster calls it",
+            "submit.extra": "further options of sbatch",
             **_FOLDER,
             "trainer.devices": "GPUs of each node",
             "trainer.num_nodes": "nodes",

@@ -274,27 +274,20 @@ class TuneConfig(TrainConfig):
 
 @dataclass
 class SubmitOptions:
-    """The job that SLURM is asked for; its nodes and GPUs are trainer.num_nodes and trainer.devices. None: not said."""
+    """What sbatch is asked for besides nodes and GPUs (trainer.num_nodes, trainer.devices). None: as in the script."""
 
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None  # features of the nodes, as sbatch --constraint takes them
-    time: str = "24:00:00"  # limit of one turn: minutes, hours:minutes:seconds, days-hours, ...
-    cpus_per_device: int = 8  # CPUs for each process
-    mem_gb_per_device: int | None = None  # memory for each process; None: the cluster's default
+    time: str | None = None  # limit of one turn: minutes, hours:minutes:seconds, days-hours, ...
+    cpus_per_device: int | None = None  # None: data.num_workers + 1, or 8 where that is auto
+    mem_gb_per_device: int | None = None
     gpu_type: str | None = None  # as the cluster calls it
-    signal_s: int = 120  # seconds before the time limit in which the run is saved
-    requeue: bool = True  # whether SLURM starts the job again after the time limit, preemption, a failed node
-    form: str = "tasks"  # tasks: one per device; torchrun: one per node, with torchrun inside
-    setup: list[str] | None = None  # lines that make `python` the right one; None: the environment this command runs in
-    log: str | None = None  # name of the log; None: slurm-%j.log, of a job array slurm-%A_%a.log
     name: str | None = None  # of the job; None: the run's
-    extra: list[str] = field(default_factory=list)  # further options of sbatch, such as --mail-type=END
     array_parallelism: int | None = None  # tasks of a job array that may run at the same time; None: no limit
-    now: bool = False  # true: the file is also submitted
-    out: str | None = None  # file to write; None: the screen, with submit.now slurm/<name>_<time>.sbatch
-    check: str | None = None  # a batch script to look at, instead of making one
+    extra: str | None = None  # further options of sbatch, such as --exclusive
+    now: bool = False  # true: run the command
 
 
 @dataclass

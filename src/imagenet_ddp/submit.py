@@ -1,100 +1,166 @@
-"""python -m imagenet_ddp.submit: the batch script for a config, shown, written or submitted; or a person's own one,
-checked against the config. No torch.
+"""python -m imagenet_ddp.submit: show the sbatch command for a training, or run it. No torch.
 
-Exit codes: 0 done, or nothing wrong found; 1 submit.check has found a mistake, or sbatch has refused; 2 wrong options.
+Exit codes: 0 shown or queued, 2 wrong options or no sbatch on this machine, else the one of sbatch.
 """
 
 import os
+import re
+import shlex
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from imagenet_ddp import check, screen, shell
-from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.submitting import asked, files, lint, queue, render, wanted
-from imagenet_ddp.submitting.asked import Plan
-from imagenet_ddp.submitting.wanted import Wanted
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_ddp import check, screen, shell, sweep
+from imagenet_ddp.distributed import split
+from imagenet_ddp.distributed.asked import num_devices
+from imagenet_ddp.schema import ConfigError, conf_dir
+from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, expect_all, matching, shown, whole
+
+CPUS_PER_DEVICE = 8  # where data.num_workers is auto
+_WORD = matching(r"[^\s-]\S*", "a word")
+_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
+_NUMBER = whole(1) | NULL
+# submit.* -> what it may be, and an example for the hint
+_KINDS: dict[str, tuple[Kind, str]] = {
+    **dict.fromkeys(("partition", "account", "qos", "constraint", "name"), (_WORD | NULL, "NAME")),
+    "time": (_TIME | NULL, "24:00:00"),
+    "cpus_per_device": (_NUMBER, "8"),
+    "mem_gb_per_device": (_NUMBER, "64"),
+    "gpu_type": (_WORD | NULL, "a100"),
+    "array_parallelism": (_NUMBER, "4"),
+    "extra": (matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes") | NULL, "--exclusive"),
+    "now": (FLAG, "true"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    command: list[str]
+    note: str | None
+    now: bool
 
 
 def main() -> None:
     with shell.answering("submit"):
-        plan = shell.planned("submit", asked.read)
-        if plan.options["check"] is not None:
-            sys.exit(_check(plan))
-        text = _made(plan)
-        for line in _notes(plan):
-            screen.say(line)
-        if plan.options["out"] is None and not plan.options["now"]:
-            print(text, end="", flush=True)
-            return
-        path = Path(plan.options["out"]) if plan.options["out"] is not None else files.new(plan.wanted.name)
-        files.write(path, text)
-        if not plan.options["now"]:
-            print(f"{path}\n  sbatch {path}")
-            return
-        try:
-            _submit(plan, path)
-        except ConfigError as error:
-            check.show(error, "submit")
-            sys.exit(1)
+        plan = shell.planned("submit", read)
+        if plan.note:
+            screen.say(plan.note)
+        print(shlex.join(plan.command), flush=True)
+        if plan.now:
+            # a job around this one must not lend the new job its numbers
+            environ = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_" or key == "SLURM_CONF"}
+            sys.exit(subprocess.run(plan.command, env=environ, stdin=subprocess.DEVNULL).returncode)
 
 
-def _made(plan: Plan) -> str:
-    text = render.render(plan, plan.options["setup"] or render.setup_here(os.environ))
-    # submit.extra and submit.setup may say anything
-    outcome = lint.lint(text, [], lambda words, torchrun: (plan.wanted, []))
-    wrong = [finding for finding in outcome.findings if finding.is_mistake]
-    if wrong:
-        raise ConfigError([f"{finding.what} HINT: {finding.hint}" for finding in wrong])
-    return text
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
+    """None where Hydra only prints something. Raises ConfigError with every mistake."""
+    if check.only_prints(argv):
+        check.command_line("submit", argv, environ)
+        return None
+    own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
+    typed = [token for token in check.without_local_rank(argv) if token not in own]
+    asked, found = _checked("submit", own, environ, compose_only=True)
+    request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
+    here = shlex.join(["imagenet_ddp.submit", *own])
+    found += [text.replace("imagenet_ddp.train", here) for text in mistakes]  # in a line to type instead
+    if asked is None or request is None:
+        raise ConfigError(found)
+    options: Any = asked.configs[0].submit
+    found += expect_all("submit", options, _KINDS)
+    if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
+        found.append("submit.now=true must run where sbatch is, got a machine without. HINT: leave submit.now out.")
+    with suppress(OmegaConfBaseException):  # a value that does not resolve is in the list already
+        found += _unfit(request, options)
+    if found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    trainer, note = request.configs[0].trainer, None
+    if trainer.devices == "auto":
+        what = "process" if trainer.accelerator == "cpu" else "GPU"
+        note = f"trainer.devices is not set: one {what} per node is asked for; trainer.devices=8 asks for 8."
+    return Plan([*_sbatch(request, options), *typed], note, options.now)
 
 
-def _notes(plan: Plan) -> list[str]:
-    said = []
-    if plan.wanted.devices is None:
-        what = "process" if plan.wanted.accelerator == "cpu" else "GPU"
-        said.append(f"trainer.devices is not set: one {what} per node is asked for; trainer.devices=8 asks for 8.")
-    said += [f"Not refused here, because the job's nodes may see it otherwise: {text}" for text in plan.wanted.said]
-    return said
-
-
-def _submit(plan: Plan, path: Path) -> None:
-    log = render.log(plan)
-    if "%" not in str(Path(log).parent):
-        Path(log).parent.mkdir(parents=True, exist_ok=True)  # SLURM makes none, and the job would end without a word
-    job = queue.submit(path, os.environ)
-    num_jobs = plan.wanted.num_jobs
-    array = "" if num_jobs is None else f", an array of {num_jobs}"
-    print(f"Job {job}{array}: {path}")
-    for line in queue.next_lines(job, log, num_jobs):
-        print(f"  {line}")
-
-
-def _check(plan: Plan) -> int:
-    file = plan.options["check"]
+def _checked(
+    verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
+) -> tuple[check.Request | None, list[str]]:
+    """The request as far as it can be read, and its mistakes."""
     try:
-        text = Path(file).read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}. HINT: submit.check=FILE.") from error
+        return check.command_line(verb, argv, environ, **how), []
+    except ConfigError as error:
+        return error.request if isinstance(error, check.NotMetError) else None, error.mistakes
 
-    def read(words: list[str], torchrun: bool) -> tuple[Wanted | None, list[str]]:
-        try:
-            return wanted.look(wanted.compose(words, os.environ)[0], os.environ, torchrun=torchrun)
-        except ConfigError as error:
-            return None, error.mistakes
 
-    outcome = lint.lint(text, plan.train_argv, read)
-    for finding in outcome.findings:
-        head = f"{file}, line {finding.line}: {'' if finding.is_mistake else 'note: '}"
-        screen.say(f"{head}{finding.what} HINT: {finding.hint}", sys.stdout)
-    if outcome.not_looked_at:
-        screen.say(f"Not looked at, because only the job knows: {'; '.join(outcome.not_looked_at)}", sys.stdout)
-    for said in outcome.said:
-        screen.say(f"Not refused here, because the job's nodes may see it otherwise: {said}", sys.stdout)
-    count = outcome.num_mistakes
-    notes = len(outcome.findings) - count
-    more = f", {notes} note{'' if notes == 1 else 's'}" if notes else ""
-    print(f"{file}: {count or 'no'} mistake{'' if count == 1 else 's'}{more}.")
-    return int(count > 0)
+def _unfit(request: check.Request, options: Any) -> list[str]:
+    """What train can do, but one sbatch command cannot ask for."""
+    found = []
+    for devices in (config.trainer.devices for config in request.configs):
+        if re.match(r"-1$|\[|\d+,", shown(devices)):
+            found.append(
+                f"trainer.devices must be a number, because SLURM chooses the GPUs, got {shown(devices)}. "
+                f"HINT: trainer.devices={num_devices(devices) or 8}."
+            )
+    shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
+    if len(shapes) > 1:
+        found.append(
+            f"the jobs of -m must need the same nodes, GPUs and CPUs, because they are tasks of one job array, got "
+            f"{' and '.join(shapes)}. HINT: submit them one after the other."
+        )
+    sweeper = str(request.hydra.sweeper.get("_target_")) if request.hydra is not None else ""
+    if request.multirun and not sweeper.endswith(".BasicSweeper"):
+        found.append(
+            f"hydra/sweeper must be basic, because a job array knows its jobs beforehand, got {sweeper}. "
+            "HINT: leave hydra/sweeper out."
+        )
+    if options.array_parallelism is not None and not _is_array(request):
+        found.append("submit.array_parallelism must come with -m, got a single run. HINT: add -m.")
+    return found
+
+
+def _sbatch(request: check.Request, options: Any) -> Iterator[str]:
+    yield "sbatch"
+    yield from _shape(request.configs[0], options)
+    names = {str(config.name) for config in request.configs}
+    rows = {
+        "job-name": options.name or (names.pop() if len(names) == 1 else None),
+        **{key: options[key] for key in ("time", "partition", "account", "qos", "constraint")},
+    }
+    yield from (f"--{key}={value}" for key, value in rows.items() if value is not None)
+    if _is_array(request):
+        at_once = f"%{options.array_parallelism}" if options.array_parallelism else ""
+        yield f"--array=0-{len(request.configs) - 1}{at_once}"
+        yield "--output=slurm-%A_%a.log"
+    yield from (options.extra or "").split()
+    script, here = conf_dir().parent / "scripts/train.sbatch", Path.cwd()  # in a checkout and in a wheel
+    yield str(script.relative_to(here) if script.is_relative_to(here) else script)
+
+
+def _shape(config: DictConfig, options: Any) -> Iterator[str]:
+    """The options of sbatch that follow from train's. 0 GPUs are asked for too: the script's own line has one."""
+    trainer, workers = config.trainer, config.data.num_workers
+    devices = num_devices(trainer.devices) or 1
+    tasks = split.processes(config.strategy, devices)
+    cpus = (options.cpus_per_device or CPUS_PER_DEVICE) * devices // tasks
+    if options.cpus_per_device is None and isinstance(workers, int):  # of each process
+        cpus = workers + 1
+    gpus = 0 if trainer.accelerator == "cpu" else devices
+    yield f"--nodes={trainer.num_nodes if isinstance(trainer.num_nodes, int) else 1}"
+    yield f"--ntasks-per-node={tasks}"
+    yield f"--gpus-per-node={options.gpu_type}:{gpus}" if gpus and options.gpu_type else f"--gpus-per-node={gpus}"
+    yield f"--cpus-per-task={cpus}"
+    if options.mem_gb_per_device is not None:
+        yield f"--mem={options.mem_gb_per_device * devices}G"
+
+
+def _is_array(request: check.Request) -> bool:
+    return request.multirun and request.configs[0].sweep.job == "auto"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ def test_the_command_line_is_refused_with_what_to_install():
     assert "NVIDIA DALI, but it is not installed. HINT: " in text
     assert "pip install 'imagenet_ddp[dali]', or loader=default." in text
     assert check.mistakes(config(name="dali"), {}, verb="evaluate") == []  # of a checkpoint trained elsewhere
-    assert check.mistakes(config(name="dali"), {}, verb="submit") == []  # to run elsewhere
 
 
 def test_wrong_values_are_all_said():

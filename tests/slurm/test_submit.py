@@ -1,6 +1,7 @@
-"""python -m imagenet_ddp.submit on a real SLURM: what it makes trains, alone and as a job array."""
+"""python -m imagenet_ddp.submit on a real SLURM: what it asks for is what the job gets, alone and as a job array."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,48 +12,58 @@ from test_train import summary
 
 pytestmark = pytest.mark.slow
 SUBMIT = (sys.executable, "-m", "imagenet_ddp.submit")
-NOW = ("submit.now=true", "submit.cpus_per_device=1", "submit.time=5")
 
 
-def submit(cluster: Cluster, work: Path, tree: Path, *words: str) -> tuple[str, list[str]]:
-    """(the job's number, what is said)."""
-    options = [*SMALL, "trainer.max_epochs=1", f"data.root={tree}"]
-    said = cluster.run([*SUBMIT, *options, *NOW, *words], cwd=work).stdout.splitlines()
-    found = re.match(r"Job (\d+)", said[0])
+def options(tree: Path, *words: str) -> list[str]:
+    """One CPU for each process, because data.num_workers is 0."""
+    return [*SMALL, "trainer.max_epochs=1", f"data.root={tree}", "submit.time=5", *words]
+
+
+def number(said: str) -> str:
+    """Of the job, from sbatch's own message."""
+    found = re.fullmatch(r"Submitted batch job (\d+)", said.splitlines()[-1])
     assert found, said
-    return found[1], said
+    return found[1]
 
 
-def test_one_node_and_two_devices(cluster: Cluster, work: Path, tree: Path) -> None:
-    job, said = submit(cluster, work, tree, "trainer.devices=2", "submit.out=my jobs/train.sbatch")
-    assert said[0] == f"Job {job}: my jobs/train.sbatch"
-    commands = [line.partition(" #")[0].split() for line in said[1:]]
-    assert commands == [["squeue", f"--job={job}"], ["tail", "-F", f"slurm-{job}.log"], ["scancel", job]]
+def test_two_nodes_with_two_devices(cluster: Cluster, work: Path, tree: Path) -> None:
+    """The line is typed in a shell; its options win over those in the script: nodes, tasks, CPUs, time and no GPU."""
+    words = options(tree, "trainer.num_nodes=2", "trainer.devices=2", "name='a b'", 'submit.extra="--comment=x"')
+    line = cluster.run([*SUBMIT, *words], cwd=work).stdout
+    job = number(cluster.run(["bash", "-c", line], cwd=work).stdout)
     fields = cluster.end(job)
     log = (work / f"slurm-{job}.log").read_text()
-    assert (fields["JobState"], fields["NumNodes"], fields["NumCPUs"]) == ("COMPLETED", "1", "2"), log
-    (run_dir,) = (work / "runs/imagefolder_mobilenet_v3_small").iterdir()
-    assert summary(run_dir)["world_size"] == 2
+    assert (fields["JobState"], fields["NumNodes"], fields["CPUs/Task"]) == ("COMPLETED", "2", "1"), log
+    assert (fields["TimeLimit"], fields["Comment"], fields["Requeue"]) == ("00:05:00", "x", "1")
+    assert "gpu" not in fields["TRES"] and fields["TresPerNode"] == "gres:gpu:0"
+    assert summary(work / f"runs/a b/slurm_{job}_0")["world_size"] == 4
     assert f"Rendezvous: slurm job {job}" in log
 
 
 def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
-    words = ("-m", "seed=3,5", "trainer.devices=1", "submit.array_parallelism=2")
-    job, said = submit(cluster, work, tree, *words)
-    assert re.fullmatch(rf"Job {job}, an array of 2: slurm/imagefolder_mobilenet_v3_small_[\d_-]+\.sbatch", said[0])
-    assert said[2].split()[:3] == ["tail", "-F", f"slurm-{job}_0.log"]
-    for number, seed in enumerate((3, 5)):
-        fields = cluster.end(f"{job}_{number}")
-        log = (work / f"slurm-{job}_{number}.log").read_text()
+    words = options(tree, "-m", "seed=3,5", "trainer.devices=2", "strategy=dp", "submit.now=true")
+    line, said = cluster.run([*SUBMIT, *words], cwd=work).stdout.splitlines()
+    assert {"--array=0-1", "--ntasks-per-node=1"} <= {*shlex.split(line)}
+    job = number(said)
+    for task, seed in enumerate((3, 5)):
+        fields = cluster.end(f"{job}_{task}")
+        log = (work / f"slurm-{job}_{task}.log").read_text()
         assert fields["JobState"] == "COMPLETED", log
-        found = summary(work / f"runs/imagefolder_mobilenet_v3_small/slurm_{job}/{number}")
+        found = summary(work / f"runs/imagefolder_mobilenet_v3_small/slurm_{job}/{task}")
         assert (found["seed"], found["world_size"]) == (seed, 1)
 
 
-def test_what_sbatch_refuses_is_said(cluster: Cluster, work: Path, tree: Path) -> None:
-    done = cluster.run(
-        [*SUBMIT, "submit.now=true", "submit.partition=nowhere", "submit.out=a.sbatch"], cwd=work, check=False
-    )
+def test_gpus_that_are_asked_for(cluster: Cluster, work: Path) -> None:
+    """Two of each node, though the script's own line says one. They are make-believe, so the job is held, and
+    cancelled."""
+    words = ["trainer.num_nodes=2", "trainer.devices=2", "submit.cpus_per_device=1", "submit.now=true"]
+    job = number(cluster.run([*SUBMIT, *words, "submit.extra=--hold"], cwd=work).stdout)
+    fields = cluster.job(job)
+    cluster.run(["scancel", job])
+    assert (fields["NumNodes"], fields["TresPerNode"], fields["NumCPUs"]) == ("2-2", "gres:gpu:2", "4")
+
+
+def test_what_sbatch_refuses_is_shown(cluster: Cluster, work: Path) -> None:
+    done = cluster.run([*SUBMIT, "submit.now=true", "submit.partition=nowhere"], cwd=work, check=False)
     assert done.returncode == 1
-    assert "sbatch refuses a.sbatch: " in " ".join(done.stderr.split()) and "partition" in done.stderr
-    assert "#SBATCH --partition=nowhere" in (work / "a.sbatch").read_text()
+    assert "sbatch: error: invalid partition specified: nowhere" in done.stderr

@@ -62,12 +62,18 @@ _TRAINING = ("train", "tune", "doctor")  # verbs that train, on this machine
 
 
 def mistakes(
-    config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", partial: bool = False
+    config: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    verb: str = "train",
+    partial: bool = False,
+    elsewhere: bool = False,
 ) -> list[str]:
     """Sentences, none where all is well.
 
     verb: evaluate needs only the validation images, predict no folder at all.
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
+    elsewhere: the folders are another machine's, so look only at how they are named.
     """
     data = config["data"]
     found = expect_all("data", data, KINDS)
@@ -94,7 +100,10 @@ def mistakes(
             f"data.fold is for stl10's official folds, but data.name is {data['name']}. "
             "HINT: set data.fold=null, or data=stl10."
         )
-    if data["name"] in OF_FOLDERS:
+    is_named = data["name"] == "stl10" or bool(data["root"])
+    if elsewhere and is_named and not str(data["root"]).startswith("~"):
+        pass  # the job looks for it
+    elif data["name"] in OF_FOLDERS:
         found += _folders(data, environ, verb)
     elif data["name"] == "stl10":
         from imagenet_ddp.data import stl10  # here, because it imports numpy: 0.1 s that only this source costs

@@ -39,8 +39,13 @@ def mistakes(
     typed: Sequence[str] = (),
     multirun: bool = False,
     num_jobs: int = 2,
+    elsewhere: bool = False,
 ) -> list[str]:
-    """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m."""
+    """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m.
+    elsewhere: of a SLURM job on other machines, with as many nodes and devices as the config says."""
+    if elsewhere:
+        local = split.processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
+        environ = slurm.first_task(environ, config["trainer"].get("num_nodes"), local)
     found: list[str] = []
     for key, (allowed, example) in KINDS.items():
         node, name = key.split(".")
@@ -66,8 +71,8 @@ def mistakes(
     several_nodes = rendezvous.num_nodes > 1
     host = rendezvous.address.host if rendezvous.address and several_nodes else None
     if not rendezvous.alone or num_devices(config["trainer"].get("devices")) != 1:
-        found += nccl.mistakes(config["nccl"], environ, host)
-    if rendezvous.address and rendezvous.address.file:
+        found += nccl.mistakes(config["nccl"], environ, host, elsewhere=elsewhere)
+    if rendezvous.address and rendezvous.address.file and not elsewhere:
         found += pointer.mistakes(rendezvous.address.file)
     return found
 

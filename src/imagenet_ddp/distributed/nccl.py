@@ -114,9 +114,11 @@ def _quoted(value: str) -> str:
     return f'"{value}"' if value.startswith("=") else value  # NAME==ens3 reads like a typing mistake
 
 
-def mistakes(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:
+def mistakes(
+    nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None, *, elsewhere: bool = False
+) -> list[str]:
     """Sentences, none where all is well. address: where several machines meet, a name or a number without port; None
-    on one machine."""
+    on one machine. elsewhere: the interfaces are another machine's, and not looked for."""
     found: list[str] = []
     good = set()
     for name, key in KEYS.items():
@@ -129,7 +131,7 @@ def mistakes(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str |
             ]
         found += wrong
         good |= set() if wrong else {name}
-    for name in _IFNAMES:
+    for name in () if elsewhere else _IFNAMES:
         named = _named(name, nccl, environ) if name in good else None
         if named:
             value, where, origin = named

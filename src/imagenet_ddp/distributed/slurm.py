@@ -6,6 +6,7 @@ Names of the variables: SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRON
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 # Ports of the step's own, so that two of one machine do not meet: 29500 and the job's last three digits, and 100 for
 # each step before this one; then others at this distance, for rank 0 takes the first one that is free. All lie below
@@ -71,6 +72,18 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
         hosts=tuple(expand_hosts(node_list)),
         gpus_per_node=int(gpus) if gpus.isdecimal() else None,
     )
+
+
+def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) -> dict[str, str]:
+    """Make up the environment of rank 0 in a job that sbatch would start from this one. num_nodes: an int, or the
+    job has one node."""
+    nodes = num_nodes if isinstance(num_nodes, int) and num_nodes > 0 else 1
+    return {name: value for name, value in environ.items() if not name.startswith("SLURM_")} | {
+        "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(nodes * tasks_per_node),
+        "SLURM_STEP_NODELIST": f"127.0.0.[1-{nodes}]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+        "SLURM_CPUS_ON_NODE": str(tasks_per_node),
+    }  # fmt: skip
 
 
 def num_job_nodes(environ: Mapping[str, str]) -> int:
