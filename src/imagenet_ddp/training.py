@@ -48,7 +48,7 @@ def run(
         with leaving():  # a network disk may take many minutes to list its images
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
-                _must_continue(job, checkpoint, config["trainer"]["max_epochs"])
+                _must_continue(job, checkpoint, config["trainer"]["max_epochs"], run_dir)
             if place.rank == 0:
                 at_once = num_at_once(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
                 expect_room(run_dir, num_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once)
@@ -140,10 +140,11 @@ def _world_words(config: dict[str, Any], place: Place) -> str:
     )
 
 
-def _must_continue(job: build.Run, checkpoint: str, max_epochs: int | None) -> None:
+def _must_continue(job: build.Run, checkpoint: str, max_epochs: int | None, run_dir: Path) -> None:
     """The images that lie there are those of the checkpoint, and there is something left to do."""
     stored = read(Path(checkpoint))[KEY]
-    done = stored["epoch"]
+    in_place = Path(checkpoint).resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
+    done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
     if max_epochs is not None and 0 <= max_epochs <= done:
         raise ConfigError(
             f"trainer.max_epochs is expected to be more than the {counted(done, 'epoch')} that {checkpoint} has behind"

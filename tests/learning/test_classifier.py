@@ -85,8 +85,8 @@ def test_each_update_is_by_the_mean_gradient_over_its_images(
     classifier = as_one_of(make(net_of("plain"), 5, label_smoothing=label_smoothing), world_size, accumulate)
     parameters = list(classifier.net.parameters())
     samplers = [
-        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2, accumulate=accumulate,
-                     num_steps=lambda: num_steps)
+        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2,
+                     accumulate=lambda: accumulate, num_steps=lambda: num_steps)
         for rank in range(world_size)
     ]  # fmt: skip
     steps = list(zip(*samplers, strict=True))[:num_steps]

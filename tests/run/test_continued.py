@@ -7,7 +7,14 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    Timer,
+)
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -54,8 +61,8 @@ class Images(L.LightningDataModule):
         trainer = self.trainer
         assert trainer is not None
         self.train_sampler = BatchSampler(
-            NUM_IMAGES, BATCH, 1, 0, shuffle=True, seed=1, fill_to=1, accumulate=trainer.accumulate_grad_batches,
-            num_steps=lambda: trainer.num_training_batches,
+            NUM_IMAGES, BATCH, 1, 0, shuffle=True, seed=1, fill_to=1,
+            accumulate=lambda: trainer.accumulate_grad_batches, num_steps=lambda: trainer.num_training_batches,
         )  # fmt: skip
         self.train_sampler.start_at(*self._start)
         return DataLoader(Keys(), batch_sampler=self.train_sampler, collate_fn=self._batch)  # type: ignore[arg-type]
@@ -96,6 +103,16 @@ class Watch(L.Callback):
         self.scores.append((float(trainer.callback_metrics["val/top1"]), pl_module.net[0].weight.detach().clone()))
 
 
+class Score(L.Callback):
+    """In the place of Record."""
+
+    def __init__(self, saver: Saver):
+        self._saver = saver
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._saver.take_score(trainer)
+
+
 class Scored(Classifier):
     """With a val/top1 as given, one after the other."""
 
@@ -127,7 +144,7 @@ def train(
     saver = Saver(folder, contents, every_n_epochs, NUM_IMAGES, BATCH)
     agreement = Agreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
-    callbacks: list[Any] = [rate, StopInValidation(agreement, saver.save_stopped), *watches, saver]
+    callbacks: list[Any] = [rate, StopInValidation(agreement, saver.save_stopped), Score(saver), *watches, saver]
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[AtomicCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
@@ -226,13 +243,10 @@ def test_an_epoch_that_is_cut_short(
             watches[0] = Watch(cut, late)
         saver = train(parts, watches[0], every_n_epochs=10, **keys, **extra)
         stored = read(parts / "last.ckpt")[KEY]
+        assert watches[0].steps % STEPS % accumulate == 0, "at the end of an update"
         assert (stored["kind"] == "epoch_end") == (watches[0].steps % STEPS == 0)
         assert saver.num_epochs == watches[0].steps // STEPS
         train(parts, watches[1], **keys)
-        # an update that was not complete is trained again
-        again = watches[0].steps % STEPS % accumulate if watches[0].steps % STEPS else 0
-        epoch = watches[0].seen[max(watches[0].seen)]
-        del epoch[len(epoch) - BATCH * again :]
         assert_continued(wholes(**keys), parts, watches)
 
 
@@ -272,3 +286,49 @@ def test_the_average_of_swa_is_in_the_last_checkpoint(tmp_path: Path) -> None:
     swa = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)
     stored = read(train(tmp_path, swa, End()).last_path)["state_dict"]
     assert all(torch.equal(stored[name], ended[name]) for name in stored)
+
+
+@pytest.mark.parametrize("every", [{"every_n_train_steps": STEPS}, {"save_on_train_epoch_end": False}], ids=str)
+def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Path], every: dict[str, Any]) -> None:
+    """Written by Lightning's callback, before or after the validation at an epoch's end, which is not lost."""
+    first, second = Watch(), Watch()
+    own = ModelCheckpoint(tmp_path / "own", "{step}", save_top_k=-1, **every)
+    train(tmp_path / "first", first, own, scores=[0.9, 0.1, 0.1])
+    (tmp_path / "second").mkdir()
+    (tmp_path / "own" / f"step={STEPS}.ckpt").rename(tmp_path / "second/last.ckpt")
+    scores = [0.9, 0.1, 0.1] if "every_n_train_steps" in every else [0.1, 0.1]
+    saver = train(tmp_path / "second", second, scores=scores)
+    assert len(second.scores) == len(scores)
+    assert (saver.best_top1, saver.best_epoch) == (pytest.approx(first.scores[0][0]), 1)
+    assert read(saver.best_path)[KEY]["best_epoch"] == 1
+    del first.seen[1], first.seen[2]
+    assert_continued(wholes(), tmp_path / "second", [first, second])
+
+
+def test_a_stop_beside_lightnings_average(tmp_path: Path) -> None:
+    """It validates with the average in the weights' place: a stop then would save that as the weights."""
+    saver = train(tmp_path / "whole", EMAWeightAveraging(decay=0.5), max_epochs=2)
+    signals = Signals()
+    watch = Watch(STEPS, lambda trainer: setattr(signals, "received", 15), in_validation=True)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", watch, EMAWeightAveraging(decay=0.5), signals=signals, max_epochs=2)
+    train(tmp_path / "parts", EMAWeightAveraging(decay=0.5), max_epochs=2)
+    one, other = read(saver.last_path), read(tmp_path / "parts/last.ckpt")
+    for state in ("state_dict", "current_model_state"):
+        assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
+
+
+def test_batches_per_update_that_change(tmp_path: Path, wholes: Callable[..., Path]) -> None:
+    train(tmp_path, GradientAccumulationScheduler(scheduling={0: 3}))
+    one, other = read(wholes(accumulate_grad_batches=3) / "last.ckpt"), read(tmp_path / "last.ckpt")
+    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
+def test_a_limit_below_what_is_trained_already(tmp_path: Path) -> None:
+    signals = Signals()
+    with pytest.raises(Stopped):
+        train(tmp_path, Watch(5, lambda trainer: setattr(signals, "received", 15)), signals=signals, max_epochs=1)
+    watch = Watch()
+    train(tmp_path, watch, max_epochs=1, limit_train_batches=3)
+    assert (watch.steps, len(watch.scores)) == (0, 1)
+    assert read(tmp_path / "last.ckpt")[KEY]["kind"] == "epoch_end"

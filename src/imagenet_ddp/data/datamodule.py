@@ -125,7 +125,8 @@ class ImageData(L.LightningDataModule):
             seed=self.seed,
             fill_to=fill_to,
             order_of=getattr(images, "order", None),
-            accumulate=self.trainer.accumulate_grad_batches if self.trainer else 1,
+            # GradientAccumulationScheduler changes it from epoch to epoch
+            accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
         )

@@ -38,8 +38,8 @@ class BatchSampler(DistributedSampler):
     `set_epoch`.
 
     order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
-    accumulate: batches per update of the weights.
-    num_steps: number of steps after which the epoch ends, asked when it begins; the last update may have fewer.
+    accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
+    are asked when an epoch begins; its last update may have fewer batches.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
     """
@@ -55,7 +55,7 @@ class BatchSampler(DistributedSampler):
         seed: int,
         fill_to: int,
         order_of: Callable[[int, int], np.ndarray | None] | None = None,
-        accumulate: int = 1,
+        accumulate: Callable[[], int] = lambda: 1,
         num_steps: Callable[[], float] = lambda: math.inf,
     ):
         super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
@@ -123,10 +123,11 @@ class BatchSampler(DistributedSampler):
         """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights
         after every `accumulate` steps of the epoch, and after its last."""
         sums: Counter[int] = Counter()
+        accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):
-            if number < self._num_steps():
-                sums[number // self._accumulate] += images
-        return [sums[number // self._accumulate] for number in range(steps_before, steps_before + len(step_images))]
+            if number < num_steps:
+                sums[number // accumulate] += images
+        return [sums[number // accumulate] for number in range(steps_before, steps_before + len(step_images))]
 
 
 def hash_seed(*numbers: int) -> int:

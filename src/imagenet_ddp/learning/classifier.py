@@ -74,8 +74,10 @@ class Classifier(L.LightningModule):
         """Give the optimiser the settings that were changed on resume. torch.optim restores all settings of a group
         with its state; those that did not change are left to it, because some optimisers count in them."""
         groups = self.trainer.optimizers[0].param_groups
-        for group, made, stored in zip(groups, self._optimizer_settings, self._stored_settings, strict=False):
-            group.update({name: value for name, value in made.items() if name in stored and stored[name] != value})
+        # checkpoints of before this was stored: all settings are those of the options
+        all_stored = self._stored_settings or [{} for _ in groups]
+        for group, made, stored in zip(groups, self._optimizer_settings, all_stored, strict=True):
+            group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
         # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same

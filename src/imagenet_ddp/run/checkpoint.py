@@ -14,6 +14,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 
 from imagenet_ddp.run.folder import NUM_CHECKPOINTS, kept
+from imagenet_ddp.run.position import is_epoch_over, validates_next
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.writing import drafted
 
@@ -69,14 +70,21 @@ class Saver(Checkpoint):
         return self.folder / "best.ckpt"
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.sanity_checking or "val/top1" not in trainer.callback_metrics:
+        if trainer.sanity_checking:
+            return
+        self.take_score(trainer)
+        if self._improved and not is_epoch_over(trainer):  # else on_train_epoch_end writes one file for both
+            trainer.save_checkpoint(self.best_path)
+            self._improved = False
+
+    def take_score(self, trainer: L.Trainer) -> None:
+        """Of the validation that has just ended. For a callback that comes before the user's checkpoints, which then
+        hold it."""
+        if "val/top1" not in trainer.callback_metrics:
             return
         top1 = float(trainer.callback_metrics["val/top1"])
         if self.best_top1 is None or top1 > self.best_top1:
-            self.best_top1, self.best_epoch = top1, trainer.current_epoch + 1
-            self._improved = is_epoch_over(trainer)  # then on_train_epoch_end writes one file for both
-            if not self._improved:
-                trainer.save_checkpoint(self.best_path)
+            self.best_top1, self.best_epoch, self._improved = top1, trainer.current_epoch + 1, True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         whole = is_epoch_over(trainer)
@@ -112,14 +120,11 @@ class Saver(Checkpoint):
         epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
         epoch = max(epochs["started"] - 1, 0)
         sampler = trainer.datamodule.train_sampler  # type: ignore[attr-defined]
-        if self._before_validation:
+        in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
+        if self._before_validation or (in_batch_end and validates_next(trainer)):
             kind = "before_validation"
-            # Lightning's own shape for "interrupted in validation": it then runs the whole validation, and trains
-            # nothing before
-            progress = loops["epoch_loop.val_loop.batch_progress"]
-            for part in ("total", "current"):
-                progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-            progress["is_last_batch"] = False
+            _set_batches(loops, batches)
+            _set_validation(loops)
         elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
             kind = "epoch_end"
         else:
@@ -134,6 +139,7 @@ class Saver(Checkpoint):
             "format": FORMAT,
             "best_top1": self.best_top1,
             "best_epoch": self.best_epoch,
+            "improved": self._improved,
             "kind": kind,
             "epoch": epoch,
             "images": sampler.images_after(epoch, batches) if sampler else 0,
@@ -143,6 +149,7 @@ class Saver(Checkpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         state = checkpoint[KEY]
         self.best_top1, self.best_epoch = state["best_top1"], state["best_epoch"]
+        self._improved = state.get("improved", False)
         self.num_epochs = state["epoch"] + (state["kind"] == "epoch_end")
         loops = checkpoint["loops"]["fit_loop"]
         if state["kind"] == "epoch_end":
@@ -151,19 +158,18 @@ class Saver(Checkpoint):
             _set_batches(loops, 0, keep_total=True)
             return
         batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
+        steps = -(-self._num_images // self._global_batch)
         if state["global_batch_size"] != self._global_batch:
             # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
-            steps = -(-self._num_images // self._global_batch)
-            left = -(-(self._num_images - state["images"]) // self._global_batch)
-            batches = steps - left
+            batches = steps - -(-(self._num_images - state["images"]) // self._global_batch)
             _set_batches(loops, batches, keep_total=True)
+        limit = trainer.limit_train_batches
+        limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
+        if batches > limit:  # a new, lower limit, or larger steps: the epoch is over but for its validation
+            batches = limit
+            _set_batches(loops, batches, keep_total=True)
+            _set_validation(loops)
         trainer.datamodule.start_at(state["epoch"], state["images"], batches)  # type: ignore[attr-defined]
-
-
-def is_epoch_over(trainer: L.Trainer) -> bool:
-    """Whether all batches of the epoch are trained. An epoch can end before: by trainer.max_steps, trainer.max_time, or
-    a callback that sets trainer.should_stop."""
-    return trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
 
 
 # Lightning's counters of what a training has behind it. ready and started count what has begun, processed and
@@ -176,6 +182,14 @@ def _set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = Fals
     total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
     for part, count in (("current", batches), ("total", total)):
         progress[part] = dict.fromkeys(("ready", "started", "processed", "completed"), count)
+    progress["is_last_batch"] = False
+
+
+def _set_validation(loops: dict[str, Any]) -> None:
+    """A validation has begun: Lightning runs it whole, and trains nothing before."""
+    progress = loops["epoch_loop.val_loop.batch_progress"]
+    for part in ("total", "current"):
+        progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
     progress["is_last_batch"] = False
 
 

@@ -13,7 +13,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from imagenet_ddp.run.checkpoint import is_epoch_over
+from imagenet_ddp.run.position import is_epoch_over
 
 
 @dataclass(frozen=True)

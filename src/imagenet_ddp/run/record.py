@@ -15,11 +15,12 @@ import lightning.pytorch as L
 import yaml
 
 from imagenet_ddp import __version__
-from imagenet_ddp.run.checkpoint import Saver, is_epoch_over
+from imagenet_ddp.run.checkpoint import Saver
 from imagenet_ddp.run.folder import kept
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.meters import Meters
 from imagenet_ddp.run.plots import draw_curves
+from imagenet_ddp.run.position import is_epoch_over
 from imagenet_ddp.run.progress import loss_words
 from imagenet_ddp.schema import RunError
 from imagenet_ddp.writing import write_whole
@@ -62,6 +63,7 @@ class Record(L.Callback):
         if not trainer.sanity_checking:
             self.counted = pl_module.num_counted  # type: ignore[assignment]
             must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
+            self._saver.take_score(trainer)
             self._validated = {
                 name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")
             }

@@ -10,7 +10,6 @@ after it, 3k + 2 at the end of the epoch. A run stops at the first position that
 """
 
 import itertools
-import math
 import os
 import sys
 import threading
@@ -19,10 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 from torch.distributed import Store
 
-from imagenet_ddp.run.checkpoint import is_epoch_over
+from imagenet_ddp.run.position import is_epoch_over, is_update, validates_next
 from imagenet_ddp.run.signals import Signals, Stopped
 
 POLL_S = 0.1  # of the store, by the thread
@@ -163,24 +162,46 @@ class StopInValidation(_Asking):
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if not trainer.sanity_checking and _is_update(trainer, trainer.fit_loop.batch_idx):
+        if self._may_stop(trainer):
             self._ask(trainer, 3 * _batches(trainer) + 1, before_validation=True, leave=False)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking and _is_update(trainer, trainer.fit_loop.batch_idx):
+        if self._may_stop(trainer):
             self._ask(trainer, 3 * _batches(trainer) + 1, before_validation=True)
+
+    @staticmethod
+    def _may_stop(trainer: L.Trainer) -> bool:
+        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        # while Lightning's averaging callbacks validate, the average stands in the weights' place
+        swapped = any(isinstance(callback, WeightAveraging) for callback in callbacks)
+        return not (trainer.sanity_checking or swapped) and is_update(trainer)
 
 
 class StopInTraining(_Asking, Checkpoint):
     """Comes last: what the other callbacks do after a step, or an epoch, is done and in the checkpoint. A Checkpoint,
     because Lightning calls these after all others."""
 
+    _held = False  # trainer.should_stop, until the update is complete
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._hold_back(trainer)
         # after an epoch's last batch, and where a validation follows, the stop is there
-        if not is_epoch_over(trainer) and _is_update(trainer, batch_idx) and not _validates_next(trainer, batch_idx):
+        if not is_epoch_over(trainer) and is_update(trainer) and not validates_next(trainer):
             self._ask(trainer, 3 * _batches(trainer))
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._hold_back(trainer)
+
+    def _hold_back(self, trainer: L.Trainer) -> None:
+        """Let what another callback ended (EarlyStopping, trainer.max_time) end with the update, not amid it."""
+        if is_update(trainer):
+            trainer.should_stop |= self._held
+            self._held = False
+        elif trainer.should_stop:
+            trainer.should_stop, self._held = False, True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._ask(trainer, 3 * _batches(trainer) + 2)
@@ -189,19 +210,3 @@ class StopInTraining(_Asking, Checkpoint):
 def _batches(trainer: L.Trainer) -> int:
     """Training batches begun in the whole run, on every rank the same."""
     return trainer.fit_loop.total_batch_idx + 1
-
-
-def _is_update(trainer: L.Trainer, batch_idx: int) -> bool:
-    """Whether this batch completed an update. Where it did not, a stop would lose the gradients so far."""
-    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
-
-
-def _validates_next(trainer: L.Trainer, batch_idx: int) -> bool:
-    """Whether a validation within the epoch follows this batch. A run that is stopped just before it would not catch up
-    on it."""
-    every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
-    if not trainer.enable_validation or every in (None, math.inf):
-        return False
-    if every_n_epochs is None:  # counted over the epochs
-        return (trainer.fit_loop.total_batch_idx + 1) % every == 0
-    return (trainer.current_epoch + 1) % every_n_epochs == 0 and (batch_idx + 1) % every == 0
