@@ -30,7 +30,9 @@ def test_the_imagenet_recipe_warms_up_large_batches_only(
 @pytest.mark.parametrize(("clip", "fused"), [("null", True), ("0", True), ("1.0", False)])
 def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool, tmp_path: Path):
     """Lightning raises for a fused optimiser in mixed precision where gradients are clipped."""
-    composed = command_line("train", ["trainer.accelerator=cpu", f"trainer.gradient_clip_val={clip}"], {"HOME": str(tmp_path)})
+    composed = command_line(
+        "train", ["trainer.accelerator=cpu", f"trainer.gradient_clip_val={clip}"], {"HOME": str(tmp_path)}
+    )
     config: Any = OmegaConf.to_container(composed.configs[0], resolve=True)
     config["model"]["name"] = "mobilenet_v3_small"
     optimizer = make_classifier(config, 10, 10, 32).configure_optimizers()
