@@ -10,12 +10,15 @@ from conftest import Run
 @pytest.mark.slow
 @pytest.mark.alone
 def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
-    """No option, nothing to download: the generated set to a top-1 of 0.90."""
+    """No option, nothing to download: the generated set to a top-1 of 0.90 (0.946 to 0.980 were seen), at a cost that a
+    CPU without bf16 units bears."""
     result = run("train", timeout_s=900, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = (tmp_path / "runs/shapes_resnet18").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["best/val/top1"] >= 0.90
+    # what a step costs is the machine's affair, how many there are the recipe's: 24,000 at 64 pixels took five minutes
+    assert summary["epochs"] * summary["num_train_images"] <= 12_000
     assert f"Run folder: {folder.relative_to(tmp_path)}" in result.stdout
     for command in ("data=imagenet", "data=stl10", "data=imagefolder"):
         assert command in result.stdout, "it says how to go on"
