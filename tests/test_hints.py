@@ -190,7 +190,7 @@ LINES = [
         "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes",
         "hydra.foo=1",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
-        "model._target_=torchevil.Net", "optim.momentum=0",
+        "model._target_=torchevil.Net", "optim.name=sgd optim.nesterov=true optim.momentum=0",
         "--config-dir=gone", "--config-name=gone", "--config-path=x", "--resolve",
         "--cfg=gone", "-m --run", "--experimental-rerun=x", "-m hydra.verbose=true,false", "-m optim.lr=interval(0,1)",
         "sweep.job=0", "seed=-1", "name=a/b", "data.on_bad_image=both", "callbacks.mine=3", "logger.mine=3",

@@ -23,7 +23,7 @@ def main() -> float | None:
     except ConfigError as error:
         check.refuse(error)
     except WorkersFailedError as error:
-        sys.exit(error.exit_code)
+        error.exit()
 
 
 def _evaluate(request: check.Request) -> float | None:

@@ -164,7 +164,7 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
         hint = "trainer.max_time=null continues it"
     else:
         hint = "callbacks=none continues it without what stopped it"
-    return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}, {steps} steps. HINT: {hint}."
+    return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. HINT: {hint}."
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: Rendezvous, num_local: int | None) -> list[str]:

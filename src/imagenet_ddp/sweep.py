@@ -204,7 +204,7 @@ def run(request: check.Request, start: Callable[[check.Request], float | None]) 
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.starts_again):
-                raise SystemExit(error.exit_code) from None  # stopped: no further job
+                error.exit()  # stopped: no further job
             codes[number] = error.exit_code
         if mark.parent.is_dir():
             mark.touch()

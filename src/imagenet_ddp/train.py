@@ -27,7 +27,7 @@ def main() -> float | None:
     except ConfigError as error:
         check.refuse(error)
     except WorkersFailedError as error:
-        sys.exit(error.exit_code)
+        error.exit()
     except Left as left:
         screen.say(str(left))
         raise

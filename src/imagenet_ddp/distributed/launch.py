@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.place import OWN_RUN_ID, Place
 
@@ -26,10 +26,20 @@ class WorkersFailedError(Exception):
     """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker
     has already said why, on its own standard error. starts_again: SLURM will start the job anew."""
 
-    def __init__(self, exit_code: int):
+    def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code = exit_code
         self.starts_again = False
+        self._engine_runs = engine_runs
+
+    def exit(self) -> NoReturn:
+        """End this process with the exit code: at once where the engine's thread still runs, because an orderly end
+        aborts where that thread is in C++."""
+        if self._engine_runs:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.exit_code)
+        sys.exit(self.exit_code)
 
 
 @dataclass
@@ -78,7 +88,7 @@ class Workers:
                         # until this one has got on by a step
                         name = signal.Signals(number).name
                         print(f"Stopped by {name}, with nothing to save yet.", file=sys.stderr)
-                        raise WorkersFailedError(128 + number)
+                        raise WorkersFailedError(128 + number, engine_runs=engine.is_alive())
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
