@@ -332,3 +332,12 @@ def test_a_limit_below_what_is_trained_already(tmp_path: Path) -> None:
     train(tmp_path, watch, max_epochs=1, limit_train_batches=3)
     assert (watch.steps, len(watch.scores)) == (0, 1)
     assert read(tmp_path / "last.ckpt")[KEY]["kind"] == "epoch_end"
+
+
+def test_best_is_not_written_again_after_a_resume(tmp_path: Path) -> None:
+    """The epoch after a resume is no better only because the one before it was."""
+    train(tmp_path, scores=[0.9], max_epochs=1)
+    best = read(tmp_path / "best.ckpt")["state_dict"]
+    saver = train(tmp_path, scores=[0.0, 0.0])
+    assert saver.best_epoch == 1
+    assert all(torch.equal(best[name], value) for name, value in read(saver.best_path)["state_dict"].items())

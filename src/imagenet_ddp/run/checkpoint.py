@@ -139,7 +139,8 @@ class Saver(Checkpoint):
             "format": FORMAT,
             "best_top1": self.best_top1,
             "best_epoch": self.best_epoch,
-            "improved": self._improved,
+            # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
+            "improved": self._improved and kind == "mid_epoch" and is_epoch_over(trainer),
             "kind": kind,
             "epoch": epoch,
             "images": sampler.images_after(epoch, batches) if sampler else 0,
