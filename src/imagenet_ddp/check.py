@@ -168,7 +168,7 @@ def _form_of_root(verb: str, config: DictConfig, job: Sequence[Override]) -> lis
     try:
         if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":
             return []
-    except OmegaConfBaseException:  # it does not resolve, as is said elsewhere
+    except OmegaConfBaseException:  # it does not resolve, which is reported elsewhere
         return []
     if OmegaConf.select(config, "data._target_") or verb == "evaluate" or config.get("resume") not in (None, "auto"):
         return []

@@ -402,6 +402,12 @@ def test_options_of_the_optimiser_that_are_changed_on_resume_reach_it(tmp_path: 
     for classifier, expected in ((same, (0.9, 1e-4)), (changed, (0.0, 0.5))):
         [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").trainer.optimizers[0].param_groups
         assert (group["momentum"], group["weight_decay"], group["steps"]) == (*expected, 8)
+    older = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    del older["optimizer_settings"]  # as checkpoints were before it was stored
+    torch.save(older, tmp_path / "older.ckpt")
+    classifier = settings(weight_decay=0.5, momentum=0.0)
+    [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "older.ckpt").trainer.optimizers[0].param_groups
+    assert (group["momentum"], group["weight_decay"]) == (0.0, 0.5)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true"])

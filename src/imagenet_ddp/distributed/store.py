@@ -199,7 +199,7 @@ def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | Non
             made.append(store)
 
     thread = threading.Thread(target=make, name="store", daemon=True)
-    with _without_stderr:  # torch writes a C++ stack for a program that is no store; what is wrong is said here
+    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised here
         thread.start()
         thread.join(NAMES_S)
     return made[0] if made else None
