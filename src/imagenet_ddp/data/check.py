@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import manifest
-from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
+from imagenet_ddp.data.disk_threads import side_by_side
+from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
@@ -44,7 +45,6 @@ _KINDS: dict[str, tuple[Kind, str]] = {
     "std": (several(number(above=0), "three numbers > 0, one per channel", 3), "[0.229,0.224,0.225]"),
     "batch_size": (whole(1), "32"),
     "val_batch_size": (whole(1) | NULL, "null (as data.batch_size)"),
-    "index_cache": (FLAG, "true"),
     "num_workers": (AUTO | whole(0), "auto"),
     "pin_memory": (AUTO | FLAG, "auto"),
     "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
