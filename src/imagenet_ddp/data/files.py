@@ -100,7 +100,7 @@ def digest(splits: Sequence[FileImages]) -> str:
     found = hashlib.sha256()
     for images in splits:
         for _, array in images._arrays.items():
-            found.update(array)
+            found.update(array.data)
     return found.hexdigest()[:8]
 
 
