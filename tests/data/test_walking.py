@@ -10,8 +10,7 @@ import pytest
 
 from imagenet_ddp.data import disk_threads, folders, walking
 from imagenet_ddp.data.folders import class_folders
-from imagenet_ddp.data.shared import SharedArrays
-from imagenet_ddp.data.walking import Listing, list_images
+from imagenet_ddp.data.walking import Listing, left_out_words, list_images
 from imagenet_ddp.schema import ConfigError
 
 
@@ -69,11 +68,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     os.mkfifo(tmp_path / "train" / "dog" / "pipe.jpg")
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
-    assert found.without() == (
+    assert left_out_words(found.left_out) == (
         "9 files left out: 1 beside the class folders, 2 hidden, 1 neither files nor folders, 5 not images by "
         "extension (.txt, .csv, .xml, none)"
     )
-    assert Listing(SharedArrays({}), Counter()).without() == ""
+    assert left_out_words(Counter()) == ""
 
 
 def test_a_late_disk_is_asked_in_many_threads(tree: Path, monkeypatch: pytest.MonkeyPatch):

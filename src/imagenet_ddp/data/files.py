@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class FileImages:
         self.folder, self.reading = folder, reading
         self._arrays, self._chosen = arrays, chosen
         self.targets = self._shared_targets
-        self.left_out = ""  # a sentence on what was left out, in the process that listed them
+        self.left_out: Counter[str] = Counter()  # of the Listing
 
     @classmethod
     def of(
@@ -91,7 +92,7 @@ def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileIm
     """All images below folder/<class>, to any depth, in a stable order; classes without a folder have none."""
     listing = list_images(folder, classes, to_stderr)
     images = FileImages(folder, listing.arrays, reading)
-    images.left_out = listing.without()
+    images.left_out = listing.left_out
     return images
 
 

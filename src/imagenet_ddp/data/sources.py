@@ -16,8 +16,10 @@ from imagenet_ddp.data.files import FileImages, digest, split_off, walk
 from imagenet_ddp.data.folders import class_folders
 from imagenet_ddp.data.packed import open_packed
 from imagenet_ddp.data.streamed import open_streamed
+from imagenet_ddp.data.walking import left_out_words
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.targets import make
+from imagenet_ddp.words import some
 
 
 class Images(Protocol):
@@ -130,7 +132,11 @@ def imagenet_labels() -> dict[str, str]:
 
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
     """Sentences on what was left out."""
-    return [f"In {name}, {images.left_out}." for name, images in splits if images is not None and images.left_out]
+    return [
+        f"In {name}, {left_out_words(images.left_out)}."
+        for name, images in splits
+        if images is not None and images.left_out
+    ]
 
 
 def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
@@ -161,6 +167,6 @@ def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray
     if unknown:
         raise ConfigError(
             f"the data's classes are expected to be among the {len(classes)} of {origin}, but {len(unknown)} are not: "
-            f"{', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}. HINT: data.root=FOLDER with those classes."
+            f"{some(unknown)}. HINT: data.root=FOLDER with those classes."
         )
     return np.array([known[name] for name in source.classes], dtype=np.int64)

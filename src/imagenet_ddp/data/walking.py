@@ -13,6 +13,7 @@ from imagenet_ddp.data.disk_threads import answers
 from imagenet_ddp.data.folders import Content, Links, Within, content
 from imagenet_ddp.data.shared import SharedArrays
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 SAY_EVERY_S = 10.0
 
@@ -27,24 +28,25 @@ class Listing:
     arrays: SharedArrays
     left_out: Counter[str]  # "beside", "hidden", "special", or an extension -> files
 
-    def without(self) -> str:
-        """What was left out, as a sentence; "" where nothing was."""
-        kinds = self.left_out.copy()
-        said = [
-            f"{number:,} {words}"
-            for kind, words in (
-                ("beside", "beside the class folders"),
-                ("hidden", "hidden"),
-                ("special", "neither files nor folders"),
-            )
-            if (number := kinds.pop(kind, 0))
-        ]
-        if others := kinds.total():
-            most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
-            names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
-            said.append(f"{others:,} not images by extension ({', '.join(names)})")
-        total = self.left_out.total()
-        return f"{total:,} file{'s' if total > 1 else ''} left out: {', '.join(said)}" if total else ""
+
+def left_out_words(left_out: Counter[str]) -> str:
+    """Say what a Listing left out; "" where nothing was."""
+    kinds = left_out.copy()
+    said = [
+        f"{number:,} {words}"
+        for kind, words in (
+            ("beside", "beside the class folders"),
+            ("hidden", "hidden"),
+            ("special", "neither files nor folders"),
+        )
+        if (number := kinds.pop(kind, 0))
+    ]
+    if others := kinds.total():
+        most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
+        names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
+        said.append(f"{others:,} not images by extension ({', '.join(names)})")
+    total = left_out.total()
+    return f"{counted(total, 'file')} left out: {', '.join(said)}" if total else ""
 
 
 def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
