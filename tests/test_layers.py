@@ -17,7 +17,20 @@ PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
 # "": the package itself, which holds the version
-GROUND = {"", "cores", "importing", "known_terms", "schema", "screen", "targets", "trainer_keys", "words", "writing"}
+GROUND = {
+    "",
+    "checksum",
+    "cores",
+    "importing",
+    "known_terms",
+    "paths",
+    "schema",
+    "screen",
+    "targets",
+    "trainer_keys",
+    "words",
+    "writing",
+}
 WINGS = {"data", "learning", "distributed", "run"}
 # Files of the assembly, and which others of it each may import.
 ASSEMBLY = {
@@ -48,7 +61,9 @@ COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune", "submit"
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
 EARLY = [
+    "checksum",
     "cores",
+    "paths",
     "schema",
     "trainer_keys",
     "importing",

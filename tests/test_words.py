@@ -1,6 +1,29 @@
 import pytest
 
 from imagenet_ddp import words
+from imagenet_ddp.words import counted, duration, first_line, percent, some
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([counted(number, "image") for number in (0, 1, 1200)], ["0 images", "1 image", "1,200 images"]),
+        ([counted(number, "loader process") for number in (1, 2)], ["1 loader process", "2 loader processes"]),
+        ([percent(0.71234), percent(0.71234, 0), percent(1, 1)], ["71.23 %", "71 %", "100.0 %"]),
+        (
+            [duration(seconds) for seconds in (0, 42.4, 725, 11400, 187200)],
+            ["0:00", "0:42", "12:05", "3:10:00", "2d 04:00:00"],
+        ),
+        ([some(list("abcde")), some(list("abcdefg")), some([], 2)], ["a, b, c, d, e", "a, b, c, d, e and 2 more", ""]),
+        (
+            [first_line(each) for each in (OSError("a\nb"), ValueError(" "), KeyError())],
+            ["a", "ValueError", "KeyError"],
+        ),
+    ],
+    ids=["counted", "counted s", "percent", "duration", "some", "first line"],
+)
+def test_words(found: list[str], expected: list[str]):
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def on_cpu(config: Config) -> bool:
 
 
 def make_data(config: Config, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageData:
-    """Waits for the ranks that still read their index, and compares what they found: ConfigError where it differs."""
+    """Waits for the ranks that still list their images, and compares what they found: ConfigError where it differs."""
     source = open_source(config["data"], config["seed"], os.environ, need_train=need_train)
     if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # an evaluation sees each image once
         shared = choose_num_workers(config["data"]["num_workers"], on_cpu(config), world.place.local_world_size)[0] > 0
@@ -129,6 +129,7 @@ def make_data(config: Config, world: World, say: Callable[[str], None], *, need_
         "the classes": f"{len(classes)} ({classes[0]} to {classes[-1]}, names' digest {names})" if classes else "none",
         "the number of training images": len(data.train_images) if need_train else 0,
         "the number of validation images": len(data.val_images),
+        "the names of the images": source.digest,
     }
     world.compare("data", facts, config["strategy"]["timeout_s"])
     return data

@@ -13,6 +13,7 @@ from imagenet_ddp.run import record
 from imagenet_ddp.run.checkpoint import KEY, load_weights, read
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.progress import loss_words
+from imagenet_ddp.words import percent
 
 
 def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
@@ -60,7 +61,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         record.write_config(run_dir, config)
         record.write_json(run_dir / "evaluation.json", summary)
     log.say(
-        f"top-1 {100 * metrics['val/top1']:.2f} % | top-{classifier.top_k} {100 * metrics['val/top5']:.2f} %"
+        f"top-1 {percent(metrics['val/top1'])} | top-{classifier.top_k} {percent(metrics['val/top5'])}"
         f" | loss {loss_words(metrics['val/loss'])}"
     )
     log.say(f"Written to {run_dir / 'evaluation.json'}")

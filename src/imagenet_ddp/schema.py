@@ -62,7 +62,6 @@ class DataConfig:
         None  # share of each class's training images kept for validation, where there is no val_dir
     )
     fold: int | None = None  # stl10: official fold 0 to 9 of 1,000 training images; None: all 5,000
-    index_cache: bool = True  # a large folder is walked once and then remembered, in $XDG_CACHE_HOME or ~/.cache
     download: bool = True  # stl10: fetch the archive where it is missing
     verify: bool = False  # packed, streamed: compare the checksum of each image as it is read
     shuffle_window_shards: int = 0  # packed, streamed: shards among which images are shuffled; 0: all

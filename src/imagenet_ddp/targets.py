@@ -11,6 +11,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import first_line
 
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
@@ -22,7 +23,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        reason = first_line(cause)
         raise ConfigError(
             f"{key}={target} is expected to be something that can be called, but cannot be made: {reason.rstrip('.')}. "
             "HINT: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."

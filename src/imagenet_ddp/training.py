@@ -18,7 +18,7 @@ from imagenet_ddp.run.folder import expect_room, lock
 from imagenet_ddp.run.log import Log
 from imagenet_ddp.run.signals import Left, Signals, Stopped, leaving
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.words import counted
+from imagenet_ddp.words import counted, percent
 
 NEXT_STEPS = (
     "These were generated images. Go on with your own, with STL-10, or with ImageNet:",
@@ -112,9 +112,9 @@ def run(
         record.write_json(run_dir / "summary.json", summary)
         job.record.draw(job.classifier.top_k)
     if best is not None:
-        log.say(f"Best val top-1 {100 * best:.2f} % (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
+        log.say(f"Best val top-1 {percent(best)} (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
     if bad := len(job.data.bad_images.board.all()):
-        log.say(f"{bad} {'image' if bad == 1 else 'images'} could not be read, listed in {run_dir / 'bad_images.csv'}.")
+        log.say(f"{counted(bad, 'image')} could not be read, listed in {run_dir / 'bad_images.csv'}.")
     log.say(f"Run folder: {run_dir}")
     if config["data"]["name"] == "shapes" and not config["data"]["_target_"]:
         for line in NEXT_STEPS:

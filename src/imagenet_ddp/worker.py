@@ -14,6 +14,7 @@ from imagenet_ddp.distributed.place import Place, own_place
 from imagenet_ddp.importing import heavy
 from imagenet_ddp.run.signals import Left, Signals, Stopped, exit_on_signal, leaving
 from imagenet_ddp.schema import ConfigError, RunError
+from imagenet_ddp.words import first_line
 
 
 def train(
@@ -109,7 +110,7 @@ def _as_process(job: Callable[[Any], Any], place: Place | None, config: Mapping[
         if place.world_size == 1:
             screen.say(what)
             sys.exit(1)
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        cause = first_line(error)
         if world.lifeline is None or world.lifeline.fail(cause if explained else f"{type(error).__name__}: {cause}"):
             screen.say(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}")
         else:

@@ -53,7 +53,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, path: Path, content: bytes | None
     after number 0 has told of its own."""
     here, is_file = hashlib.sha256(path.read_bytes()).hexdigest(), Path.is_file
     chief: set[int] = set()
-    digest = module._digest
+    digest = module.sha256
 
     def seen(each: Path) -> str:
         if each != path:
@@ -63,7 +63,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, path: Path, content: bytes | None
         mine = threading.get_ident() in chief
         return here if mine else hashlib.sha256(content or b"").hexdigest()
 
-    monkeypatch.setattr(module, "_digest", seen)
+    monkeypatch.setattr(module, "sha256", seen)
     monkeypatch.setattr(Path, "is_file", lambda each: is_file(each) if each != path else content is not None)
 
 

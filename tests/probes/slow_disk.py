@@ -5,15 +5,15 @@ import time
 from pathlib import Path
 
 from imagenet_ddp.data import walking
+from imagenet_ddp.data.disk_threads import TRIED
 from imagenet_ddp.data.files import walk
-from imagenet_ddp.data.folders import TRIED, class_folders
-from imagenet_ddp.data.index import NO_CACHE, Cache
+from imagenet_ddp.data.folders import class_folders
 from imagenet_ddp.data.sources import Source
 
 
-def open_slowly(root: str, mark: str, seconds: float, cache: str | None = None) -> Source:
+def open_slowly(root: str, mark: str, seconds: float) -> Source:
     """The images of imagefolder. The first folders come late, each further one after so many seconds, when the file
-    mark.PID has been made. cache: where another process may hold the lock of the index."""
+    mark.PID has been made."""
     looked, asked = walking.content, 0
 
     def content(folder: str, within: walking.Within) -> walking.Content:
@@ -25,6 +25,5 @@ def open_slowly(root: str, mark: str, seconds: float, cache: str | None = None) 
     Path(f"{mark}.{os.getpid()}").touch()
     walking.content = content
     classes = class_folders(Path(root) / "train")
-    place = Cache(Path(cache), head_start_s=0.0) if cache else NO_CACHE
-    train, val = (walk(Path(root) / split, classes, cache=place) for split in ("train", "val"))
+    train, val = (walk(Path(root) / split, classes) for split in ("train", "val"))
     return Source(classes, train, val)

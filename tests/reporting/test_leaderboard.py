@@ -7,7 +7,7 @@ import pytest
 from made_runs import make_run
 
 from imagenet_ddp.reporting.differences import differences
-from imagenet_ddp.reporting.leaderboard import Leaderboard, duration, figure, in_place, leaderboard
+from imagenet_ddp.reporting.leaderboard import Leaderboard, figure, in_place, leaderboard
 from imagenet_ddp.reporting.runs import read
 from imagenet_ddp.reporting.search import search
 from imagenet_ddp.reporting.table import Table
@@ -79,9 +79,6 @@ def test_no_means_where_no_group_has_two_seeds(tmp_path: Path):
 
 
 def test_figures():
-    assert [duration(value) for value in (None, 3.4, 99, 150, 5940, 6000, 90000)] == [
-        "-", "3 s", "99 s", "2 min", "99 min", "1:40 h", "25:00 h",
-    ]  # fmt: skip
     assert [figure(value) for value in (None, 0.123456, 12.3456, 1234.56, 1e9)] == [
         "-", "0.1235", "12.35", "1235", "1e+09",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ def make_forms(config: Mapping[str, Any], options: Mapping[str, Any], work: Path
     tree = work / "files"
     _link(config, options["num_images"], tree)
     data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
-    data |= {"val_fraction": None, "index_cache": False}
+    data["val_fraction"] = None
     files = _train({**config, "data": data})
     side = options["short_side"]
     forms = [Form(FILES, "files", files, _mib(files))]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.run import look
+from imagenet_ddp.words import counted, percent
 
 Found = Mapping[str, Any]
 STAGES = ("read", "decode", "crop", "loader")
@@ -46,7 +47,7 @@ def conclusion(found: Found) -> str:
     """Whether the model waits for its images, and what would help."""
     own = found["num_workers"]
     gives = found["workers_images_per_s"][str(own)]["median"]
-    processes = "no loader process" if not own else f"{own} loader process{'es' if own > 1 else ''}"
+    processes = "no loader process" if not own else counted(own, "loader process")
     head = f"The loader gives {gives:,.0f} images/s with {processes} ({found['why_num_workers']})"
     if found["model"] is None:
         return f"{head}; the model was not measured (benchmark.model=false)."
@@ -54,7 +55,7 @@ def conclusion(found: Found) -> str:
     head += f", the model takes {takes:,.0f}: "
     if own == 0:
         share = (1 / gives) / (1 / gives + 1 / takes)
-        said = f"one process does both, and loading takes {100 * share:.0f} % of its time. "
+        said = f"one process does both, and loading takes {percent(share, 0)} of its time. "
         if share <= SMALL:
             return f"{head}{said}The loader is not the wall; only a faster step would help."
         return f"{head}{said}The loader is {'the' if share > 0.5 else 'part of the'} wall. {_help(found, takes)}"

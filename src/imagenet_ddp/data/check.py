@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import manifest
-from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image, side_by_side
+from imagenet_ddp.data.disk_threads import side_by_side
+from imagenet_ddp.data.folders import Within, class_folders, has_image, is_image
 from imagenet_ddp.data.recognise import NAMES, name_of
+from imagenet_ddp.paths import shown_path
 from imagenet_ddp.trainer_keys import AUTO, FLAG, NULL, Kind, choice, expect, expect_all, kind, number, several, whole
-from imagenet_ddp.words import install
+from imagenet_ddp.words import install, some
 
 OF_FOLDERS = ("imagefolder", "imagenet")
 
@@ -45,7 +47,6 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "std": (several(number(above=0), "three numbers > 0, one per channel", 3), "[0.229,0.224,0.225]"),
     "batch_size": (whole(1), "32"),
     "val_batch_size": (whole(1) | NULL, "null (as data.batch_size)"),
-    "index_cache": (FLAG, "true"),
     "num_workers": (AUTO | whole(0), "auto"),
     "pin_memory": (AUTO | FLAG, "auto"),
     "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
@@ -185,7 +186,7 @@ def root_mistakes(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
         hint = f"data.root=FOLDER, with {layout}"
         if data["root"].startswith("~"):  # no shell expands it behind "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
-        return [f"data.root is expected to be a folder, but {_said(root)} {what}. HINT: {hint}."]
+        return [f"data.root is expected to be a folder, but {shown_path(root)} {what}. HINT: {hint}."]
     return []
 
 
@@ -195,14 +196,14 @@ def _folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> 
     root = Path(data["root"])
     if (root / manifest.FILE).is_file():
         return [
-            f"data={data['name']} expects folders of image files, but {_said(root)} is a packed folder "
+            f"data={data['name']} expects folders of image files, but {shown_path(root)} is a packed folder "
             f"({manifest.FILE} in it). HINT: data=packed data.root={data['root']}."
         ]
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     split_off = data["val_fraction"] is not None
     if split_off and val_dir.is_dir():
         found.append(
-            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {_said(val_dir)}. "
+            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {shown_path(val_dir)}. "
             "HINT: set data.val_fraction=null, or name the other folder to use by data.val_dir."
         )
     train = val = None
@@ -235,10 +236,11 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
         )
         if split == "train" and siblings and not (parent / "val").is_dir():
             hints.append("data.train_dir=. data.val_fraction=0.1 if these are the classes")
-        there = f", which holds {_some(siblings)}" if siblings else ""
+        there = f", which holds {some(siblings)}" if siblings else ""
         hints.append(f"{key}=NAME names another folder")
         return [], [
-            f"{key} is expected to be a folder, but {_said(folder)} does not exist{there}. HINT: {'; '.join(hints)}."
+            f"{key} is expected to be a folder, but {shown_path(folder)} does not exist{there}. "
+            f"HINT: {'; '.join(hints)}."
         ]
     classes = class_folders(folder)
     if not classes:
@@ -250,21 +252,22 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             more = " (ImageNet's val archive comes flat)" if name == "imagenet" else ""
             more += ", or data.val_fraction=0.1 with data.val_dir=none"
         return [], [
-            f"{_said(folder)} is expected to have a folder per class, but {what}. "
+            f"{shown_path(folder)} is expected to have a folder per class, but {what}. "
             f"HINT: sort the images into {folder}/<class>/{more}."
         ]
     found = []
     if name == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
         found.append(
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
-            f"{len(classes)} in {_said(folder)} are not: {_some(foreign)}. HINT: data=imagefolder takes any names."
+            f"{len(classes)} in {shown_path(folder)} are not: {some(foreign)}. HINT: data=imagefolder takes any names."
         )
     within = Within(folder, classes)
     held = side_by_side(lambda entry: has_image(folder / entry, within), classes)
     if empty := [entry for entry, has in zip(classes, held, strict=True) if not has]:
         found.append(
-            f"every class folder in {_said(folder)} is expected to hold images, but {len(empty)} of {len(classes)} "
-            f"{'holds' if len(empty) == 1 else 'hold'} none: {_some(empty)}. HINT: add images, or remove the folder."
+            f"every class folder in {shown_path(folder)} is expected to hold images, but {len(empty)} of "
+            f"{len(classes)} {'holds' if len(empty) == 1 else 'hold'} none: {some(empty)}. "
+            "HINT: add images, or remove the folder."
         )
     return classes, found
 
@@ -273,18 +276,9 @@ def _differences(train: list[str], val: list[str]) -> list[str]:
     only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
     if not only_train and not only_val:
         return []
-    parts = [f"{len(only_train)} only in train: {_some(only_train)}"] if only_train else []
-    parts += [f"{len(only_val)} only in val: {_some(only_val)}"] if only_val else []
+    parts = [f"{len(only_train)} only in train: {some(only_train)}"] if only_train else []
+    parts += [f"{len(only_val)} only in val: {some(only_val)}"] if only_val else []
     return [
         f"train and val are expected to have the same classes, but train has {len(train)} and val {len(val)}, "
         f"{'; '.join(parts)}. HINT: rename or remove those folders."
     ]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def _said(path: Path) -> str:
-    """A relative path with where it leads, because that hangs on the folder the command was typed in."""
-    return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"

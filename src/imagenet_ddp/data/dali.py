@@ -29,7 +29,7 @@ from imagenet_ddp.data.sources import Images
 from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
 from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.words import install
+from imagenet_ddp.words import counted, install
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
@@ -76,7 +76,7 @@ def choose_num_threads(asked: int | str, num_workers: int) -> int:
 
 def sentence(device: torch.device, num_threads: int) -> str:
     where = "CPU" if device.type == "cpu" else "GPU"
-    threads = f"{num_threads} {'thread' if num_threads == 1 else 'threads'}"
+    threads = counted(num_threads, "thread")
     return f"DALI {load().__version__}, decoding on the {where}, {threads} (loader.num_threads)"
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from imagenet_ddp.data.waiting import Waiting
 from imagenet_ddp.data.workers import SENDING, SENDING_EXIT, allow_open_files, child_signal_kept
 from imagenet_ddp.schema import RunError
+from imagenet_ddp.words import counted
 
 MIB = 2**20
 SETTLE_S = 2.0  # until the system has told the end of a process to the one that waits for it
@@ -100,8 +101,8 @@ class Watch:
             if number > 0:
                 limit = self._machine.memory_limit_bytes()
                 limited = f", which may use {limit / 2**30:.1f} GiB" if limit and name == "job" else ""
-                processes = f"{number} process{'es' if number > 1 else ''}"
-                return f"meanwhile the kernel has killed {processes} {where} for lack of memory{limited}"
+                killed = counted(number, "process")
+                return f"meanwhile the kernel has killed {killed} {where} for lack of memory{limited}"
         return ""
 
     @property

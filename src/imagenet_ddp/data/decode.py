@@ -21,6 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from imagenet_ddp.data import decoders, jpeg
+from imagenet_ddp.words import first_line
 
 MAX_PIXELS = (
     178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
@@ -225,7 +226,7 @@ def _reason(error: Exception) -> str:
         return "it is no image of a known format"
     if isinstance(error, Image.DecompressionBombError):
         return TOO_BIG
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = first_line(error)
     text = re.sub(
         r"^.*\.cpp:\d+\W+", "", text
     )  # torchvision's "decode_jpeg, /src/decode_jpeg.cpp:171, Image is incomplete"

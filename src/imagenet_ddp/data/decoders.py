@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from imagenet_ddp.schema import ConfigError
-from imagenet_ddp.words import install
+from imagenet_ddp.words import first_line, install
 
 NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
 
@@ -95,7 +95,7 @@ def decoder(name: str) -> Decoder:
         return _MAKERS[name]()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"data.decoder={name} is expected to be installed, but cannot be used ({_first_line(error)}). "
+            f"data.decoder={name} is expected to be installed, but cannot be used ({first_line(error)}). "
             f"HINT: {install(name)}, or data.decoder=auto."
         ) from error
 
@@ -116,7 +116,3 @@ def choose(asked: str) -> Choice:
         slower = f"{', '.join(missing)} cannot be used here" if missing else "the fastest there is"
         return Choice(name, f"{name}{version}: {slower}")
     raise AssertionError("Pillow always works")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,6 +1,9 @@
 """Image files below class folders, as one split: whichever of a million is asked for, by its number."""
 
+import hashlib
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,8 @@ from torch import Tensor
 
 from imagenet_ddp.data.decode import DEFAULT, Picture, Reading, UnreadableImage, decode, open_picture
 from imagenet_ddp.data.download import to_stderr
-from imagenet_ddp.data.index import NO_CACHE, Cache, Index, open_index
 from imagenet_ddp.data.shared import SharedArrays
+from imagenet_ddp.data.walking import list_images
 
 MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixels (decode.MAX_PIXELS)
 
@@ -27,7 +30,7 @@ class FileImages:
     """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
     would be copied into every forked worker, page by page, as its reference counts change.
 
-    arrays: text, ends and targets, as in an Index. chosen: rows (int64, positions in arrays) and their targets; None:
+    arrays: text, ends and targets, as in a Listing. chosen: rows (int64, positions in arrays) and their targets; None:
     all.
     """
 
@@ -37,7 +40,7 @@ class FileImages:
         self.folder, self.reading = folder, reading
         self._arrays, self._chosen = arrays, chosen
         self.targets = self._shared_targets
-        self.index: Index | None = None  # where it comes from, in the process that opened it
+        self.left_out: Counter[str] = Counter()  # of the Listing
 
     @classmethod
     def of(
@@ -54,7 +57,7 @@ class FileImages:
 
     def __getstate__(self) -> dict[str, Any]:
         is_own = self.targets is not self._shared_targets
-        return {**self.__dict__, "index": None, "targets": self.targets if is_own else None}
+        return {**self.__dict__, "targets": self.targets if is_own else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -85,12 +88,21 @@ class FileImages:
         return FileImages(self.folder, self._arrays, self.reading, chosen)
 
 
-def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT, cache: Cache = NO_CACHE) -> FileImages:
+def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
     """All images below folder/<class>, to any depth, in a stable order; classes without a folder have none."""
-    index = open_index(folder, classes, cache, to_stderr)
-    images = FileImages(folder, index.arrays, reading)
-    images.index = index
+    listing = list_images(folder, classes, to_stderr)
+    images = FileImages(folder, listing.arrays, reading)
+    images.left_out = listing.left_out
     return images
+
+
+def digest(splits: Sequence[FileImages]) -> str:
+    """Eight hexadecimal digits, other ones wherever another image stands at any place of a split."""
+    found = hashlib.sha256()
+    for images in splits:
+        for _, array in images._arrays.items():
+            found.update(array.data)
+    return found.hexdigest()[:8]
 
 
 def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:

@@ -2,35 +2,24 @@
 too."""
 
 import os
-import queue
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 # torchvision's list, and three formats Pillow reads too
 EXTENSIONS = frozenset(
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
 )
 
-NUM_THREADS = 16  # twice as many gain nothing on a disk that answers after 5 ms: docs/performance.md
-TRIED = 8  # folders that tell how late a disk answers
-LATE_S = 0.0005  # from where on it is late: a local disk opens a folder in 0.05 ms
-
 Real = tuple[int, int]  # device and inode of a folder
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def is_image(name: str) -> bool:
     """By extension alone; hidden files are none (macOS leaves ._photo.jpg beside photo.jpg)."""
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS  # noqa: PTH122 (hot loop)
+    _, dot, extension = name.rpartition(".")  # os.path.splitext takes three times as long
+    return dot + extension.lower() in EXTENSIONS and not name.startswith(".")
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -122,60 +111,6 @@ def content(folder: str, within: Within) -> Content:
     return found
 
 
-class Threads(Generic[T, R]):
-    """NUM_THREADS that ask(item). They never hold up the end of the process, as those of a ThreadPoolExecutor do for as
-    long as a network disk lets them hang."""
-
-    def __init__(self, ask: Callable[[T], R], name: str):
-        self._ask = ask
-        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[T, Any, BaseException | None]] = queue.SimpleQueue()
-        for _ in range(NUM_THREADS):
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def put(self, item: T) -> None:
-        self._items.put(item)
-
-    def answer(self, timeout_s: float | None = None) -> tuple[T, R]:
-        """The next item that is answered, and its answer, or the error. queue.Empty: none within the time."""
-        item, answer, error = self._answers.get(timeout=timeout_s)
-        if error is not None:
-            raise error
-        return item, answer
-
-    def end(self) -> None:
-        """What no thread has begun with is dropped."""
-        with suppress(queue.Empty):
-            while True:
-                self._items.get_nowait()
-        for _ in range(NUM_THREADS):
-            self._items.put(self)
-
-    def _work(self) -> None:
-        while (item := self._items.get()) is not self:
-            try:
-                self._answers.put((item, self._ask(item), None))
-            except BaseException as error:
-                self._answers.put((item, None, error))
-
-
-def side_by_side(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """ask(item) of each; in threads where the first answers come late, as from a network disk."""
-    begin = time.monotonic()
-    found = [ask(item) for item in items[:TRIED]]
-    if len(items) <= TRIED or (time.monotonic() - begin) / TRIED < LATE_S:
-        return found + [ask(item) for item in items[TRIED:]]
-    numbers = range(TRIED, len(items))
-    threads = Threads[int, R](lambda number: ask(items[number]), "disk")
-    try:
-        for number in numbers:
-            threads.put(number)
-        answers = dict(threads.answer() for _ in numbers)
-    finally:
-        threads.end()
-    return found + [answers[number] for number in numbers]
-
-
 def _walk(folder: str, within: Within) -> Iterator[str]:
     todo, links = [""], Links()
     while todo:
@@ -195,6 +130,8 @@ def _walk(folder: str, within: Within) -> Iterator[str]:
 def _kind(entry: os.DirEntry[str], within: Within) -> str:
     """image, folder, link (to a folder elsewhere), no folder (one not to go into), or why a file is left out."""
     name = entry.name
+    if is_image(name) and _is_file(entry):  # nearly all are
+        return "image"
     if _is_dir(entry):
         if name.startswith("."):
             return "no folder"
@@ -227,12 +164,17 @@ def _is_in(place: str, folder: str) -> bool:
     return place == folder or place.startswith(folder.rstrip("/") + "/")
 
 
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link in a circle
+        return False
+
+
 def _is_special(entry: os.DirEntry[str]) -> bool:
     """A pipe, a socket or a device, itself or by a link: reading would wait for it, or never end. A link that is broken
     or leads to itself is kept, so that it is named when it is read."""
     try:
-        if entry.is_file():
-            return False
         entry.stat()
     except OSError:
         return not entry.is_symlink()

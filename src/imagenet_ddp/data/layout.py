@@ -17,7 +17,7 @@ from typing import Any
 
 from imagenet_ddp.data import check, manifest, shapes
 from imagenet_ddp.data.folders import Within, class_folders, image_names, is_image
-from imagenet_ddp.words import counted
+from imagenet_ddp.words import counted, some
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
 IMAGENET = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
@@ -200,7 +200,7 @@ def _judge(layout: Layout, data: Mapping[str, Any]) -> None:
     if data["val_fraction"] is not None and (single := [k for k, n in layout.splits["train"].counts.items() if n == 1]):
         layout.mistakes.append(
             f"every class is expected to have 2 images, so that data.val_fraction can take one, but "
-            f"{_some(single)} {'has' if len(single) == 1 else 'have'} 1. HINT: add images, or remove the folder."
+            f"{some(single)} {'has' if len(single) == 1 else 'have'} 1. HINT: add images, or remove the folder."
         )
     if len(layout.splits) == 2 and layout.splits["val"].num_images > layout.splits["train"].num_images:
         layout.notes.append("more validation than training images: are the two folders swapped?")
@@ -214,11 +214,11 @@ def _against_imagenet(name: str, split: Split) -> list[str]:
         return []
     reasons = []
     if missing := sorted(known - split.counts.keys()):
-        reasons.append(f"{counted(len(missing), 'class')} missing: {_some(missing)}")
+        reasons.append(f"{counted(len(missing), 'class')} missing: {some(missing)}")
     if few := [f"{key} ({number})" for key, number in split.counts.items() if number < least]:
-        reasons.append(f"{counted(len(few), 'class')} with fewer than {least}: {_some(few)}")
+        reasons.append(f"{counted(len(few), 'class')} with fewer than {least}: {some(few)}")
     if many := [f"{key} ({number})" for key, number in split.counts.items() if number > most]:
-        reasons.append(f"{counted(len(many), 'class')} with more than {most}: {_some(many)}")
+        reasons.append(f"{counted(len(many), 'class')} with more than {most}: {some(many)}")
     return [
         f"data=imagenet expects {images:,} images of {NUM_IMAGENET_CLASSES:,} classes in {name}, but {split.folder} "
         f"has {split.num_images:,} of {split.num_classes:,}{''.join(f'; {reason}' for reason in reasons)}. "
@@ -296,7 +296,3 @@ def _packed(layout: Layout, data: Mapping[str, Any]) -> None:
     left_out = sum(len(split.left_out) for split in found.splits.values())
     more = f"; {left_out} unreadable ones were left out" if left_out else ""
     layout.notes.append(f"packed as {found.form}, {side}: {' and '.join(counts)} images{more}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -6,7 +6,6 @@ request for a whole image, and the process does not grow with the pages that it 
 crop then reads the rows it needs. The reasons are measured in docs/performance.md.
 """
 
-import hashlib
 import mmap
 import os
 import zlib
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imagenet_ddp.checksum import sha256
 from imagenet_ddp.data import manifest as manifests
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.manifest import Manifest, Split
@@ -174,8 +174,7 @@ class PackedImages:
         for array in self.split.arrays.values():
             path = self._file(array.file)
             try:
-                with path.open("rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = sha256(path)
             except PermissionError:
                 raise
             except OSError as error:

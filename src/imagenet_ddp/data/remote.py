@@ -12,7 +12,7 @@ from typing import Any
 
 from imagenet_ddp.data.bad_images import LoadError
 from imagenet_ddp.data.download import size_of
-from imagenet_ddp.words import install
+from imagenet_ddp.words import first_line, install
 
 TRIES = 4
 FIRST_WAIT_S = 0.5  # after a failure; then twice as long each time
@@ -63,18 +63,18 @@ class Remote:
             return f"{place} is expected to be readable, but a library is missing: {error}. HINT: {_library(self.url)}."
         if _names_credentials(error):
             return (
-                f"{place} is expected to be readable, but no valid credentials were found ({_one_line(error)}). HINT: "
+                f"{place} is expected to be readable, but no valid credentials were found ({first_line(error)}). HINT: "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role of the machine; for a public bucket "
                 "+data.args.anon=true."
             )
         if isinstance(error, PermissionError):
             return (
-                f"{place} is expected to be readable, but access is denied ({_one_line(error)}). HINT: ask for the "
+                f"{place} is expected to be readable, but access is denied ({first_line(error)}). HINT: ask for the "
                 "right to list and read that bucket, or name other credentials (AWS_PROFILE)."
             )
         if isinstance(error, FileNotFoundError):
             return (
-                f"{place} is expected to be there, but is not ({_one_line(error)}). HINT: data.root=ADDRESS of a "
+                f"{place} is expected to be there, but is not ({first_line(error)}). HINT: data.root=ADDRESS of a "
                 "packed folder, all of whose files were uploaded."
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -83,7 +83,7 @@ class Remote:
                 "HINT: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
             )
         return (
-            f"{place} is expected to be readable, but is not after {TRIES} tries ({_one_line(error)}). HINT: is that "
+            f"{place} is expected to be readable, but is not after {TRIES} tries ({first_line(error)}). HINT: is that "
             "address right and its server up? +data.args.endpoint_url=URL names a store other than Amazon's."
         )
 
@@ -126,10 +126,6 @@ def _names_credentials(error: Exception) -> bool:
 
 def _library(url: str) -> str:
     return install("imagenet_ddp[s3]") if url.startswith(("s3:", "s3a:")) else "install it"
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def mistakes(root: str | None) -> list[str]:

@@ -6,12 +6,12 @@ needed last (the oldest leave first), its time of access for when an image was r
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from imagenet_ddp.checksum import sha256
 from imagenet_ddp.data.download import one_at_a_time, to_stderr
 from imagenet_ddp.data.manifest import File
 from imagenet_ddp.data.remote import Remote, ShardError
@@ -77,7 +77,7 @@ class ShardCache:
         for is_last in (False, True):
             self._make_room(file)
             self.remote.get(file.file, part)
-            if part.stat().st_size == file.num_bytes and _sha256(part) == file.sha256:
+            if part.stat().st_size == file.num_bytes and sha256(part) == file.sha256:
                 break
             part.unlink()
             if is_last:
@@ -121,11 +121,6 @@ class ShardCache:
 
     def _part(self, file: File) -> Path:
         return self.folder / f"{file.file}.part"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Patient:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from imagenet_ddp.data import shapes, stl10
 from imagenet_ddp.data.decode import Picture, Pixels, Reading
-from imagenet_ddp.data.files import FileImages, split_off, walk
+from imagenet_ddp.data.files import FileImages, digest, split_off, walk
 from imagenet_ddp.data.folders import class_folders
-from imagenet_ddp.data.index import find_cache
 from imagenet_ddp.data.packed import open_packed
 from imagenet_ddp.data.streamed import open_streamed
+from imagenet_ddp.data.walking import left_out_words
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.targets import make
+from imagenet_ddp.words import some
 
 
 class Images(Protocol):
@@ -50,6 +51,7 @@ class Source:
     val: Images | None
     labels: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences for the start of the log
+    digest: str = ""  # of the images' names and order, which each rank lists for itself
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
@@ -99,7 +101,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         return _stl10(data, need_train)
     if name == "shapes":
         return _folders(
-            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, environ, need_train
+            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train
         )
     if name in ("packed", "streamed"):
         if name == "packed":
@@ -107,7 +109,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         else:
             manifest, images = open_streamed(data, environ, need_train=need_train)
         return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
-    source = _folders(Path(data["root"]), data, seed, environ, need_train)
+    source = _folders(Path(data["root"]), data, seed, need_train)
     if name == "imagenet":
         known = imagenet_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
@@ -129,25 +131,26 @@ def imagenet_labels() -> dict[str, str]:
 
 
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
-    """Sentences on what was left out, and on where an index comes from."""
-    indexes = [(name, images.index) for name, images in splits if images is not None and images.index is not None]
+    """Sentences on what was left out."""
     return [
-        *(f"Index of {name}: {len(index):,} images, {index.origin}." for name, index in indexes if index.origin),
-        *(f"In {name}, {left_out}." for name, index in indexes if (left_out := index.without())),
+        f"In {name}, {left_out_words(images.left_out)}."
+        for name, images in splits
+        if images is not None and images.left_out
     ]
 
 
-def _folders(root: Path, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
+def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
-    reading, cache = Reading(data["decoder"], data["exif_orientation"]), find_cache(data["index_cache"], environ)
+    reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
-        whole = walk(train_dir, classes, reading, cache)
+        whole = walk(train_dir, classes, reading)
         train, val = split_off(whole, data["val_fraction"], seed)
-        return Source(classes, train, val, notes=_notes((str(train_dir), whole)))
-    train = walk(train_dir, classes, reading, cache) if need_train else None
-    val = walk(val_dir, classes, reading, cache)
-    return Source(classes, train, val, notes=_notes((str(train_dir), train), (str(val_dir), val)))
+        return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
+    train = walk(train_dir, classes, reading) if need_train else None
+    val = walk(val_dir, classes, reading)
+    notes = _notes((str(train_dir), train), (str(val_dir), val))
+    return Source(classes, train, val, notes=notes, digest=digest([train, val] if train is not None else [val]))
 
 
 def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
@@ -164,6 +167,6 @@ def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray
     if unknown:
         raise ConfigError(
             f"the data's classes are expected to be among the {len(classes)} of {origin}, but {len(unknown)} are not: "
-            f"{', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}. HINT: data.root=FOLDER with those classes."
+            f"{some(unknown)}. HINT: data.root=FOLDER with those classes."
         )
     return np.array([known[name] for name in source.classes], dtype=np.int64)

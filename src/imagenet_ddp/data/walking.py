@@ -1,151 +1,123 @@
-"""Every folder of a tree of class folders, asked for the names in it."""
+"""List all images below a folder of class folders."""
 
 import os
-import queue
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.folders import LATE_S, TRIED, Content, Links, Threads, Within, content
+from imagenet_ddp.data.disk_threads import answers
+from imagenet_ddp.data.folders import Content, Links, Within, content
+from imagenet_ddp.data.shared import SharedArrays
+from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 SAY_EVERY_S = 10.0
 
-Say = Callable[[str], None]
-Stamp = tuple[int, int, int]
-
-NOWHERE: Stamp = (0, 0, 0)
+Folder = tuple[int, str]  # position of its class, -1: the folder of class folders; "cat/deep/", "" at the top
 
 
-def stamp_of(path: str) -> Stamp:
-    """What changes with the names in a folder. The change time too: rsync and tar set the other one back."""
+@dataclass
+class Listing:
+    """arrays: text uint8, all paths below the folder one after the other; ends int64 (N,), where each ends in it;
+    targets int64 (N,), the positions of the classes. Sorted within a class."""
+
+    arrays: SharedArrays
+    left_out: Counter[str]  # "beside", "hidden", "special", or an extension -> files
+
+
+def left_out_words(left_out: Counter[str]) -> str:
+    """Say what a Listing left out; "" where nothing was."""
+    kinds = left_out.copy()
+    said = [
+        f"{number:,} {words}"
+        for kind, words in (
+            ("beside", "beside the class folders"),
+            ("hidden", "hidden"),
+            ("special", "neither files nor folders"),
+        )
+        if (number := kinds.pop(kind, 0))
+    ]
+    if others := kinds.total():
+        most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
+        names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
+        said.append(f"{others:,} not images by extension ({', '.join(names)})")
+    total = left_out.total()
+    return f"{counted(total, 'file')} left out: {', '.join(said)}" if total else ""
+
+
+def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
+    """List the images below folder/<class> for each class, to any depth; classes without a folder have none.
+
+    say: is told how far it is, every SAY_EVERY_S. PermissionError; ConfigError for other errors of the disk.
+    """
     try:
-        stat = os.stat(path)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
-        return NOWHERE
-    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+        return _listing(_walk(folder, classes, say), len(classes))
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or folder} is expected to be readable, but: {error.strerror or error}. HINT: is the disk "
+            "still there? data.root=FOLDER names another one."
+        ) from error
 
 
-@dataclass
-class Found:
-    """One folder. position: of its class; -1: the folder of class folders."""
+def _walk(folder: Path, classes: list[str], say: Callable[[str], None]) -> list[tuple[Folder, Content]]:
+    within = Within(folder, classes)
 
-    position: int
-    prefix: str  # "cat/deep/"; "" at the top
-    stamp: Stamp
-    content: Content
-
-
-@dataclass
-class Walk:
-    """One folder after the other while the disk answers at once, for threads would only contend for the interpreter;
-    many at a time once it is late, as a network disk is. It can be stopped and gone on with."""
-
-    folder: Path
-    classes: list[str]
-    say: Say
-    found: list[Found] = field(default_factory=list)
-    begin_s: float = field(default_factory=time.time)  # of the clock that files are dated by
-    seconds: float = 0.0  # so far
-
-    def __post_init__(self) -> None:
-        self._todo = deque((position, f"{name}/") for position, name in enumerate(self.classes))
-        if "." not in self.classes:  # else the images lie in the folder itself
-            self._todo.appendleft((-1, ""))
-        self._num_open = Counter(position for position, _ in self._todo)  # class -> folders still to be walked
-        self._links: defaultdict[int, Links] = defaultdict(Links)
-        self._within = Within(self.folder, self.classes)
-        self._waits: deque[float] = deque(maxlen=TRIED)  # seconds, of the last folders
-        self._threads: Threads[tuple[int, str], Found] | None = None
-        self._num_asked = 0  # of the threads, not answered
-
-    def go_on(self, budget_s: float | None = None) -> bool:
-        """Whether all is walked, after at most budget_s seconds and one answer; None: as long as it takes."""
-        begin = said = now = time.monotonic()
-        while (self._todo or self._num_asked) and (budget_s is None or now - begin < budget_s):
-            answer = self._next(SAY_EVERY_S if budget_s is None else budget_s - (now - begin))
-            if answer is not None:
-                self.found.append(answer)
-                self._note(answer)
-            now = time.monotonic()
-            if budget_s is None and now - said >= SAY_EVERY_S:
-                said = now
-                number = sum(len(found.content.images) for found in self.found)
-                left = len(self._todo) + self._num_asked
-                self.say(f"Walking {self.folder}: {number:,} images so far, {left:,} folders to go at least.")
-        self.seconds += time.monotonic() - begin
-        return not self._todo and not self._num_asked
-
-    def _note(self, answer: Found) -> None:
-        """The folders to go on with; links to other places last, class by class."""
-        position, content = answer.position, answer.content
-        if position < 0:
-            return
-        more = [f"{answer.prefix}{name}/" for name in content.folders]
-        for name, real in content.links.items():
-            self._links[position].add(f"{answer.prefix}{name}/", real)
-        self._num_open[position] += len(more) - 1
-        if not self._num_open[position] and position in self._links:
-            more += self._links[position].follow()
-            self._num_open[position] += len(more)
-        self._todo += [(position, prefix) for prefix in more]
-
-    def _next(self, timeout_s: float) -> Found | None:
-        """None: no answer within the time."""
-        if self._threads is None and len(self._waits) == TRIED and sum(self._waits) >= TRIED * LATE_S:
-            self._threads = Threads(self._look, "walk")
-        if self._threads is None:
-            begin, begin_cpu = time.monotonic(), time.thread_time()
-            answer = self._look(self._todo.popleft())
-            self._waits.append(time.monotonic() - begin - (time.thread_time() - begin_cpu))
-            return answer
-        while self._todo:
-            self._num_asked += 1
-            self._threads.put(self._todo.popleft())
+    def look(below: Folder) -> Content:
+        _, prefix = below
         try:
-            _, answer = self._threads.answer(timeout_s)
-        except queue.Empty:
-            return None
-        self._num_asked -= 1
-        return answer
-
-    def _look(self, folder: tuple[int, str]) -> Found:
-        position, prefix = folder
-        try:
-            path = str(self.folder / prefix)
-            stamp = stamp_of(path)  # before the names: what changes in between then shows the next time
-            return Found(position, prefix, stamp, content(path, self._within))
+            return content(str(folder / prefix), within)
         except (FileNotFoundError, NotADirectoryError):
             if prefix.count("/") <= 1:
-                return Found(position, prefix, NOWHERE, Content())
+                return Content()
             raise
 
-    def end(self) -> None:
-        if self._threads is not None:
-            self._threads.end()
+    todo = deque((position, f"{name}/") for position, name in enumerate(classes))
+    if "." not in classes:  # else the images lie in the folder itself
+        todo.appendleft((-1, ""))
+    num_open = Counter(position for position, _ in todo)  # class -> folders still to be walked
+    links: defaultdict[int, Links] = defaultdict(Links)
+    found: list[tuple[Folder, Content]] = []
+    said = time.monotonic()
+    for answer in answers(look, todo, SAY_EVERY_S):
+        if answer is not None:
+            found.append(answer)
+            (position, prefix), seen = answer
+            more = [f"{prefix}{name}/" for name in seen.folders] if position >= 0 else []
+            if position >= 0:
+                for name, real in seen.links.items():
+                    links[position].add(f"{prefix}{name}/", real)
+            num_open[position] += len(more) - 1
+            if not num_open[position] and position in links:  # links to other places last, class by class
+                more += links[position].follow()
+                num_open[position] += len(more)
+            todo += [(position, below) for below in more]
+        if (now := time.monotonic()) - said >= SAY_EVERY_S:
+            said, number = now, sum(len(seen.images) for _, seen in found)
+            say(f"Walking {folder}: {number:,} images so far, {num_open.total():,} folders to go at least.")
+    return found
 
-    def arrays(self) -> tuple[dict[str, np.ndarray], Counter[str]]:
-        """text, ends and targets of index.Index, and what was left out."""
-        left_out: Counter[str] = Counter()
-        by_class: list[list[Found]] = [[] for _ in self.classes]
-        for found in self.found:
-            left_out.update(found.content.left_out)
-            if found.position >= 0:
-                by_class[found.position].append(found)
-            elif found.content.images:
-                left_out["beside"] += len(found.content.images)
-        texts, counts, lengths = [], [], []
-        for folders in by_class:
-            paths = sorted(f"{found.prefix}{name}" for found in folders for name in found.content.images)
-            encoded = [os.fsencode(path) for path in paths]
-            texts.append(b"".join(encoded))
-            lengths.append(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)))
-            counts.append(len(encoded))
-        return {
-            "text": np.frombuffer(b"".join(texts), dtype=np.uint8),
-            "ends": np.cumsum(np.concatenate([np.zeros(0, dtype=np.int64), *lengths])),
-            "targets": np.repeat(np.arange(len(counts), dtype=np.int64), counts),
-        }, left_out
+
+def _listing(found: list[tuple[Folder, Content]], num_classes: int) -> Listing:
+    left_out: Counter[str] = Counter()
+    by_class: list[list[str]] = [[] for _ in range(num_classes)]
+    for (position, prefix), seen in found:
+        left_out.update(seen.left_out)
+        if position >= 0:
+            by_class[position] += [prefix + name for name in seen.images]
+        elif seen.images:
+            left_out["beside"] += len(seen.images)
+    encoded = [[os.fsencode(path) for path in sorted(paths)] for paths in by_class]
+    lengths = np.array([len(path) for paths in encoded for path in paths], dtype=np.int64)
+    counts = [len(paths) for paths in encoded]
+    arrays = {
+        "text": np.frombuffer(b"".join(path for paths in encoded for path in paths), dtype=np.uint8),
+        "ends": np.cumsum(lengths),
+        "targets": np.repeat(np.arange(num_classes, dtype=np.int64), counts),
+    }
+    return Listing(SharedArrays(arrays), left_out)

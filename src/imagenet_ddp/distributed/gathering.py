@@ -17,6 +17,7 @@ from torch.distributed import DistError, PrefixStore, Store
 from imagenet_ddp.distributed import facts
 from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted, first_line, some
 
 POLL_S = 0.05
 GIVEN_UP = "given_up"
@@ -39,7 +40,7 @@ def answered() -> Iterator[None]:
         yield
     except DistError as error:
         raise ConfigError(
-            f"the rendezvous store no longer answers ({str(error).splitlines()[0]}): the process that serves it, that "
+            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, that "
             "of rank 0, or the launcher, has ended or cannot be reached. HINT: look at its own message."
         ) from error
 
@@ -81,7 +82,7 @@ class Gathering:
 
         def names() -> str:
             numbers = lacking()
-            return ", ".join(map(self.name, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+            return some([self.name(number) for number in numbers], 10)
 
         patience = Patience(timeout_s)
         while True:
@@ -332,9 +333,9 @@ def _missing(roll: Roll) -> str:
     given = {each["number"] for each in everyone}
     if roll.assigned and None in given:
         more = roll.size - len(everyone)
-        return f"There: {_hosts(everyone)}. Missing: {more} more {roll.noun}{'s' if more > 1 else ''}."
+        return f"There: {_hosts(everyone)}. Missing: {counted(more, f'more {roll.noun}')}."
     names = [roll.label(number) for number in range(roll.size) if number not in given]
-    return f"Missing: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}."
+    return f"Missing: {some(names, 10)}."
 
 
 def _too_late(roll: Roll, number: int | None, members: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from imagenet_ddp.words import percent
+
 WANTED = 0.9  # efficiency from where on there is nothing to advise
 OVERLAP = 0.9  # share of the backward pass in which gradients can travel
 COMPRESSED = {"fp16": 0.5, "bf16": 0.5}  # comm_hook -> bytes of a 32-bit gradient as it travels, as a share
@@ -176,7 +178,7 @@ def advice(
     if share >= WANTED:
         return True, f"{nodes} nodes are {speedup:.3g} times as fast as one: nothing to change"
     better = [
-        f"{key} ({100 * reached:.0f} %)"
+        f"{key} ({percent(reached, 0)})"
         for key, other in other_ways.items()
         if (reached := (cluster.speedup(other, num_nodes) or 0) / num_nodes) > share + 0.02
     ]
@@ -184,7 +186,7 @@ def advice(
     times = needed_accumulation(step, num_ranks, cluster.link, WANTED)
     if times and times > 1:  # 1: enough by the formula, and measured to be too little
         better.append(
-            f"trainer.accumulate_grad_batches={times * accumulated} ({100 * WANTED:.0f} %, a larger batch per step)"
+            f"trainer.accumulate_grad_batches={times * accumulated} ({percent(WANTED, 0)}, a larger batch per step)"
         )
     over = f"over this link of {cluster.link.gbit_per_s:.2g} Gbit/s"
     if speedup <= 1:
@@ -199,8 +201,8 @@ def _for_two_nodes(cluster: Cluster, step: Step, other_ways: Mapping[str, Step])
     needed = {way: needed_bandwidth(each, num_ranks, WANTED) * 8 / 1e9 for way, each in ways.items()}
     words = [f"{gbit_per_s:.2g} Gbit/s{way}" for way, gbit_per_s in needed.items() if math.isfinite(gbit_per_s)]
     if not words:
-        return f"two such nodes would stay below {100 * WANTED:.0f} % over any network: the steps are too short"
-    return f"two such nodes would reach {100 * WANTED:.0f} % over a link that carries {', or '.join(words)}"
+        return f"two such nodes would stay below {percent(WANTED, 0)} over any network: the steps are too short"
+    return f"two such nodes would reach {percent(WANTED, 0)} over a link that carries {', or '.join(words)}"
 
 
 def _or(ways: list[str], before: str = ", or ") -> str:

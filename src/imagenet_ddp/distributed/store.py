@@ -16,6 +16,7 @@ from imagenet_ddp.distributed import interfaces
 from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import first_line
 
 HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
 COMMANDS = "commands"
@@ -70,7 +71,7 @@ def serve(host: str, port: int) -> TCPStore:
         if _listens(number, port):
             raise PortInUseError(port) from error
         raise ConfigError(
-            f"this machine cannot serve the rendezvous store at {host}:{port}: {str(error).splitlines()[0]} "
+            f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
             "HINT: another port, the same on every node."
         ) from error
     store.set(HELLO, "")
@@ -174,7 +175,7 @@ def _what_came(made: Exception | None) -> str:
     """Of another program, in brackets: torch's own words but for the numbers of its protocol."""
     if made is None:
         return " (it accepts connections and stays silent)"
-    first = str(made).splitlines()[0]
+    first = first_line(made)
     return " (what it sends is not a store's)" if first.startswith("Ping failed") else f" ({first.rstrip('.')})"
 
 

@@ -8,6 +8,7 @@ from imagenet_ddp.distributed.address import DEFAULT_PORT, Address, port_of
 from imagenet_ddp.distributed.asked import Asked
 from imagenet_ddp.distributed.place import Place, Rendezvous
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import counted
 
 HERE = "127.0.0.1"
 OWN_SCRIPTS = " In scripts/*.sbatch: --gpus-per-node={0}, or DEVICES={0} without GPUs."
@@ -208,6 +209,6 @@ def batch_shell(asked: Asked, environ: Mapping[str, str]) -> Rendezvous | None:
         hint = f"`srun{nodes}{per_node} {asked.line}`{only}"
     started = "is the only task of its step" if in_step else "was not started by srun"
     raise ConfigError(
-        f"SLURM job {job} has {job_nodes} node{'s' if job_nodes > 1 else ''}{here}, but this command {started}, so it "
+        f"SLURM job {job} has {counted(job_nodes, 'node')}{here}, but this command {started}, so it "
         f"runs on one. HINT: {hint}."
     )

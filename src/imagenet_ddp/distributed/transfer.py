@@ -1,7 +1,6 @@
 """A file that only number 0 has, sent to the others through the store they have met at."""
 
 import atexit
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from torch.distributed import Store
 
+from imagenet_ddp.checksum import sha256
 from imagenet_ddp.distributed.gathering import Gathering, answered
 from imagenet_ddp.distributed.patience import Patience
 from imagenet_ddp.schema import ConfigError
@@ -26,7 +26,7 @@ def send_file(gathering: Gathering, path: Path | None) -> Path | None:
         return path
     mine = None
     if number == 0 and path is not None:
-        mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": _digest(path)}
+        mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256(path)}
     told = gathering.hear("file", mine)
     if told is None:
         return None
@@ -45,12 +45,7 @@ def send_file(gathering: Gathering, path: Path | None) -> Path | None:
 
 def _is_there(told: Mapping[str, Any]) -> bool:
     here = Path(told["path"])
-    return here.is_file() and here.stat().st_size == told["bytes"] and _digest(here) == told["sha256"]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return here.is_file() and here.stat().st_size == told["bytes"] and sha256(here) == told["sha256"]
 
 
 def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
@@ -78,7 +73,7 @@ def _receive(store: Store, told: Mapping[str, Any], timeout_s: float) -> Path:
             store.add(f"file/{piece}/read", 1)
             received += file.write(content)
             piece += 1
-    if _digest(target) != told["sha256"]:
+    if sha256(target) != told["sha256"]:
         raise ConfigError(f"{name} arrived from rank 0 with another content. HINT: is somebody writing to it there?")
     return target
 

@@ -12,6 +12,7 @@ from imagenet_ddp.distributed.check import has_no_gpu
 from imagenet_ddp.distributed.place import Rendezvous
 from imagenet_ddp.distributed.rendezvous import located, recognise
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import first_line
 
 
 @dataclass
@@ -93,10 +94,8 @@ def examine(machine: Machine, looks: Iterable[tuple[str, Look]]) -> Iterator[lis
         except ConfigError as error:
             found = fails(error.mistakes)
         except Exception as error:  # one check must not end the others
-            reason = str(error).splitlines()[0] if str(error) else ""
-            found = fails(
-                [f"could not be looked at: {type(error).__name__}: {reason}. HINT: look at the others first."]
-            )
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            found = fails([f"could not be looked at: {reason}. HINT: look at the others first."])
         for check in found:
             check.name = name
         found[0].seconds = round(time.perf_counter() - begin, 3)
@@ -111,11 +110,3 @@ def fails(sentences: Sequence[str]) -> list[Check]:
 
 def ok(what: str, **numbers: Any) -> list[Check]:
     return [Check("", True, what, numbers=numbers)]
-
-
-def said_processes(number: int) -> str:
-    return f"{number} process{'es' if number > 1 else ''}"
-
-
-def said_number(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -1,6 +1,5 @@
 """Doctor's checks of what a run reads and writes: how the images lie, whether they can be read, the run folder."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from imagenet_ddp.data import layout as data_layout
 from imagenet_ddp.data.layout import Layout
 from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.paths import nearest_folder, obstacle
 from imagenet_ddp.run import check as run_check
 from imagenet_ddp.run.folder import NUM_CHECKPOINTS
 
@@ -68,10 +68,9 @@ def _run_folder(machine: Machine) -> list[Check]:
     if mistakes := run_check.mistakes(machine.config, machine.environ, verb="train"):
         return fails(mistakes)
     wanted = machine.run_dir.absolute()
-    there = next(place for place in (wanted, *wanted.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "cannot be written in" if there.is_dir() else "is a file"
-        return fails([f"the run folder {wanted} cannot be made: {there} {what}. HINT: hydra.run.dir=FOLDER."])
+    if reason := obstacle(wanted):
+        return fails([f"the run folder {wanted} cannot be made: {reason}. HINT: hydra.run.dir=FOLDER."])
+    there = nearest_folder(wanted)
     free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
     numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
     model = machine.config["model"]["name"]

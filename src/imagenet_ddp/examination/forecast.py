@@ -9,6 +9,7 @@ from imagenet_ddp.distributed import scaling
 from imagenet_ddp.distributed.measure import StepTimes
 from imagenet_ddp.distributed.scaling import Cluster, Link, Step
 from imagenet_ddp.examination.checks import Check
+from imagenet_ddp.words import counted, percent
 
 Config = Mapping[str, Any]
 
@@ -50,14 +51,13 @@ def foretell(
         rate = None if share is None else share * ranks * config["data"]["batch_size"] * batches / step.compute_s
         predicted.append({"num_nodes": number, "num_ranks": ranks, "efficiency": share, "images_per_s": rate})
     words = [
-        f"{each['num_nodes']} node{'s' if each['num_nodes'] > 1 else ''} {_percent(each['efficiency'])}"
+        f"{counted(each['num_nodes'], 'node')} {percent(each['efficiency'], 0)}"
         for each in predicted
         if each["efficiency"] is not None and each["num_ranks"] > 1
     ]
     what = [f"predicted: {', '.join(words)}"] if words else []
     if measured is not None:
-        nodes = f"{num_nodes} node{'s' if num_nodes > 1 else ''}"
-        what.insert(0, f"measured now: {nodes} {_percent(measured)} of so many single ranks")
+        what.insert(0, f"measured now: {counted(num_nodes, 'node')} {percent(measured, 0)} of so many single ranks")
     check.ok, check.hint = well, "" if well else advice.partition(": ")[2]
     check.what = "; ".join([*what, advice if well else advice.partition(": ")[0]])
     check.numbers = {
@@ -76,10 +76,6 @@ def foretell(
 
 def _link(link: Link | None) -> dict[str, float] | None:
     return link and {"bus_bandwidth_bytes_per_s": link.bandwidth, "latency_s": link.latency_s}
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{100 * share:.0f} %"
 
 
 def said_s(seconds: float) -> str:

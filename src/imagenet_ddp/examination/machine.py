@@ -9,9 +9,9 @@ from pathlib import Path
 
 from imagenet_ddp.cores import cores_per_process, num_cores
 from imagenet_ddp.distributed import cards as gpu
-from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_number, said_processes
+from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.schema import conf_dir
-from imagenet_ddp.words import install
+from imagenet_ddp.words import counted, install
 
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
@@ -73,7 +73,7 @@ def _devices(machine: Machine) -> list[Check]:
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
         if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
             return fails([_unseen(present)])
-        return ok(f"{said_processes(machine.num_local)} on the CPU, which {bf16} in bf16", kind="cpu")
+        return ok(f"{counted(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
         return ok("the Mac's GPU (mps)", kind="mps")
     import torch
@@ -118,8 +118,8 @@ def _cores(machine: Machine) -> list[Check]:
     workers = machine.num_workers
     threads = choose_num_threads(machine.config["cluster"]["num_threads"], local)
     container = f", of which a container may use {quota:g}" if quota and quota < cores else ""
-    each = f"{said_number(threads, 'thread')} and {said_number(workers, 'loader worker')} each"
-    what = f"{said_number(cores, 'core')}{container}, for {said_processes(local)} with {each}"
+    each = f"{counted(threads, 'thread')} and {counted(workers, 'loader worker')} each"
+    what = f"{counted(cores, 'core')}{container}, for {counted(local, 'process')} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints = []
     if local * workers > max(usable, local):

@@ -10,7 +10,8 @@ from typing import Any
 from imagenet_ddp.distributed import check as distributed_check
 from imagenet_ddp.distributed import interfaces, nccl
 from imagenet_ddp.distributed.address import Address
-from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok, said_processes
+from imagenet_ddp.examination.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.words import counted
 
 
 def _interfaces(machine: Machine) -> list[Check]:
@@ -82,10 +83,10 @@ def _rendezvous(machine: Machine) -> list[Check]:
     if found.place is not None:
         return ok(found.place.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
     if found.alone:
-        return ok(f"none needed: this machine alone, {said_processes(machine.num_local)}", **numbers)
+        return ok(f"none needed: this machine alone, {counted(machine.num_local, 'process')}", **numbers)
     which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
-    return ok(f"{what}, {said_processes(machine.num_local)} each", **numbers)
+    return ok(f"{what}, {counted(machine.num_local, 'process')} each", **numbers)
 
 
 def _names(machine: Machine) -> list[Check]:

@@ -22,6 +22,7 @@ from imagenet_ddp.examination.data import num_classes
 from imagenet_ddp.examination.forecast import foretell, said_s, whole_step
 from imagenet_ddp.examination.step import device_of, make_training
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import first_line
 
 STEPS_BUDGET_S, RING_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
 SLOW_STEP_S = 12.0  # from where on steps with communication are not taken, but reckoned
@@ -81,7 +82,7 @@ def _look(found: list[Check], name: str) -> Iterator[Check]:
         found += _named(name, fails(error.mistakes))
         raise _NoMore from error
     except Exception as error:  # torch raises RuntimeError of many kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         found.append(Check(name, False, reason, "look at the other ranks' messages; nccl=debug says more"))
         raise _NoMore from error
     finally:

@@ -10,6 +10,7 @@ from torch import nn
 
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.targets import make
+from imagenet_ddp.words import first_line
 
 
 def make_net(model: Mapping[str, Any], num_classes: int, seed: int, image_size: int = 224) -> nn.Module:
@@ -37,7 +38,7 @@ def _must_take(net: nn.Module, name: str, image_size: int) -> None:
         with torch.no_grad():
             shapes(torch.empty(1, 3, image_size, image_size, device="meta"))
     except Exception as error:  # RuntimeError and AssertionError, by the net
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise ConfigError(
             f"model.name={name} is expected to take images of data.image_size={image_size} pixels, but cannot "
             f"({reason.rstrip('.')}). HINT: data.image_size=224, or another net."

@@ -1,6 +1,5 @@
 """The command line of prepare -> a plan, or every mistake at once. No torch."""
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from imagenet_ddp import session
 from imagenet_ddp.cores import num_cores
 from imagenet_ddp.data import check as data_check
+from imagenet_ddp.paths import obstacle, shown_path
 from imagenet_ddp.schema import ConfigError
 from imagenet_ddp.trainer_keys import AUTO, FLAG, Kind, choice, number, whole
 
@@ -97,17 +97,15 @@ def _out(name: str, value: str | None) -> list[str]:
     if value.startswith("~"):  # no shell expands it behind "out="
         return [f"out={value} would be a folder called ~. HINT: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    if not (reason := obstacle(path)):
         return []
-    what = "cannot be written in" if there.is_dir() else "is a file"
-    return [f"out is expected to be a folder that can be made ({path}), but {there} {what}. HINT: out=FOLDER."]
+    return [f"out is expected to be a folder that can be made ({path}), but {reason}. HINT: out=FOLDER."]
 
 
 def _no_folder(key: str, value: str) -> str:
     hint = f"{key}=$HOME{value[1:]}" if value.startswith("~") else f"{key}=FOLDER"
     what = "is a file" if Path(value).exists() else "does not exist"
-    said = value if Path(value).is_absolute() else f"{value} ({Path(value).absolute()})"
+    said = shown_path(Path(value))
     return f"{key} is expected to be a folder, but {said} {what}. HINT: {hint}."
 
 

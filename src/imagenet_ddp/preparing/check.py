@@ -18,6 +18,7 @@ from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.files import walk
 from imagenet_ddp.data.folders import class_folders
 from imagenet_ddp.data.sources import Images, open_source
+from imagenet_ddp.data.walking import left_out_words
 from imagenet_ddp.preparing import duplicates
 from imagenet_ddp.preparing.asked import FailedError, Plan
 from imagenet_ddp.preparing.duplicates import Duplicates
@@ -110,10 +111,9 @@ def _splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Ima
             continue
         classes = class_folders(place)
         images = walk(place, classes, Reading(data["decoder"], data["exif_orientation"]))
-        left_out = dict(images.index.left_out) if images.index is not None else {}
-        report.splits[name] = Split(_counts(images, classes), left_out)
-        if left_out and images.index is not None:
-            report.notes.append(f"{name}: {images.index.without()}")
+        report.splits[name] = Split(_counts(images, classes), dict(images.left_out))
+        if images.left_out:
+            report.notes.append(f"{name}: {left_out_words(images.left_out)}")
         found[name] = images
     return found
 

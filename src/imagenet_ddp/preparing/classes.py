@@ -11,6 +11,7 @@ from imagenet_ddp.preparing.devkit import Devkit
 from imagenet_ddp.preparing.tars import BrokenTarError, Member, members
 from imagenet_ddp.preparing.unpacking import Group
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import some
 
 
 def of_train(path: Path, kit: Devkit | None, edition: Edition, verify: bool) -> list[Group]:
@@ -22,14 +23,14 @@ def of_train(path: Path, kit: Devkit | None, edition: Edition, verify: bool) -> 
     hint = f"HINT: download {path.name} again; for another edition, prepare.verify=false."
     if odd := [member.name for member in inner if not re.fullmatch(r"n\d{8}\.tar", member.name)]:
         raise ConfigError(
-            f"{path} is expected to hold an archive per class, n01440764.tar, but holds {_some(odd)}. {hint}"
+            f"{path} is expected to hold an archive per class, n01440764.tar, but holds {some(odd)}. {hint}"
         )
     if twice := [name for name, number in Counter(names).items() if number > 1]:
-        raise ConfigError(f"{path} is expected to hold each class once, but not {_some(twice)}. {hint}")
+        raise ConfigError(f"{path} is expected to hold each class once, but not {some(twice)}. {hint}")
     if verify and known is not None and (differ := sorted(set(names) ^ set(known))):
         raise ConfigError(
             f"{path} is expected to hold the {len(known):,} classes of {edition.devkit.name}, but {len(differ):,} "
-            f"are in one of them only: {_some(differ)}. {hint}"
+            f"are in one of them only: {some(differ)}. {hint}"
         )
     if verify and len(names) != edition.num_classes:
         raise ConfigError(
@@ -55,7 +56,7 @@ def _of_class(path: Path, archive: Member, num_expected: int | None) -> list[Mem
     names = Counter(member.name for member in found)
     if odd := [name for name, number in names.items() if number > 1 or not is_image(name)]:
         raise ConfigError(
-            f"{archive.name} in {path} is expected to hold images, each once, but holds {_some(odd)}. "
+            f"{archive.name} in {path} is expected to hold images, each once, but holds {some(odd)}. "
             f"HINT: download {path.name} again."
         )
     return found
@@ -68,7 +69,7 @@ def of_val(path: Path, kit: Devkit) -> list[Group]:
     numbers = [re.fullmatch(r"ILSVRC2012_val_(\d{8})\.JPEG", member.name) for member in found]
     if odd := [member.name for member, number in zip(found, numbers, strict=True) if not number]:
         raise ConfigError(
-            f"{path} is expected to hold ILSVRC2012_val_00000001.JPEG and so on, but holds {_some(odd)}. "
+            f"{path} is expected to hold ILSVRC2012_val_00000001.JPEG and so on, but holds {some(odd)}. "
             f"HINT: download {path.name} again."
         )
     by_number = {int(number[1]): member for member, number in zip(found, numbers, strict=True) if number}
@@ -95,7 +96,3 @@ def _members(path: Path, num_expected: int | None) -> list[Member]:
             raise ConfigError(
                 f"{path} ({size:,} bytes) is expected to be a whole tar archive, but {error}. HINT: download it again."
             ) from error
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")

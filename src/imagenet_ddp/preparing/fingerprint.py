@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.data.disk_threads import side_by_side
 from imagenet_ddp.data.files import FileImages
-from imagenet_ddp.data.folders import side_by_side
 from imagenet_ddp.data.packed import PackedImages
 from imagenet_ddp.data.sources import Images, Source
 

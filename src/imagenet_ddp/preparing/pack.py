@@ -27,13 +27,13 @@ from imagenet_ddp.preparing import shards
 from imagenet_ddp.preparing.asked import Plan, option
 from imagenet_ddp.preparing.fingerprint import Names, fingerprint, names_of, states_of, with_sizes
 from imagenet_ddp.preparing.pool import Pool
-from imagenet_ddp.preparing.progress import Progress, duration
+from imagenet_ddp.preparing.progress import Progress
 from imagenet_ddp.preparing.record import Packing, encoder, pack
 from imagenet_ddp.preparing.shards import Shard, Written
 from imagenet_ddp.preparing.unfinished import Unfinished
 from imagenet_ddp.schema import ConfigError, RunError
 from imagenet_ddp.screen import say
-from imagenet_ddp.words import counted
+from imagenet_ddp.words import counted, duration
 
 LOCK = ".lock"
 SAMPLE = 64  # images that are packed beforehand to learn their size

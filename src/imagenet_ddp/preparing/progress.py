@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import IO
 
+from imagenet_ddp.words import duration, percent
+
 LINE_S = 5.0  # between two lines
 REDRAW_S = 0.2  # between two drawings of the bar
 
@@ -74,7 +76,7 @@ class Progress:
         """train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"""
         taken_s = time.monotonic() - self._begun
         share = (self._weight_before + self._weight_done) / max(self._weight, 1)
-        text = f"{self.what}: {self.done:,} of {self.total:,} {self.unit} ({100 * min(share, 1):.1f} %)"
+        text = f"{self.what}: {self.done:,} of {self.total:,} {self.unit} ({percent(min(share, 1), 1)})"
         more = self.more() if self.more is not None else ""
         if not self._weight_done or taken_s <= 0:
             return text + more
@@ -115,10 +117,3 @@ class Progress:
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """0:42, 12:05, 3:10:00"""
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"

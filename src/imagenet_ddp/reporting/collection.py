@@ -12,8 +12,7 @@ from imagenet_ddp.reporting.differences import Differences, printable, short_nam
 from imagenet_ddp.reporting.runs import NoRun, Run, read
 from imagenet_ddp.reporting.search import MARKS, MAX_FOLDERS, Found, search
 from imagenet_ddp.trainer_keys import shown
-
-AT_MOST = 5  # of a kind that are named one by one
+from imagenet_ddp.words import some
 
 
 @dataclass
@@ -44,7 +43,7 @@ def collect(folders: Sequence[Path]) -> Collection:
     collection.runs = list(runs.values())
     if left_out:
         lines = [f"{printable(str(folder))} ({reason})" for folder, reason in left_out.items()]
-        collection.notes.append(f"Left out: {_some(lines)}.")
+        collection.notes.append(f"Left out: {some(lines)}.")
     return collection
 
 
@@ -55,13 +54,13 @@ def notes(runs: Sequence[Run], found: Differences) -> list[str]:
     if few := sorted(num for num in classes if 0 < num < 5):
         said.append(f"Fewer than 5 classes: top-5 is top-{' or top-'.join(map(str, few))}.")
     if found.follow:
-        said.append(f"Differ in step with the choice of their group, and are not shown: {_some(found.follow)}.")
+        said.append(f"Differ in step with the choice of their group, and are not shown: {some(found.follow)}.")
     for name, versions in sorted(_versions(runs).items()):
-        said.append(f"The runs were made with different versions of {name}: {_some(sorted(versions))}.")
+        said.append(f"The runs were made with different versions of {name}: {some(sorted(versions))}.")
     names = short_names([run.folder for run in runs]) if runs else []
     parts = [f"{name} ({'; '.join(run.problems)})" for name, run in zip(names, runs, strict=True) if run.problems]
     if parts:
-        said.append(f"Read in part: {_some(parts)}.")
+        said.append(f"Read in part: {some(parts)}.")
     return [printable(line) for line in said]
 
 
@@ -80,7 +79,7 @@ def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
 
 def _no_run(top: Path, found: Found, left_out: dict[Path, str]) -> str:
     reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found.folders if folder in left_out]
-    inside = f" ({_some(reasons)})" if reasons else ""
+    inside = f" ({some(reasons)})" if reasons else ""
     return (
         f"{printable(str(top))} is expected to be a run folder or to hold some, but no folder in it has a "
         f"{', '.join(sorted(MARKS))} of a training{inside}. HINT: runs/<name>/<time>, or a folder above."
@@ -99,9 +98,4 @@ def _not_begun(sweep: Path) -> list[str]:
         if not any((sweep / str(number) / mark).is_file() for mark in MARKS)
     ]
     name = printable(sweep.name)
-    return [f"{len(waiting)} of the {len(jobs)} jobs of {name} have not begun: {_some(waiting)}."] if waiting else []
-
-
-def _some(lines: Sequence[str]) -> str:
-    more = f" and {len(lines) - AT_MOST} more" if len(lines) > AT_MOST else ""
-    return ", ".join(lines[:AT_MOST]) + more
+    return [f"{len(waiting)} of the {len(jobs)} jobs of {name} have not begun: {some(waiting)}."] if waiting else []

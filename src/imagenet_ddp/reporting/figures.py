@@ -9,6 +9,7 @@ from imagenet_ddp.reporting.runs import Run, column
 from imagenet_ddp.reporting.scaling import Series
 from imagenet_ddp.reporting.table import cut
 from imagenet_ddp.run import look
+from imagenet_ddp.words import counted, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,8 +90,8 @@ def speed(series: Sequence[Series], title: str) -> "Figure":
         share.plot(devices, [100 * world.efficiency for world in one.worlds], zorder=3, **style)
         keys.append(Line2D([], [], label=names[place + 1], **style))
         for world in one.worlds if not several else []:
-            nodes = f"\n{world.num_nodes} node{'s' if world.num_nodes != 1 else ''}" if several_nodes else ""
-            share.annotate(f"{100 * world.efficiency:.0f} %{nodes}", (world.num_devices, 100 * world.efficiency),
+            nodes = f"\n{counted(world.num_nodes, 'node')}" if several_nodes and world.num_nodes else ""
+            share.annotate(f"{percent(world.efficiency, 0)}{nodes}", (world.num_devices, 100 * world.efficiency),
                            textcoords="offset points", xytext=(0, -10), ha="center", va="top", fontsize=9.5,
                            color=look.INK)  # fmt: skip
     share.axhline(100, zorder=2, **_IDEAL)
@@ -135,7 +136,7 @@ def _open_end(place: int) -> dict[str, Any]:
 
 
 def _label(run: Run, label: str) -> str:
-    top1 = "no top-1" if run.best_top1 is None else f"{100 * run.best_top1:.2f} %"
+    top1 = "no top-1" if run.best_top1 is None else percent(run.best_top1)
     return f"{top1}  {cut(label, 2 * HALF + 8)}" + (f"  ({run.state})" if run.state != "finished" else "")
 
 

@@ -10,6 +10,7 @@ from imagenet_ddp.reporting.differences import Differences, canonical, printable
 from imagenet_ddp.reporting.runs import STATES, UNKNOWN, Run, number
 from imagenet_ddp.reporting.search import in_order
 from imagenet_ddp.reporting.table import Cell, Column, Table
+from imagenet_ddp.words import counted, duration
 
 # What sort= may be, and whether the best is the highest; None: no best, small ones first.
 SORTS = {
@@ -44,15 +45,6 @@ def in_place(runs: Sequence[Run], sort: str) -> list[Run]:
         options = [value(run, sort) for run in runs]
         keys = [(number(option) is None, number(option) or 0, canonical(option)) for option in options]
     return [runs[place] for place in sorted(range(len(runs)), key=lambda place: keys[place])]
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60}:{minutes % 60:02} h"
 
 
 def percent(fraction: float | None) -> str:
@@ -104,7 +96,7 @@ def _table(runs: Sequence[Run], found: Differences) -> Table:
                 Cell(run.top5, percent(run.top5)),
                 Cell(run.loss, figure(run.loss)),
                 Cell(run.images_per_s, figure(run.images_per_s)),
-                Cell(run.train_s, duration(run.train_s)),
+                Cell(run.train_s, "-" if run.train_s is None else duration(run.train_s)),
                 Cell(run.max_epochs, ""),
                 *(Cell(None if extra is None else printable(str(extra)), "") for extra in extras),
                 Cell(printable(str(run.folder)), ""),
@@ -116,7 +108,7 @@ def _table(runs: Sequence[Run], found: Differences) -> Table:
 
 def _title(runs: Sequence[Run]) -> str:
     counts = {state: count for state in STATES if (count := sum(run.state == state for run in runs))}
-    words = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    words = counted(len(runs), "run")
     if set(counts) == {"finished"}:
         return f"{words}, {'all ' if len(runs) > 1 else ''}finished"
     return f"{words}: " + ", ".join(f"{count} {state}" for state, count in counts.items())

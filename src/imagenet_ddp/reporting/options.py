@@ -1,11 +1,11 @@
 """The report's own command line: folders, and a few key=value words."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagenet_ddp.keys import closest
+from imagenet_ddp.paths import obstacle
 from imagenet_ddp.trainer_keys import choice, expect
 
 KEYS = ("format", "out", "sort")
@@ -73,10 +73,8 @@ def _no_folder(path: Path) -> str:
 
 
 def _out(path: Path) -> list[str]:
-    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if str(path).startswith("~"):  # no shell expands it behind "out="
         return [f"out={path} is a folder called {path.parts[0]}. HINT: out=$HOME{str(path)[1:]}"]
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    if not (reason := obstacle(path)):
         return []
-    what = f"{there} cannot be written in" if there.is_dir() else f"{there} is a file"
-    return [f"out is expected to be a folder that can be made or written in, but {what}. HINT: out=FOLDER."]
+    return [f"out is expected to be a folder that can be made or written in, but {reason}. HINT: out=FOLDER."]

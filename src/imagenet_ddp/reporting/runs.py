@@ -9,6 +9,7 @@ import numpy as np
 
 from imagenet_ddp.reporting.contents import read_config, read_metrics, read_summary
 from imagenet_ddp.run.folder import is_locked, last_checkpoint
+from imagenet_ddp.schema import leaves
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
@@ -56,7 +57,7 @@ def read(folder: Path) -> Run:
         raise NoRun("an evaluation")
     if not is_ours:
         raise NoRun("files of another program" if config or summary or len(metrics) > 1 else "; ".join(problems))
-    options = leaves(config) if config else None
+    options = {key: value for key, value in leaves(config).items() if value != {}} if config else None
     best = _best(metrics, summary)
     epochs = metrics["epoch"]
     done = int(epochs.max()) if len(epochs) else _whole(summary.get("epochs"))
@@ -71,17 +72,6 @@ def read(folder: Path) -> Run:
         train_s=number(summary.get("train_s")) or _last(metrics, "train_s"),
         num_devices=num_devices, num_nodes=num_nodes,
     )  # fmt: skip
-
-
-def leaves(node: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Key path -> value; lists are values, empty groups nothing."""
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            found |= leaves(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def column(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from imagenet_ddp.reporting.differences import Differences, canonical, printable
 from imagenet_ddp.reporting.leaderboard import figure
 from imagenet_ddp.reporting.runs import Run
 from imagenet_ddp.reporting.table import Cell, Column, Table, cut
+from imagenet_ddp.words import percent
 
 AT_MOST = 5  # series whose batches are said one by one
 WORLD = {"trainer.devices", "trainer.num_nodes"}
@@ -101,7 +102,7 @@ def as_table(series: Sequence[Series]) -> Table:
                     *(Cell(count, "-" if count is None else str(count)) for count in counts),
                     Cell(world.images_per_s, figure(world.images_per_s)),
                     Cell(world.speedup, f"{world.speedup:.2f}"),
-                    Cell(world.efficiency, f"{100 * world.efficiency:.0f} %"),
+                    Cell(world.efficiency, percent(world.efficiency, 0)),
                 ]
             )
     words = {one.batch_words() for one in series}

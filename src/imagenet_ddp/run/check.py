@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.paths import shown_path
 from imagenet_ddp.run.folder import last_checkpoint
 from imagenet_ddp.trainer_keys import choice, expect, matching, shown, whole
 
@@ -136,7 +137,7 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
-    return [f"{key} is expected to be a checkpoint file, but {_said(path)} {what}. HINT: {hint}."]
+    return [f"{key} is expected to be a checkpoint file, but {shown_path(path)} {what}. HINT: {hint}."]
 
 
 def _images(value: str, environ: Mapping[str, str]) -> list[str]:
@@ -147,7 +148,7 @@ def _images(value: str, environ: Mapping[str, str]) -> list[str]:
     if value.startswith("~"):
         hint = f"images={environ.get('HOME', '/home/me')}{value[1:]}"
     return [
-        f"images is expected to be a file, a folder or a pattern, but nothing matches {_said(Path(value))}. "
+        f"images is expected to be a file, a folder or a pattern, but nothing matches {shown_path(Path(value))}. "
         f"HINT: {hint}."
     ]
 
@@ -155,16 +156,11 @@ def _images(value: str, environ: Mapping[str, str]) -> list[str]:
 def _out(path: Path) -> list[str]:
     folder = path.parent
     if path.is_dir():
-        what = f"{_said(path)} is a folder"
+        what = f"{shown_path(path)} is a folder"
     elif not folder.is_dir():
-        what = f"the folder {_said(folder)} does not exist"
+        what = f"the folder {shown_path(folder)} does not exist"
     elif not os.access(path if path.exists() else folder, os.W_OK):
-        what = f"{_said(path)} is not writable"
+        what = f"{shown_path(path)} is not writable"
     else:
         return []
     return [f"out is expected to be a file that can be written, but {what}. HINT: out=predictions.csv."]
-
-
-def _said(path: Path) -> str:
-    """A relative path with where it leads, because that hangs on the folder the command was typed in."""
-    return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 from imagenet_ddp.run.folder import NUM_CHECKPOINTS, kept
 from imagenet_ddp.run.position import is_epoch_over, validates_next
 from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.words import first_line
 from imagenet_ddp.writing import drafted
 
 FORMAT = 1  # of the part below KEY
@@ -246,7 +247,7 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path} is expected to be a checkpoint, but there is no such file. {hint}") from None
     except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         reason = "no file that torch.save has written" if "mmap" in reason else reason
         raise ConfigError(
             f"{path} is expected to be a checkpoint, but cannot be read as one ({reason}). {hint}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.run import look
+from imagenet_ddp.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +80,7 @@ def _column(table: dict[str, np.ndarray], name: str, scale: float = 1.0) -> tupl
 
 def _summary(table: dict[str, np.ndarray]) -> str:
     num_epochs = len(table["epoch"])
-    text = f"{num_epochs} epoch{'s' if num_epochs != 1 else ''}"
+    text = counted(num_epochs, "epoch")
     epochs, values = _column(table, "val/top1", 100)
     if len(values):
         text += f"   ·   best validation top-1 {values.max():.2f} % in epoch {epochs[values.argmax()]:.0f}"

@@ -23,6 +23,7 @@ from imagenet_ddp.run.plots import draw_curves
 from imagenet_ddp.run.position import is_epoch_over
 from imagenet_ddp.run.progress import loss_words
 from imagenet_ddp.schema import RunError
+from imagenet_ddp.words import percent
 from imagenet_ddp.writing import write_whole
 
 COLUMNS: tuple[str, ...] = (
@@ -94,13 +95,13 @@ class Record(L.Callback):
         if not is_epoch_over(trainer):
             summary += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
         summary += f": train loss {loss_words(figures.loss)}"
-        summary += f" top-1 {100 * figures.top1:.2f} %"
+        summary += f" top-1 {percent(figures.top1)}"
         if val:
             summary += (
-                f" | val loss {loss_words(val['val/loss'])} top-1 {100 * val['val/top1']:.2f} %"
-                f" top-{pl_module.top_k} {100 * val['val/top5']:.2f} % | best top-1 {100 * (best or 0):.2f} %"
+                f" | val loss {loss_words(val['val/loss'])} top-1 {percent(val['val/top1'])}"
+                f" top-{pl_module.top_k} {percent(val['val/top5'])} | best top-1 {percent(best or 0)}"
             )
-        self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {100 * meters.data_wait_frac:.1f} %")
+        self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {percent(meters.data_wait_frac, 1)}")
 
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:

@@ -23,6 +23,7 @@ from torch.distributed import Store
 
 from imagenet_ddp.run.position import is_epoch_over, is_update, validates_next
 from imagenet_ddp.run.signals import Signals, Stopped
+from imagenet_ddp.words import first_line
 
 POLL_S = 0.1  # of the store, by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread; steps may take longer, its thread does not
@@ -88,7 +89,7 @@ class Agreement:
             while not self._ending and not self._signals.received:
                 time.sleep(POLL_S)
             if not self._ending:
-                self._give_up(f"the rendezvous store does not answer ({str(error).splitlines()[0]})")
+                self._give_up(f"the rendezvous store does not answer ({first_line(error)})")
 
     def _agree(self, store: Store) -> None:
         for attempt in itertools.count():
