@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if ! command -v uv >/dev/null; then
-  echo "check.sh: uv is expected on PATH, but is not there. HINT: pip install uv" >&2
+  echo "check.sh: uv is expected on PATH, but is not there. Hint: pip install uv" >&2
   exit 2
 fi
 export UV_COMPILE_BYTECODE=1 # once, and not in each process that a test starts: half the time of the whole suite

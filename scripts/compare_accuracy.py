@@ -26,12 +26,13 @@ def plain_training() -> None:
     from torchvision import transforms
     from torchvision.datasets.folder import pil_loader
 
-    from imagenet_ddp.data import loader
-    from imagenet_ddp.data.sampler import Key, hash_seed
+    from imagenet_ddp.data.loading import dataloader
+    from imagenet_ddp.data.loading.sampler import Key
+    from imagenet_ddp.data.seeding import hash_seed
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
     from imagenet_ddp.train import main
 
-    def fill(self: loader.Samples, out: Tensor, key: Key, index: int) -> bool:
+    def fill(self: dataloader.Samples, out: Tensor, key: Key, index: int) -> bool:
         transform = self.transform
         if isinstance(transform, TrainTransform):
             steps: list = [transforms.RandomResizedCrop(transform.size(key.epoch), transform.scale)]
@@ -45,7 +46,7 @@ def plain_training() -> None:
         out.copy_(transforms.functional.pil_to_tensor(image))
         return isinstance(transform, TrainTransform) and random.Random(seed).random() < transform.flip
 
-    loader.Samples._fill = fill
+    dataloader.Samples._fill = fill
     main()
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from imagenet_ddp.data.dali import load, make_dali_loader
-from imagenet_ddp.data.files import walk
-from imagenet_ddp.data.folders import class_folders
-from imagenet_ddp.data.loader import make_loader
-from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.data.loading.dali import load, make_dali_loader
+from imagenet_ddp.data.loading.dataloader import make_loader
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.sources.folder.images import walk
+from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
 REPEATS = 7

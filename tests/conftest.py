@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
+PROBES = str(ROOT / "tests" / "helpers" / "probes")  # a folder for PYTHONPATH
 
 # Containers often set it. Then each of the thousand processes below compiles torch's modules anew, for three seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -138,7 +139,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """A real SLURM, one for all tests; cluster.Cluster."""
-    from cluster import Cluster, requirement
+    from helpers.slurm_cluster import Cluster, requirement
 
     if reason := requirement():
         pytest.skip(reason)

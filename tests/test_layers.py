@@ -1,7 +1,4 @@
-"""Who may import whom, read from the source: imports run downward only, and nothing before training costs torch.
-
-Ground floor: schema, trainer_keys. Wings: data, learning, distributed, run. Assembly and commands stand on both.
-"""
+"""Who may import whom, read from the source: imports run downward only, and nothing before training costs torch."""
 
 import ast
 import shutil
@@ -16,108 +13,29 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "imagenet_ddp"
 PROJECT = "imagenet_ddp"
 
-# "": the package itself, which holds the version
-GROUND = {
-    "",
-    "checksum",
-    "cores",
-    "importing",
-    "known_terms",
-    "paths",
-    "schema",
-    "screen",
-    "targets",
-    "trainer_keys",
-    "words",
-    "writing",
-}
-WINGS = {"data", "learning", "distributed", "run"}
-# Files of the assembly, and which others of it each may import.
-ASSEMBLY = {
-    "keys": set(),
-    "translate": {"keys"},
-    "compose": {"keys"},
-    "check": {"compose", "keys", "translate"},
-    "guide": set(),
-    "merge": set(),
-    "build": set(),
-    "announce": {"build"},
-    "predictor": {"build"},
-    "training": {"announce", "build"},
-    "evaluation": {"build"},
-    "examination": {"build", "check", "merge", "session"},
-    "worker": {"build", "evaluation", "examination", "training"},
-    "session": {"check", "merge"},
-    "shell": {"check", "guide"},
-    "together": {"check", "session"},
-    "sweep": {"check", "session", "shell"},
-    "reporting": {"keys"},
-    "tuning": {"check", "compose", "keys", "session"},
-    "preparing": {"build", "check", "session"},
-    "benchmarking": {"build", "check", "examination", "preparing", "session"},
-}
-COMMANDS = {"train", "evaluate", "predict", "doctor", "report", "tune", "submit", "prepare", "benchmark"}
+# From the ground up; a package may import those of the lines above it, and of its own line only itself.
+LAYERS = (
+    ("",),  # the package itself, which holds the version
+    ("errors",),
+    ("system",),
+    ("config",),
+    ("data", "distributed", "models", "runs"),
+    ("callbacks", "cli", "performance"),
+    ("engine",),
+)
+COMMANDS = ("train", "evaluate", "predict", "submit", "prepare", "doctor", "benchmark", "report", "tune")
+BETWEEN_COMMANDS = {("benchmark", "prepare")}  # it packs images to measure how fast packed ones are read
 
 # Not imported before a command line is found good: each takes seconds.
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
+# What runs before: the commands themselves, and with them all that they import.
 EARLY = [
-    "checksum",
-    "cores",
-    "paths",
-    "schema",
-    "trainer_keys",
-    "importing",
-    "screen",
-    "words",
-    "writing",
-    "keys",
-    "known_terms",
-    "translate",
-    "compose",
-    "check",
-    "guide",
-    "merge",
-    "session",
-    "shell",
-    "together",
-    "worker",
-    "sweep",
-    "data.manifest",
-    "data.recognise",
-    "data.remote",
-    "data.shapes",
-    "run.folder",
-    "run.look",
-    "run.plots",
+    *(name if (PACKAGE / f"{name}.py").is_file() else f"{name}.__main__" for name in COMMANDS),
+    *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
+    "engine.worker",
+    "report.figures",
+    "runs.curves",
 ]
-EARLY += [
-    f"{room}.{path.stem}"
-    for room in ("reporting", "tuning")
-    for path in sorted((PACKAGE / room).glob("*.py"))
-    if path.stem != "__init__"
-]
-EARLY += [
-    f"distributed.{name}"
-    for name in (
-        *(
-            "address",
-            "asked",
-            "by_hand",
-            "by_launcher",
-            "cards",
-            "ddp_answers",
-            "facts",
-            "gpu_names",
-            "ifname",
-            "interfaces",
-            "nccl",
-        ),
-        *("patience", "place", "pointer", "refusal", "rendezvous", "scaling", "scontrol", "slurm", "split", "tasks"),
-    )
-]
-EARLY += [f"preparing.{name}" for name in ("asked", "imagenet", "progress", "stl10")]
-EARLY += ["benchmarking.asked", "benchmarking.report", "preparing.asked"]
-EARLY += [f"{wing}.check" for wing in sorted(WINGS)] + sorted(COMMANDS)
 
 
 @dataclass(frozen=True)
@@ -171,17 +89,17 @@ def _imports(node: ast.AST, package_parts: list[str], at_start: bool) -> Iterato
             yield from _imports(child, package_parts, at_start and not deferred)
 
 
+def layer(package: str) -> int | None:
+    """Its number from the ground up; commands are above all; None: it has no place."""
+    if package in COMMANDS:
+        return len(LAYERS)
+    return next((number for number, packages in enumerate(LAYERS) if package in packages), None)
+
+
 def allowed(importer: str, imported: str) -> bool:
-    """Between rooms: a wing is one room, and so is every file at the top."""
-    if importer == imported or imported == "":
-        return True
-    if importer in GROUND:
-        return importer != "" and imported in GROUND
-    if importer in WINGS:
-        return imported in GROUND
-    if importer in ASSEMBLY:
-        return imported in GROUND | WINGS | ASSEMBLY[importer]
-    return importer in COMMANDS and imported in GROUND | WINGS | ASSEMBLY.keys()
+    above, below = layer(importer), layer(imported)
+    assert above is not None and below is not None
+    return importer == imported or below < above or (importer, imported) in BETWEEN_COMMANDS
 
 
 def mistakes(package: Path) -> list[str]:
@@ -189,7 +107,7 @@ def mistakes(package: Path) -> list[str]:
     found = []
     all_edges = edges(package)
     rooms = {name.partition(".")[0] for name in modules(package)}
-    unknown = rooms - GROUND - WINGS - ASSEMBLY.keys() - COMMANDS
+    unknown = {name for name in rooms if layer(name) is None}
     found += [f"{room} has no place in tests/test_layers.py" for room in sorted(unknown)]
     for edge in all_edges:
         importer, imported = edge.importer.partition(".")[0], edge.imported.partition(".")[0]
@@ -233,25 +151,29 @@ def test_every_import_is_allowed():
 
 def test_every_room_and_early_file_is_there():
     there = modules(PACKAGE)
-    assert not [name for name in [*GROUND, *WINGS, *ASSEMBLY, *COMMANDS, *EARLY] if name not in there]
+    assert not [
+        name for name in [*(name for packages in LAYERS for name in packages), *COMMANDS, *EARLY] if name not in there
+    ]
 
 
 @pytest.mark.parametrize(
     ("file", "planted", "said"),
     [
-        ("schema.py", "from imagenet_ddp.data import check", "schema line N: must not import data.check"),
-        ("trainer_keys.py", "import imagenet_ddp.build", "trainer_keys line N: must not import build"),
-        ("data/loader.py", "def late():\n    from imagenet_ddp.run import log", "data.loader line N: must not"),
-        ("learning/nets.py", "from ..data import decode", "learning.nets line N: must not import data.decode"),
-        ("run/log.py", "from imagenet_ddp.worker import train", "run.log line N: must not import worker"),
-        ("build.py", "from imagenet_ddp import train", "build line N: must not import train"),
-        ("check.py", "from imagenet_ddp import session", "check line N: must not import session"),
+        ("config/schema.py", "from imagenet_ddp.data import validate", "config.schema line N: must not import data"),
+        ("data/loading/dataloader.py", "def late():\n    from imagenet_ddp.runs import log",
+         "data.loading.dataloader line N: must not"),
+        ("models/create_model.py", "from ..data import transforms",
+         "models.create_model line N: must not import data.transforms"),
+        ("runs/log.py", "from imagenet_ddp.engine.worker import train", "runs.log line N: must not import engine"),
+        ("engine/build.py", "from imagenet_ddp import train", "engine.build line N: must not import train"),
+        ("cli/parse.py", "from imagenet_ddp.engine import job", "cli.parse line N: must not import engine.job"),
         ("evaluate.py", "import imagenet_ddp.train as t", "evaluate line N: must not import train"),
         ("helpers.py", "", "helpers has no place in tests/test_layers.py"),
-        ("data/folders.py", "from . import check", "data.check imports itself: data.check -> data.folders ->"),
-        ("schema.py", "import torch.nn", "check must start without torch.nn, but: check -> schema -> torch.nn"),
-        ("run/__init__.py", "try:\n    from lightning import Trainer\nfinally:\n    pass",
-         "run.check must start without lightning.Trainer, but: "),
+        ("data/sources/folder/scan.py", "from imagenet_ddp.data import validate",
+         "data.sources.detect imports itself: "),
+        ("config/schema.py", "import torch.nn", "train must start without torch.nn, but: train -> "),
+        ("runs/__init__.py", "try:\n    from lightning import Trainer\nfinally:\n    pass",
+         "runs.validate must start without lightning.Trainer, but: "),
     ],
 )  # fmt: skip
 def test_a_planted_edge_is_found(file: str, planted: str, said: str, tmp_path: Path):
@@ -267,6 +189,6 @@ def test_a_planted_edge_is_found(file: str, planted: str, said: str, tmp_path: P
 def test_an_import_in_a_function_costs_nothing_at_start(tmp_path: Path):
     package = tmp_path / PROJECT
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / "check.py").open("a") as source:
+    with (package / "cli/parse.py").open("a") as source:
         source.write("\ndef late():\n    import torch\n")
     assert mistakes(package) == mistakes(PACKAGE)

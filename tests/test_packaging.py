@@ -158,7 +158,9 @@ def test_what_belongs_to_one_machine_is_recognised(line: str):
 
 
 def test_what_belongs_to_none_is_not():
-    assert not FOREIGN.search("src/imagenet_ddp/worker.py, ../work/images, framework/root/, ~/work/x, $HOME/root/y")
+    assert not FOREIGN.search(
+        "src/imagenet_ddp/engine/worker.py, ../work/images, framework/root/, ~/work/x, $HOME/root/y"
+    )
 
 
 def test_no_lock_file_in_git(tracked: list[Path]):

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, Run, clean_environ
 
 from imagenet_ddp import submit
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.submit import Plan
 
 CPU = "trainer.accelerator=cpu"
@@ -88,19 +88,19 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
     ("argv", "sentences"),
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
-         ["nosuch is not a known key.", "trainer.max_epochs is expected", "submit.time is expected to be a time",
-          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. HINT: trainer.devices=8."]),
+         ["nosuch is not a known key.", "trainer.max_epochs is expected", "submit.time must be a time",
+          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
-         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. HINT: trainer.devices=2."]),
+         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: trainer.devices=2."]),
         (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
         (("submit.time=30", "--epochs", "3"),
          ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
-          "HINT: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
-        (("submit.partition='a b'",), ["submit.partition is expected to be a word or null, but is a b."]),
+          "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
+        (("submit.partition='a b'",), ["submit.partition must be a word or null, but is a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "
-          "HINT: `'submit.extra=\"--mail-type=END\"'`"]),
-        (("submit.extra=exclusive",), ["submit.extra is expected to be options of sbatch, without quotes or null"]),
+          "Hint: `'submit.extra=\"--mail-type=END\"'`"]),
+        (("submit.extra=exclusive",), ["submit.extra must be options of sbatch, without quotes or null"]),
         (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
         (("-m", "trainer.devices=1,2"), ["the jobs of -m must need the same nodes, GPUs and CPUs"]),
@@ -109,9 +109,9 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["the world is that of slurm job 1, and what"]),
         (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug is expected"]),
-        (("data=imagenet",), ["data.root is expected to be the folder of the images, but is not set."]),
+        (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
         (("data=packed",), ["data.root is expected"]),
-        (("data=imagenet", "data.root='~/x'"), ["data.root is expected to be a folder, but ~/x ("]),
+        (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],
 )  # fmt: skip
 def test_refused(argv: tuple[str, ...], sentences: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_machine_without_sbatch(run: Run, tmp_path: Path) -> None:
     done = run("submit", "submit.now=true", "optim.lr=-1", PATH=str(tmp_path))
     said = " ".join(done.stderr.split())
     assert (done.returncode, done.stdout) == (2, "") and "2 mistakes, nothing was started" in said
-    assert "submit.now=true must run where sbatch is, got a machine without. HINT: leave submit.now out." in said
+    assert "submit.now=true must run where sbatch is, got a machine without. Hint: leave submit.now out." in said
 
 
 @pytest.mark.parametrize("script", ["train", "doctor"])
@@ -166,7 +166,7 @@ def test_the_step_of_the_script(script: str, environ: dict[str, str], step: str 
     command = ["bash", ROOT / f"scripts/{script}.sbatch", "name=a b", "-m"]
     done = subprocess.run(command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     if step is None:
-        assert done.returncode == 2 and "HINT: --cpus-per-task is 4 per node, but 8 tasks need" in done.stderr
+        assert done.returncode == 2 and "Hint: --cpus-per-task is 4 per node, but 8 tasks need" in done.stderr
         return
     assert done.returncode == 0, done.stderr
     words = [*step.split(), "--kill-on-bad-exit=0", "python", "-m", f"imagenet_ddp.{script}", "name=a b", "-m"]

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, clean_environ, write_images
-
-PROBES = str(Path(__file__).parent / "probes")
+from conftest import PROBES, SMALL, Run, clean_environ, write_images
 
 
 def probe(folder: Path, **keys: object) -> list[str]:
-    """Options that add tests/probes/probe.py to a run; its folder holds what it saw."""
+    """Options that add tests/helpers/probes/probe.py to a run; its folder holds what it saw."""
     options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
     return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
 
@@ -269,7 +267,7 @@ def deep(tree: Path, tmp_path: Path) -> Path:
 
 
 def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
-    """Options for tests/probes/slow_disk.py."""
+    """Options for tests/helpers/probes/slow_disk.py."""
     return [f"data.root={root}", "data._target_=slow_disk.open_slowly", "allow_targets=[slow_disk]",
             f"+data.args.mark={folder / 'mark'}", f"+data.args.seconds={seconds}"]  # fmt: skip
 

@@ -5,44 +5,46 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp import check, session, shell, together, worker
-from imagenet_ddp.distributed.launch import WorkersFailedError
-from imagenet_ddp.run import folder
-from imagenet_ddp.run.signals import exit_on_signal
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.distributed.spawn import WorkersFailedError
+from imagenet_ddp.engine import coordinate, worker
+from imagenet_ddp.engine import job as engine_job
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.signals import exit_on_signal
 
 
 def main() -> float | None:
     """The top-1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
     exit_on_signal()
     try:
-        request = check.command_line("evaluate", sys.argv[1:], os.environ)
+        request = parse.command_line("evaluate", sys.argv[1:], os.environ)
         if request.passthrough:
-            return shell.with_hydra("evaluate", request.argv, lambda config: None)
+            return command.with_hydra("evaluate", request.argv, lambda config: None)
         return _evaluate(request)
     except ConfigError as error:
-        check.refuse(error)
+        parse.refuse(error)
     except WorkersFailedError as error:
         error.exit()
 
 
-def _evaluate(request: check.Request) -> float | None:
+def _evaluate(request: parse.Request) -> float | None:
     checkpoint = Path(request.configs[0].checkpoint).resolve()
-    rendezvous = together.rendezvous_of(request, os.environ)
-    met = together.meet(request, rendezvous)
+    rendezvous = coordinate.rendezvous_of(request, os.environ)
+    met = coordinate.meet(request, rendezvous)
 
-    def decide() -> session.Job:
-        config = session.from_checkpoint(request, checkpoint, os.environ)
-        folder_here = session.new_folder(request, config["name"], run_key=rendezvous.run_key)
-        return session.Job(config, folder_here, checkpoint)
+    def decide() -> engine_job.Job:
+        config = engine_job.from_checkpoint(request, checkpoint, os.environ)
+        folder_here = engine_job.new_folder(request, config["name"], run_key=rendezvous.run_key)
+        return engine_job.Job(config, folder_here, checkpoint)
 
-    job = together.agree(decide, met)
-    arguments = (job.config, str(job.run_dir), str(job.checkpoint), session.command("evaluate", sys.argv[1:]))
+    job = coordinate.agree(decide, met)
+    arguments = (job.config, str(job.run_dir), str(job.checkpoint), engine_job.command("evaluate", sys.argv[1:]))
     try:
-        return shell.with_hydra(
+        return command.with_hydra(
             "evaluate",
-            session.in_folder(request.argv, "hydra.run.dir", job.run_dir),
-            lambda _: together.run(worker.evaluate, arguments, job.config, met, rendezvous, own_processes=False),
+            engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir),
+            lambda _: coordinate.run(worker.evaluate, arguments, job.config, met, rendezvous, own_processes=False),
         )
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)

@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from imagenet_ddp import check, session, shell
-from imagenet_ddp.data.folders import image_names
-from imagenet_ddp.importing import heavy
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.data.sources.folder.scan import image_names
+from imagenet_ddp.engine import job
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.heavy_imports import import_torch
 
 
 class Writer(Protocol):
@@ -26,12 +27,12 @@ class Writer(Protocol):
 
 def main() -> None:
     """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
-    with shell.answering("predict"):
-        request = check.command_line("predict", sys.argv[1:], os.environ)
+    with command.run_command("predict"):
+        request = parse.command_line("predict", sys.argv[1:], os.environ)
         if request.passthrough:
-            shell.with_hydra("predict", request.argv, lambda config: None)
+            command.with_hydra("predict", request.argv, lambda config: None)
             return
-        config = session.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        config = job.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
@@ -47,16 +48,16 @@ def find_images(pattern: str) -> list[str]:
 
 
 def _predict(config: dict[str, Any]) -> tuple[int, int]:
-    with heavy():
-        from imagenet_ddp.predictor import make_predictor
-        from imagenet_ddp.run.checkpoint import KEY, read
+    with import_torch():
+        from imagenet_ddp.engine.predictor import make_predictor
+        from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     paths = find_images(config["images"])
     if not paths:
         raise ConfigError(
-            f"images={config['images']} is expected to match images, but matches none. HINT: 'images=FOLDER/*.jpg'."
+            f"images={config['images']} must match images, but matches none. Hint: 'images=FOLDER/*.jpg'."
         )
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]

@@ -18,11 +18,15 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp import check, screen, shell, sweep
-from imagenet_ddp.distributed import split
-from imagenet_ddp.distributed.asked import num_devices
-from imagenet_ddp.schema import ConfigError, conf_dir
-from imagenet_ddp.trainer_keys import FLAG, NULL, Kind, expect_all, matching, shown, whole
+from imagenet_ddp.cli import command as cli_command
+from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.validators import FLAG, NULL, Kind, expect_all, matching, shown, whole
+from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.engine import sweep
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import console
 
 CPUS_PER_DEVICE = 8  # where data.num_workers is auto
 _WORD = matching(r"[^\s-]\S*", "a word")
@@ -49,10 +53,10 @@ class Plan:
 
 
 def main() -> None:
-    with shell.answering("submit"):
-        plan = shell.planned("submit", read)
+    with cli_command.run_command("submit"):
+        plan = cli_command.planned("submit", read)
         if plan.note:
-            screen.say(plan.note)
+            console.print_message(plan.note)
         print(shlex.join(plan.command), flush=True)
         if plan.now:
             # a job around this one must not lend the new job its numbers
@@ -62,11 +66,11 @@ def main() -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Raises ConfigError with every mistake."""
-    if check.only_prints(argv):
-        check.command_line("submit", argv, environ)
+    if parse.only_prints(argv):
+        parse.command_line("submit", argv, environ)
         return None
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
-    typed = [token for token in check.without_local_rank(argv) if token not in own]
+    typed = [token for token in parse.without_local_rank(argv) if token not in own]
     asked, found = _checked("submit", own, environ, compose_only=True)
     request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
     here = shlex.join(["imagenet_ddp.submit", *own])
@@ -76,7 +80,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     options: Any = asked.configs[0].submit
     found += expect_all("submit", options, _KINDS)
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
-        found.append("submit.now=true must run where sbatch is, got a machine without. HINT: leave submit.now out.")
+        found.append("submit.now=true must run where sbatch is, got a machine without. Hint: leave submit.now out.")
     with suppress(OmegaConfBaseException):  # a value that does not resolve is in the list already
         found += _unfit(request, options)
     if found:
@@ -90,41 +94,41 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 
 def _checked(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
-) -> tuple[check.Request | None, list[str]]:
+) -> tuple[parse.Request | None, list[str]]:
     """The request as far as it can be read, and its mistakes."""
     try:
-        return check.command_line(verb, argv, environ, **how), []
+        return parse.command_line(verb, argv, environ, **how), []
     except ConfigError as error:
-        return error.request if isinstance(error, check.NotMetError) else None, error.mistakes
+        return error.request if isinstance(error, parse.NotMetError) else None, error.mistakes
 
 
-def _unfit(request: check.Request, options: Any) -> list[str]:
+def _unfit(request: parse.Request, options: Any) -> list[str]:
     """What train can do, but one sbatch command cannot ask for."""
     found = []
     for devices in (config.trainer.devices for config in request.configs):
         if re.match(r"-1$|\[|\d+,", shown(devices)):
             found.append(
                 f"trainer.devices must be a number, because SLURM chooses the GPUs, got {shown(devices)}. "
-                f"HINT: trainer.devices={num_devices(devices) or 8}."
+                f"Hint: trainer.devices={num_devices(devices) or 8}."
             )
     shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
     if len(shapes) > 1:
         found.append(
             f"the jobs of -m must need the same nodes, GPUs and CPUs, because they are tasks of one job array, got "
-            f"{' and '.join(shapes)}. HINT: submit them one after the other."
+            f"{' and '.join(shapes)}. Hint: submit them one after the other."
         )
     sweeper = str(request.hydra.sweeper.get("_target_")) if request.hydra is not None else ""
     if request.multirun and not sweeper.endswith(".BasicSweeper"):
         found.append(
             f"hydra/sweeper must be basic, because a job array knows its jobs beforehand, got {sweeper}. "
-            "HINT: leave hydra/sweeper out."
+            "Hint: leave hydra/sweeper out."
         )
     if options.array_parallelism is not None and not _is_array(request):
-        found.append("submit.array_parallelism must come with -m, got a single run. HINT: add -m.")
+        found.append("submit.array_parallelism must come with -m, got a single run. Hint: add -m.")
     return found
 
 
-def _sbatch(request: check.Request, options: Any) -> Iterator[str]:
+def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
     yield "sbatch"
     yield from _shape(request.configs[0], options)
     names = {str(config.name) for config in request.configs}
@@ -146,7 +150,7 @@ def _shape(config: DictConfig, options: Any) -> Iterator[str]:
     """The options of sbatch that follow from train's. 0 GPUs are asked for too: the script's own line has one."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
-    tasks = split.processes(config.strategy, devices)
+    tasks = batch_split.processes(config.strategy, devices)
     cpus = (options.cpus_per_device or CPUS_PER_DEVICE) * devices // tasks
     if options.cpus_per_device is None and isinstance(workers, int):  # of each process
         cpus = workers + 1
@@ -159,7 +163,7 @@ def _shape(config: DictConfig, options: Any) -> Iterator[str]:
         yield f"--mem={options.mem_gb_per_device * devices}G"
 
 
-def _is_array(request: check.Request) -> bool:
+def _is_array(request: parse.Request) -> bool:
     return request.multirun and request.configs[0].sweep.job == "auto"
 
 

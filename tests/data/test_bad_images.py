@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.data.bad_images import Bad, BadImages, OwnBoard
-from imagenet_ddp.schema import RunError
+from imagenet_ddp.errors import RunError
 
 
 def keys(policy: str, limit: float) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def test_raise_names_the_file_the_reason_and_the_way_on():
     judge([])
     with pytest.raises(
         RunError,
-        match=r"^7\.jpg .* known format\. HINT: data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
+        match=r"^7\.jpg .* known format\. Hint: data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
     ):
         judge(bad(7, 8))
 

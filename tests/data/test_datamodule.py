@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_ddp.data.datamodule import ImageData
-from imagenet_ddp.data.loader import Batch
-from imagenet_ddp.data.sources import open_source
-from imagenet_ddp.schema import DataConfig
+from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.loading.dataloader import Batch
+from imagenet_ddp.data.sources.registry import open_source
 
 FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
 
 
-def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = False, **more: Any) -> ImageData:
+def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = False, **more: Any) -> ImageDataModule:
     keys = {**asdict(DataConfig()), **FEW, "root": str(tree), **more}
-    data = ImageData(open_source(keys, 0, {}), keys, 5, channels_last)
+    data = ImageDataModule(open_source(keys, 0, {}), keys, 5, channels_last)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
         world_size=world_size,
         global_rank=rank,

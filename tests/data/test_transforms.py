@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from imagenet_ddp.data.decode import Pixels
+from imagenet_ddp.data.decoding.image import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
-from conftest import ROOT, SMALL
-from ports import program
-from test_train import PROBES, assert_equal_weights, assert_same_metrics, probe, rows, seen, summary
+from conftest import PROBES, ROOT, SMALL
+from helpers.ports import program
+from helpers.slurm_cluster import Cluster
+from test_train import assert_equal_weights, assert_same_metrics, probe, rows, seen, summary
 
 pytestmark = pytest.mark.slow
 SCRIPTS = ROOT / "scripts"
@@ -103,8 +103,8 @@ def test_gpus_that_a_task_must_see(cluster: Cluster, work: Path, tree: Path) -> 
     done = cluster.run(command, cwd=work, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     said = " ".join(done.stderr.split())
-    assert "is expected to see the 2 GPUs of its node, but sees 1 (CUDA_VISIBLE_DEVICES=" in said
-    assert "HINT: #SBATCH --gpus-per-node=2" in said
+    assert "must see the 2 GPUs of its node, but sees 1 (CUDA_VISIBLE_DEVICES=" in said
+    assert "Hint: #SBATCH --gpus-per-node=2" in said
 
 
 def test_a_batch_shell_of_two_nodes(cluster: Cluster, work: Path, tree: Path) -> None:

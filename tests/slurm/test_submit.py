@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from conftest import SMALL
+from helpers.slurm_cluster import Cluster
 from test_train import summary
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import Cluster
-from conftest import ROOT, SMALL
-from test_train import PROBES, assert_equal_weights, probe, rows, seen, summary
+from conftest import PROBES, ROOT, SMALL
+from helpers.slurm_cluster import Cluster
+from test_train import assert_equal_weights, probe, rows, seen, summary
 
 pytestmark = pytest.mark.slow
 TRAIN = (sys.executable, "-m", "imagenet_ddp.train")

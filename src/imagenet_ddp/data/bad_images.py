@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from imagenet_ddp.schema import RunError
-from imagenet_ddp.words import counted
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.system.text import count_noun
 
 Bad = tuple[str, str]  # path, reason
 SAID = 5  # images of a rank that the log names; the others are in bad_images.csv
@@ -92,7 +92,7 @@ class BadImages:
         if self._policy == "raise" and images:
             path, reason = images[0]
             raise RunError(
-                f"{path} is expected to be an image, but cannot be read: {reason}. HINT: data.on_bad_image=skip goes "
+                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip goes "
                 f"on without up to {self.most} such (data.bad_image_limit); {self._check} lists them all."
             )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
@@ -108,7 +108,7 @@ class BadImages:
         if found > self.most:
             share = f" ({self._limit:g} of {self._num_images} training images)" if self._limit < 1 else ""
             raise RunError(
-                f"at most {counted(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but {found} "
-                f"are, the last one {new[-1][0]}: {new[-1][1]}. HINT: {self._check} lists them all; "
+                f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "
+                f"{found} are, the last one {new[-1][0]}: {new[-1][1]}. Hint: {self._check} lists them all; "
                 f"data.bad_image_limit={2 * found} allows more."
             )

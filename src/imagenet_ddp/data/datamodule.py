@@ -10,16 +10,16 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 
-from imagenet_ddp.data import dali
+from imagenet_ddp.config.schema import LoaderConfig
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.download import to_stderr
-from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
-from imagenet_ddp.data.sampler import BatchSampler
-from imagenet_ddp.data.sources import Images, Source
+from imagenet_ddp.data.loading import dali
+from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.stall_watchdog import Waiting
+from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
-from imagenet_ddp.data.waiting import Waiting
-from imagenet_ddp.data.workers import choose_num_workers
-from imagenet_ddp.schema import LoaderConfig
+from imagenet_ddp.system.console import print_message
 
 _Loader = TypeVar("_Loader", EpochLoader, dali.DaliLoader)
 
@@ -27,7 +27,7 @@ _Loader = TypeVar("_Loader", EpochLoader, dali.DaliLoader)
 SMALLEST_TRAINING_BATCH = 2
 
 
-class ImageData(L.LightningDataModule):
+class ImageDataModule(L.LightningDataModule):
     """data and loader: the resolved keys of these names. say: for the log. Loaders are made for the trainer's own rank
     and world size.
 
@@ -62,7 +62,7 @@ class ImageData(L.LightningDataModule):
         self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
 
     def close(self) -> None:
-        """End the loader processes. They take no signal (workers.py), so a process that leaves without this would wait
+        """End the loader processes. They take no signal, so a process that leaves without this would wait
         for them."""
         for loader in self._loaders.values():
             loader.close()
@@ -180,7 +180,7 @@ class ImageData(L.LightningDataModule):
         def say(line: str) -> None:
             self._say(line)
             if rank:  # whose log is a file alone, and the others only wait for it
-                to_stderr(line)
+                print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
         return partial(Waiting, who=who, say=say, timeout_s=self.keys["loader_timeout_s"])

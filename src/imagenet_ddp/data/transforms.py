@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decode import Picture, Pixels
+from imagenet_ddp.data.decoding.image import Picture, Pixels
 
 _TRIES = 10  # for a crop that fits; as torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, least and most; the same

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.cores import cores_per_process
 from imagenet_ddp.distributed.gpu_names import Gpu, gpu
-from imagenet_ddp.schema import ConfigError
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.cpu_cores import cores_per_process
 
 
 def accelerator(asked: str) -> str:
@@ -23,10 +23,10 @@ def accelerator(asked: str) -> str:
         if asked == "auto":
             return "cpu"
         found = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
-        raise ConfigError(f"trainer.accelerator={asked} expects a GPU, but {found}. HINT: trainer.accelerator=auto.")
+        raise ConfigError(f"trainer.accelerator={asked} expects a GPU, but {found}. Hint: trainer.accelerator=auto.")
     if asked == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            "trainer.accelerator=mps expects a Mac's GPU, but there is none. HINT: trainer.accelerator=auto."
+            "trainer.accelerator=mps expects a Mac's GPU, but there is none. Hint: trainer.accelerator=auto."
         )
     return asked
 
@@ -49,7 +49,7 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
         raise ConfigError(
             f"trainer.devices={asked} expects GPUs {wanted}, but torch finds {available} (numbered from 0"
             f"{', within CUDA_VISIBLE_DEVICES' if 'CUDA_VISIBLE_DEVICES' in os.environ else ''}). "
-            f"HINT: trainer.devices={available}."
+            f"Hint: trainer.devices={available}."
         )
     return asked
 
@@ -70,7 +70,7 @@ def own_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[
     if missing := [number for number in mine if number >= there]:
         raise ConfigError(
             f"local rank {local_rank} expects GPU {missing[0]}, but torch finds {there} on this "
-            "machine. HINT: as many processes per node as it has GPUs."
+            "machine. Hint: as many processes per node as it has GPUs."
         )
     return [gpu(torch.cuda.get_device_properties(number), number, os.environ) for number in mine]
 
@@ -88,8 +88,8 @@ def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> lis
         if uuid is not None:
             users.setdefault(uuid, []).append(rank)
     return [
-        f"each rank is expected to have a GPU of its own, but {' and '.join(map(label, ranks))} share {uuid}. "
-        "HINT: LOCAL_RANK or cluster.local_rank must differ on one machine, and CUDA_VISIBLE_DEVICES show all its GPUs."
+        f"each rank must have a GPU of its own, but {' and '.join(map(label, ranks))} share {uuid}. "
+        "Hint: LOCAL_RANK or cluster.local_rank must differ on one machine, and CUDA_VISIBLE_DEVICES show all its GPUs."
         for uuid, ranks in users.items()
         if len(ranks) > 1
     ]

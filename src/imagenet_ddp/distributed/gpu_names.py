@@ -74,6 +74,6 @@ def unseen(accelerator: str, kind: str, environ: Mapping[str, str]) -> list[str]
     if kind != "cpu" or accelerator == "cpu" or named in ("", "-1", "NoDevFiles"):
         return []
     return [
-        f"Warning: CUDA_VISIBLE_DEVICES={named} is set, but torch finds no GPU: training on the CPU. HINT: nvidia-smi "
+        f"Warning: CUDA_VISIBLE_DEVICES={named} is set, but torch finds no GPU: training on the CPU. Hint: nvidia-smi "
         "shows what the driver finds; trainer.accelerator=gpu refuses to go on without."
     ]

@@ -1,0 +1,26 @@
+"""python -m imagenet_ddp.benchmark benchmark=loader data=... data.root=FOLDER: how many images per second reach the
+model on this machine, from files and packed, and whether that is what training waits for. No torch before the command
+line is found good.
+
+Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
+"""
+
+import sys
+
+from imagenet_ddp.benchmark import options
+from imagenet_ddp.cli import command
+from imagenet_ddp.engine import job
+from imagenet_ddp.system.heavy_imports import import_torch
+
+
+def main() -> None:
+    with command.run_command("benchmark"):
+        plan = command.planned("benchmark", options.read)
+        with import_torch():
+            from imagenet_ddp.benchmark import loader  # torch from here on
+
+        loader.run(plan, job.command("benchmark", sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Objects that a config names by _target_: made in one place, so that what cannot be made is said in one way.
+
+Which packages may be named is checked before (cli/parse.py); here the names are looked up and called.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line
+
+
+def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+    """target(**arguments, **more). key: where the target stands in the config, for people. Raises ConfigError where
+    there is no such name, and where it does not take these arguments or fails with them."""
+    try:
+        return instantiate({"_target_": target, **arguments}, **more)
+    except InstantiationException as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = first_line(cause)
+        raise ConfigError(
+            f"{key}={target} must be something that can be called, but cannot be made: {reason.rstrip('.')}. "
+            "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
+        ) from error
+
+
+def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that the target has a parameter for, without a default or with None."""
+    try:
+        parameters = inspect.signature(get_object(target)).parameters
+    except Exception:  # make() says what is wrong with it
+        return {}
+    is_open = (inspect.Parameter.empty, None)
+    return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

@@ -1,0 +1,111 @@
+"""Describe what a value may be, and report one that is not."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value may be. forms: in words; each completes "must be ...", and one of them is enough."""
+
+    forms: tuple[str, ...]
+    accepts: Callable[[Any], bool]
+
+    def __or__(self, other: "Kind") -> "Kind":
+        forms = tuple(dict.fromkeys(self.forms + other.forms))
+        return Kind(forms, lambda value: self.accepts(value) or other.accepts(value))
+
+    @property
+    def words(self) -> str:
+        *first, last = self.forms
+        return f"{', '.join(first)} or {last}" if first else last
+
+
+def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
+    return Kind((words,), accepts)
+
+
+def shown(value: Any) -> str:
+    """A value as a person types it: null, true, [0,3], text without quotes."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
+    if not isinstance(value, str) and hasattr(value, "__iter__"):
+        return "[" + ",".join(map(shown, value)) + "]"
+    return str(value) if value != "" else "empty"
+
+
+def whole(least: int | None = None, most: int | None = None) -> Kind:
+    """An int, ends included; true and false are none."""
+
+    def accepts(value: Any) -> bool:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        return fits and (least is None or value >= least) and (most is None or value <= most)
+
+    span = f" from {least} to {most}" if most is not None else f" of {least} or more" if least is not None else ""
+    return kind(f"a whole number{span}", accepts)
+
+
+def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:
+    """A finite int or float; least and most are included, above and below are not."""
+
+    def accepts(value: Any) -> bool:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return fits and least <= value <= most and above < value < below
+
+    ends = [f"{sign} {end:g}" for sign, end in zip(("≥", ">", "≤", "<"), (least, above, most, below), strict=True)]
+    bounds = " and ".join(text for text in ends if "inf" not in text)
+    return kind(f"a number {bounds}" if bounds else "a number", accepts)
+
+
+def choice(*options: Any) -> Kind:
+    """One of the options; compared with their type, so that true is not 1."""
+
+    def accepts(value: Any) -> bool:
+        return any(value == option and type(value) is type(option) for option in options)
+
+    return Kind(tuple(map(shown, options)), accepts)
+
+
+def matching(pattern: str, words: str) -> Kind:
+    """Text that the regular expression matches as a whole."""
+    return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+
+
+def several(member: Kind, words: str, length: int | None = None) -> Kind:
+    """A list whose members are of this kind, of this length where one is given, else not empty."""
+
+    def accepts(value: Any) -> bool:
+        fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")
+        return fits and (len(value) == length if length else len(value) > 0) and all(map(member.accepts, value))
+
+    return kind(words, accepts)
+
+
+FLAG = choice(True, False)
+
+
+NULL = kind("null", lambda value: value is None)
+
+
+AUTO = choice("auto")
+
+
+def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
+    """No sentence where the value is of the kind, else one. hint: what to set, such as "data.batch_size=32"."""
+    if allowed.accepts(value):
+        return []
+    return [f"{key} must be {allowed.words}, but is {shown(value)}. Hint: set {hint}."]
+
+
+def expect_all(group: str, values: Mapping[str, Any], kinds: Mapping[str, tuple[Kind, str]]) -> list[str]:
+    """One sentence for each key of a group that is not of its kind. kinds: key -> what it may be, an example."""
+    return [
+        text
+        for key, (allowed, example) in kinds.items()
+        for text in expect(f"{group}.{key}", values[key], allowed, f"{group}.{key}={example}")
+    ]

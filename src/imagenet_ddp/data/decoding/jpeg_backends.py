@@ -1,0 +1,118 @@
+"""Which library turns the bytes of a JPEG into pixels on this machine, and why.
+
+All of them stand on libjpeg-turbo with its exact arithmetic, and give the same pixels (test_jpeg_backends.py
+bounds the difference). They differ in speed, and in what they can leave out: see docs/data.md.
+"""
+
+import functools
+import importlib
+import warnings
+from dataclasses import dataclass
+from importlib import metadata
+from io import BytesIO
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line, install
+
+NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
+
+
+class Decoder(Protocol):
+    """ends_early: it takes a JPEG whose header names fewer rows than the file has (jpeg.until) without a word."""
+
+    ends_early: bool
+
+    def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        """uint8 (H, W, 3) of a whole JPEG. Raises anything where that is broken."""
+        ...
+
+    def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
+        """The same, smaller by 2, 4 or 8 (computed from fewer coefficients, so in less time), but no smaller than
+        height × width."""
+        ...
+
+
+class _PillowScaled:
+    def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
+        image = Image.open(BytesIO(data))
+        image.draft("RGB", (width, height))
+        return np.asarray(image.convert("RGB"))
+
+
+class SimpleJpeg:
+    ends_early = True
+
+    def __init__(self) -> None:
+        self._decode = importlib.import_module("simplejpeg").decode_jpeg
+
+    def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        return self._decode(data, strict=False)
+
+    def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
+        return self._decode(data, strict=False, min_height=height, min_width=width, min_factor=1)
+
+
+class TorchVision(_PillowScaled):
+    ends_early = False  # libjpeg would print a line for every image
+
+    def __init__(self) -> None:
+        io = importlib.import_module("torchvision.io")
+        self._decode, self._mode = io.decode_jpeg, io.ImageReadMode.RGB
+
+    def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        # a read-only buffer would make torch warn
+        encoded = torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it announces its own end, for every image
+            return self._decode(encoded, mode=self._mode).permute(1, 2, 0).numpy()
+
+
+class Pillow(_PillowScaled):
+    ends_early = False
+
+    def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
+
+
+_MAKERS = {"simplejpeg": SimpleJpeg, "torchvision": TorchVision, "pillow": Pillow}
+
+
+@dataclass(frozen=True)
+class Choice:
+    name: str
+    reason: str  # for the log
+
+
+@functools.cache
+def decoder(name: str) -> Decoder:
+    """Made once per process, because the import costs. ConfigError: it is not there."""
+    try:
+        return _MAKERS[name]()
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"data.decoder={name} must be installed, but cannot be used ({first_line(error)}). "
+            f"Hint: {install(name)}, or data.decoder=auto."
+        ) from error
+
+
+def choose(asked: str) -> Choice:
+    """auto: the fastest that works here. ConfigError: the one that was asked for does not."""
+    if asked != "auto":
+        decoder(asked)
+        return Choice(asked, f"{asked}, as set by data.decoder")
+    missing = []
+    for name in NAMES:
+        try:
+            decoder(name)
+        except ConfigError:
+            missing.append(name)
+            continue
+        version = "" if name == "torchvision" else f" {metadata.version(name)}"
+        slower = f"{', '.join(missing)} cannot be used here" if missing else "the fastest there is"
+        return Choice(name, f"{name}{version}: {slower}")
+    raise AssertionError("Pillow always works")

@@ -1,0 +1,205 @@
+"""One split as a DataLoader: keys in, batches of uint8 out. What its processes are is in worker_processes.py."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from imagenet_ddp.data.bad_images import Bad, LoadError
+from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.stall_watchdog import Waiting
+from imagenet_ddp.data.loading.worker_failures import explained
+from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.transforms import Transform
+
+_TRIES = 100  # images tried in place of an unreadable one, where the whole batch is
+
+
+class Batch(TypedDict):
+    """The images that count come first; those that only fill up (see sampler.py) last."""
+
+    image: Tensor  # uint8 (B, 3, H, W), channels last; on the device: float32, flipped, normalised
+    flip: Tensor  # bool (B,): left and right change places, on the device
+    target: Tensor  # int64 (B,)
+    index: Tensor  # int64 (B,), position in the split
+    num_counted: int  # of this batch
+    step_images: int  # that count in this step, over all ranks
+    update_images: int  # that count in this update of the weights, over all ranks; see sampler.py
+    unreadable: list[Bad]
+
+
+class Samples(Dataset):
+    """Images transformed, a batch at a time. Each sample's randomness comes from (seed, epoch, index) alone: no worker,
+    rank or history in it.
+
+    replace: an unreadable image's place is taken by another one, so that every rank keeps its number of images (in
+    training); else it is left out, and something that does not count fills the batch up.
+    """
+
+    def __init__(self, images: Images, transform: Transform, seed: int, *, replace: bool):
+        self.images, self.transform, self.seed, self.replace = images, transform, seed, replace
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        size = self.transform.size(keys[0].epoch)
+        images = self._new_images(len(keys), size)
+        indices, flips, unreadable = [], [], []
+        failed: list[Key] = []
+        num_counted = 0
+        for key in keys:
+            place = len(indices)
+            try:
+                flips.append(self._fill(images[place], key, key.index))
+            except UnreadableImage as error:
+                unreadable.append((error.path, error.reason))
+                failed.append(key)
+                continue
+            indices.append(key.index)
+            num_counted += key.counts
+        if self.replace:
+            num_counted = sum(key.counts for key in keys)
+            for key, index in zip(failed, self._others(failed, indices), strict=True):
+                flips.append(self._fill(images[len(indices)], key, index))
+                indices.append(index)
+        else:
+            for key in failed:
+                images[len(indices)].zero_()
+                flips.append(False)
+                indices.append(key.index)
+        return Batch(
+            image=images,
+            flip=torch.tensor(flips, dtype=torch.bool),
+            target=torch.from_numpy(self.images.targets[indices]),
+            index=torch.tensor(indices, dtype=torch.int64),
+            num_counted=num_counted,
+            step_images=keys[0].step_images,
+            update_images=keys[0].update_images,
+            unreadable=unreadable,
+        )
+
+    def _new_images(self, count: int, size: int) -> Tensor:
+        return _new_images(count, size)
+
+    def _fill(self, out: Tensor, key: Key, index: int) -> bool:
+        generator = random.Random(hash_seed(self.seed, key.epoch, key.index))
+        return self.transform.into(out, picture(self.images, index), generator)
+
+    def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
+        """As many images in the place of the failed ones: of the same batch, or where that has none, of the split."""
+        if not failed:
+            return []
+        if not readable:
+            readable = [self._any(failed[0])]
+        return [readable[number % len(readable)] for number in range(len(failed))]
+
+    def _any(self, key: Key) -> int:
+        generator = random.Random(hash_seed(self.seed, key.epoch, key.index, 1))
+        for _ in range(_TRIES):
+            index = generator.randrange(len(self.images))
+            try:
+                whole(picture(self.images, index))
+            except UnreadableImage:
+                continue
+            return index
+        raise LoadError(
+            f"{self.images.path(key.index)} cannot be read as an image, nor can {_TRIES} others that were tried in its "
+            "place. Hint: `python -m imagenet_ddp.prepare prepare=check` with the same data lists all such images."
+        )
+
+
+def picture(images: Images, index: int) -> Picture:
+    """Raises UnreadableImage, also for a file that is gone or may not be read."""
+    try:
+        open_it = getattr(images, "open", None)
+        return open_it(index) if open_it else Pixels(images.read(index).permute(1, 2, 0).numpy())
+    except OSError as error:
+        raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
+    except MemoryError as error:
+        raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
+
+
+def whole(picture: Picture) -> Any:
+    return picture.region(0, 0, picture.height, picture.width)
+
+
+def _new_images(count: int, size: int) -> Tensor:
+    """uint8 (count, 3, size, size), channels last; in a loader worker in shared memory: no copy on the way out."""
+    num_bytes = count * size * size * 3
+    if get_worker_info() is None:
+        flat = torch.empty(num_bytes, dtype=torch.uint8)
+    else:
+        flat = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(num_bytes))  # type: ignore[arg-type]
+    return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class EpochLoader(DataLoader):
+    """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the
+    epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
+
+    judge: Callable[[list[Bad]], None] | None = None
+    waiting: Callable[[Any, Images], Waiting] = Waiting
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        batches = super().__iter__
+        samples: Any = self.dataset
+        for batch in explained(batches, self, self.waiting(self, samples.images)):
+            bad = batch.pop("unreadable")
+            if bad and self.judge is not None:
+                self.judge(bad)
+            yield batch
+
+    def close(self) -> None:
+        """End this loader's processes, if it has any."""
+        iterator: Any = self._iterator
+        self._iterator = None
+        workers = list(getattr(iterator, "_workers", []))
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+        for worker in workers:
+            if worker.is_alive():  # it is deaf to the SIGTERM that torch has sent, and would be waited for at the end
+                worker.kill()
+
+
+def make_loader(
+    images: Images,
+    transform: Transform,
+    sampler: BatchSampler,
+    *,
+    seed: int,
+    num_workers: int,
+    pin_memory: bool,
+    mp_context: str,
+    replace: bool = True,
+    judge: Callable[[list[Bad]], None] | None = None,
+    waiting: Callable[[Any, Images], Waiting] = Waiting,
+) -> EpochLoader:
+    """judge: gets each batch's unreadable images, in this process, and may raise. waiting: what watches over one
+    epoch's batches of a loader and its images."""
+    arguments: dict[str, Any] = {}
+    if num_workers:
+        context = choose_mp_context(mp_context)
+        if context == "forkserver":
+            start_fork_server()
+        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": begin_worker}
+    loader = EpochLoader(
+        Samples(images, transform, seed, replace=replace),
+        batch_sampler=sampler,
+        num_workers=num_workers,
+        collate_fn=_as_it_is,
+        pin_memory=pin_memory,
+        **arguments,
+    )
+    loader.judge, loader.waiting = judge, waiting
+    return loader

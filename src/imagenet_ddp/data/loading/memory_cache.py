@@ -1,0 +1,112 @@
+"""Small sets are decoded once: pixels stay in memory that all loader workers of a process share."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage, size_of
+from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.packed.local import PackedImages
+
+MIB = 2**20
+SAMPLE = 64  # images whose sizes tell whether it is worth looking at all
+SHM = Path("/dev/shm")  # where shared memory lies on Linux; in a container it may be small
+SHM_SHARE = 0.5  # of what is free there: batches on their way need room too
+
+
+class MemoryImages:
+    """images, each decoded when it is first asked for. sizes: int64 (N, 2), height and width; 0: not kept.
+
+    Two workers may decode the same image at the same time: both write the same bytes.
+    """
+
+    def __init__(self, images: FileImages | PackedImages, sizes: np.ndarray, *, shared: bool):
+        self.images, self.targets, self._sizes = images, images.targets, sizes
+        self._ends = np.cumsum(sizes.prod(axis=1) * 3)
+        self._pixels = torch.empty(int(self._ends[-1]), dtype=torch.uint8)
+        self._is_there = torch.zeros(len(sizes), dtype=torch.bool)
+        if shared:
+            self._pixels.share_memory_()
+            self._is_there.share_memory_()
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self._pixels)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def path(self, index: int) -> str:
+        return self.images.path(index)
+
+    def order(self, seed: int, epoch: int) -> np.ndarray | None:
+        """The source's own: what fits into memory must not decide about the order."""
+        return self.images.order(seed, epoch) if isinstance(self.images, PackedImages) else None
+
+    def read(self, index: int) -> Tensor:
+        return self.images.read(index)
+
+    def open(self, index: int) -> Picture:
+        height, width = self._sizes[index].tolist()
+        if not height:
+            return self.images.open(index)
+        end = int(self._ends[index])
+        pixels = self._pixels.numpy()[end - height * width * 3 : end].reshape(height, width, 3)
+        if not self._is_there[index]:
+            picture = self.images.open(index)
+            if (picture.height, picture.width) != (height, width):  # the file has changed
+                return picture
+            pixels[:] = picture.region(0, 0, height, width)
+            self._is_there[index] = True
+        return Pixels(pixels)
+
+
+def hold(source: Source, cache_mib: int, *, shared: bool) -> Source:
+    """The source with each split in memory for which there is room, and a note that says so. shared: by workers."""
+    room = cache_mib * MIB
+    if shared and SHM.is_dir():
+        room = min(room, int(SHM_SHARE * _free(SHM)))
+    for name, what in (("train", "training"), ("val", "validation")):
+        images = getattr(source, name)
+        held = _held(images, room, shared=shared)
+        if held is not None:
+            room -= held.num_bytes
+            setattr(source, name, held)
+            source.notes.append(
+                f"Memory: the {len(held)} {what} images are decoded once and kept, {held.num_bytes / MIB:.0f} MiB per "
+                "process (data.cache_mib)."
+            )
+    return source
+
+
+def _held(images: Images | None, room: int, *, shared: bool) -> MemoryImages | None:
+    if not isinstance(images, FileImages | PackedImages) or not len(images) or getattr(images, "form", "") == "raw":
+        return None
+    sample = np.linspace(0, len(images) - 1, min(SAMPLE, len(images)), dtype=np.int64)
+    if (
+        np.mean([3 * height * width for height, width in (_size(images, index) for index in sample)]) * len(images)
+        > room
+    ):
+        return None
+    sizes = np.array([_size(images, index) for index in range(len(images))], dtype=np.int64)
+    return MemoryImages(images, sizes, shared=shared) if 0 < sizes.prod(axis=1).sum() * 3 <= room else None
+
+
+def _size(images: FileImages | PackedImages, index: int) -> tuple[int, int]:
+    """Height and width; 0, 0 for what cannot be read, which is then said when it is needed."""
+    if isinstance(images, PackedImages):  # its index knows, and a remote one need not be fetched for it
+        record = images.record(index)
+        return record.height, record.width
+    try:
+        return size_of(images.encoded(index), images.path(index), images.reading)
+    except (UnreadableImage, OSError):
+        return 0, 0
+
+
+def _free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize

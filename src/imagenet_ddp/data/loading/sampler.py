@@ -1,0 +1,132 @@
+"""Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on
+each.
+
+Full steps take `batch_size` images per rank. Where the images do not divide, the last two steps share what is left,
+and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch says
+how many images its step has over all ranks (`Key.step_images`), and how many the optimiser's step has, which is the
+sum over several batches where gradients are accumulated (`Key.update_images`). From the latter the classifier weights
+the loss: each update is then by the mean gradient over its images, however they are split.
+
+A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is
+filled up with images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DistributedSampler
+
+from imagenet_ddp.data.seeding import hash_seed
+
+
+class Key(NamedTuple):
+    """What a data set is asked for: all that the sample depends on, so that any worker on any rank makes the same
+    one."""
+
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    counts: bool
+    step_images: int  # images that count in this step, over all ranks
+    update_images: int  # images that count in this update of the weights, over all ranks
+
+
+class BatchSampler(DistributedSampler):
+    """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls
+    `set_epoch`.
+
+    order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
+    accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
+    are asked when an epoch begins; its last update may have fewer batches.
+
+    A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
+    """
+
+    def __init__(
+        self,
+        num_images: int,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        fill_to: int,
+        order_of: Callable[[int, int], np.ndarray | None] | None = None,
+        accumulate: Callable[[], int] = lambda: 1,
+        num_steps: Callable[[], float] = lambda: math.inf,
+    ):
+        super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
+        self.num_images = num_images
+        self.batch_size = batch_size
+        self.global_batch_size = batch_size * num_replicas
+        self.fill_to = min(fill_to, batch_size)
+        self._order_of = order_of
+        self._accumulate, self._num_steps = accumulate, num_steps
+        self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
+        self._start = (-1, 0, 0)
+
+    def start_at(self, epoch: int, image: int, step: int = 0) -> None:
+        """In this one epoch, leave out the first `image` images of its order, trained on in `step` steps before."""
+        self._start = (epoch, image, step)
+
+    def __len__(self) -> int:
+        return -(-self.num_images // self.global_batch_size)
+
+    def order(self) -> np.ndarray:
+        """int64: all images in this epoch's order, a function of seed and epoch alone."""
+        if not self.shuffle:
+            return np.arange(self.num_images)
+        if self._order_of is not None and (order := self._order_of(self.seed, self.epoch)) is not None:
+            return order
+        generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
+        return torch.randperm(self.num_images, generator=generator).numpy()
+
+    def steps(self, first: int = 0) -> list[int]:
+        """Where each step of an epoch begins, from the image `first` on, and the number of images at the end. What is
+        left for a step that is not full is shared by the last two: a handful of images, or a single one, is a bad
+        estimate for batch norm, and can undo an epoch."""
+        begins = list(range(first, self.num_images, self.global_batch_size))
+        left = self.num_images - begins[-1] if begins else 0
+        if len(begins) > 1 and left < self.global_batch_size:
+            begins[-1] -= (self.global_batch_size - left) // 2
+        return [*begins, self.num_images]
+
+    def steps_before(self, epoch: int) -> int:
+        """Number of this epoch's steps that were trained before it was resumed."""
+        return self._start[2] if self._start[0] == epoch else 0
+
+    def images_after(self, epoch: int, step: int) -> int:
+        """Number of images of the epoch's order that are trained on after its first `step` steps."""
+        steps = self.steps(self._start[1] if self._start[0] == epoch else 0)
+        return steps[min(step - self.steps_before(epoch), len(steps) - 1)]
+
+    def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
+        order = self.order()
+        steps = list(pairwise(self.steps(self._start[1] if self._start[0] == self.epoch else 0)))
+        update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
+        for (begin, end), in_update in zip(steps, update_images, strict=True):
+            step = order[begin:end].tolist()
+            share, rest = divmod(len(step), self.num_replicas)
+            # every rank's images stand together: the first `rest` ranks take one more
+            low = self.rank * share + min(self.rank, rest)
+            mine = step[low : low + share + (self.rank < rest)]
+            batch = [Key(self.epoch, index, True, len(step), in_update) for index in mine]
+            while len(batch) < self.fill_to:
+                filler = int(order[len(batch) % self.num_images])
+                batch.append(Key(self.epoch, filler, False, len(step), in_update))
+            yield batch
+
+    def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
+        """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights
+        after every `accumulate` steps of the epoch, and after its last."""
+        sums: Counter[int] = Counter()
+        accumulate, num_steps = self._accumulate(), self._num_steps()
+        for number, images in enumerate(step_images, steps_before):
+            if number < num_steps:
+                sums[number // accumulate] += images
+        return [sums[number // accumulate] for number in range(steps_before, steps_before + len(step_images))]

@@ -1,0 +1,122 @@
+"""Loader processes: how many, how they start, what they do first, and that none outlives the training process."""
+
+import errno
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import queues
+
+from imagenet_ddp.system.cpu_cores import cores_per_process
+
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+)
+
+# What may go wrong when a batch is handed over: number -> words. A process that ends for it has SENDING_EXIT + number.
+SENDING = {number: os.strerror(number) for number in (errno.EMFILE, errno.ENOSPC, errno.ENOMEM)}
+SENDING_EXIT = 100
+
+
+def choose_mp_context(asked: str) -> str:
+    """auto: forkserver where there is one. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may
+    hold, and then waits for ever; spawn imports torch anew in every worker, where the fork server does so once."""
+    if asked != "auto":
+        return asked
+    return (
+        "forkserver"
+        if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+        else "spawn"
+    )
+
+
+def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
+    """(loader processes per rank, the reason): a number is taken as it is."""
+    if asked != "auto":
+        return int(asked), "as set"
+    per_rank = cores_per_process(local_world_size)
+    if on_cpu:
+        # the step takes all cores, and ten times as long as decoding: a worker would only take turns with it
+        return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {per_rank} cores per process"
+    return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one left to the training process"
+
+
+def start_fork_server() -> None:
+    """A stop is the training process's to handle, and it must outlive its loader to save: the server, and so the
+    workers it forks, are deaf to stop signals from their first moment. It imports torch while the training process
+    goes on."""
+    from multiprocessing import forkserver, resource_tracker  # Unix only
+
+    forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.dataloader"])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the tracker's start lets two of them through again
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def child_signal_kept() -> Iterator[None]:
+    """Around the start of loader processes. torch sets a handler then that answers the end of one by raising wherever
+    the training process happens to be, in the midst of a step. The loader itself notices within 5 s, when it waits for
+    a batch."""
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+
+def mp_context_note(asked: str, num_workers: int) -> str:
+    """A line for the log; "" where there is nothing to warn of."""
+    if asked != "fork" or not num_workers:
+        return ""
+    return (
+        "Warning: data.mp_context=fork copies the training process with every lock that its threads (logging, OpenMP, "
+        "Gloo, NCCL) hold at that moment, and nobody in the copy lets go of them: a loader process may wait for ever. "
+        "Hint: data.mp_context=forkserver starts as fast after the first process."
+    )
+
+
+def begin_worker(worker: int) -> None:
+    """The training process ends its workers; when it dies without doing so, they end too."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    allow_open_files()
+    # else multiprocessing prints what went wrong and drops the batch, for which the training process waits for ever
+    queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
+    # torch's own watch asks for the parent's id, which is the fork server's: that one lives as long as its workers
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def allow_open_files() -> None:
+    """As many as may be: each batch on its way is some. The customary 1024 is for programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end_for(error: BaseException, batch: object) -> None:
+    known = next((number for number, words in SENDING.items() if words in str(error)), getattr(error, "errno", None))
+    if known not in SENDING:
+        traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(SENDING_EXIT + known if known in SENDING else 1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,59 @@
+"""Which data= reads a folder, from a glance into it. No torch; nothing is counted (inspect.py does)."""
+
+import re
+from pathlib import Path
+
+from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.packed import manifest
+
+KAGGLE = Path("Data") / "CLS-LOC"  # where Kaggle's archive of ImageNet has its train and val
+NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
+_SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes"}
+STL10 = ("stl10_binary", "stl10_binary.tar.gz")
+SHAPES = "shapes.json"
+
+
+def name_of(text: str) -> str | None:
+    """imagenet for ImageNet, imagenet1k, imagenet-1k; None where there is no such data."""
+    bare = re.sub(r"[^a-z0-9]", "", text.lower())
+    return bare if bare in NAMES else _SAME.get(bare)
+
+
+def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
+    """What to type for this folder, data= first. otherwise: the form where nothing is there to tell."""
+    folder = Path(root).expanduser()
+    try:
+        return _options(root, folder, otherwise)
+    except OSError:  # not readable: the check of that form says so
+        return [f"data={otherwise}", f"data.root={root}"]
+
+
+def _options(root: str, folder: Path, otherwise: str) -> list[str]:
+    for name, marks in {"packed": (manifest.FILE,), "stl10": STL10, "shapes": (SHAPES,)}.items():
+        if any((folder / mark).exists() for mark in marks):
+            return [f"data={name}", f"data.root={root}"]
+    if root.startswith(("s3://", "gs://", "http://", "https://")):
+        return ["data=streamed", f"data.root={root}"]
+    if (folder / KAGGLE / "train").is_dir():
+        return ["data=imagenet", f"data.root={Path(root) / KAGGLE}"]
+    if not folder.is_dir():
+        return [f"data={otherwise}", f"data.root={root}"]
+    train = folder / "train"
+    if train.is_dir():
+        more = [] if (folder / "val").is_dir() else ["data.val_fraction=0.1"]
+        return [f"data={_by_names(train, otherwise)}", f"data.root={root}", *more]
+    if class_folders(folder) and not (folder / "val").is_dir():  # the classes themselves
+        return [
+            f"data={_by_names(folder, otherwise)}",
+            f"data.root={root}",
+            "data.train_dir=.",
+            "data.val_fraction=0.1",
+        ]
+    return [f"data={otherwise}", f"data.root={root}"]
+
+
+def _by_names(folder: Path, otherwise: str) -> str:
+    classes = class_folders(folder)
+    if not classes:
+        return otherwise
+    return "imagenet" if all(re.fullmatch(r"n\d{8}", name) for name in classes) else "imagefolder"

@@ -1,0 +1,277 @@
+"""Images from a packed folder: any of them at any moment, by its number, at the cost of one read.
+
+Nothing is held in memory. Index and shards are opened by each process when it first needs them, so that a loader
+worker costs little to start, and all processes of a machine share the system's page cache. JPEGs are read by pread: one
+request for a whole image, and the process does not grow with the pages that it touches. Raw pixels are memory-mapped: a
+crop then reads the rows it needs. The reasons are measured in docs/performance.md.
+"""
+
+import mmap
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
+from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.data.sources.packed import manifest as manifests
+from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.checksum import sha256
+
+# Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
+# takes some 20 µs, a tenth of what decoding an image takes.
+MAX_OPEN = 128
+
+
+class Record(NamedTuple):
+    """One image of the index; see manifest.RECORD."""
+
+    offset: int
+    num_bytes: int
+    shard: int
+    crc32: int
+    height: int
+    width: int
+
+
+class Shard:
+    """An open shard. pixels: all its bytes, where they are decoded images."""
+
+    def __init__(self, path: Path, is_raw: bool):
+        self.file = os.open(path, os.O_RDONLY)
+        self.touched_s = 0.0  # when its use was last noted; of data.streamed
+        self.pixels: np.ndarray | None = None
+        if is_raw:
+            self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+    def is_gone(self) -> bool:
+        """Whether the file was removed; it takes room as long as it is open."""
+        return os.fstat(self.file).st_nlink == 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            os.close(self.file)
+
+
+class PackedImages:
+    """One split of a packed folder. targets: int64 (N,). window: shards among which images are shuffled; 0: all.
+
+    verify: compare each image's checksum as it is read. The index is compared with its checksums each time a split is
+    opened: 0.1 s for ImageNet's 1.28 million images. Raises ConfigError.
+    """
+
+    mend = "copy it again, or pack the images anew"
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        split: Split,
+        form: str,
+        *,
+        reading: Reading = DEFAULT,
+        verify: bool = False,
+        window: int = 0,
+    ):
+        self.folder, self.name, self.split, self.form = folder, name, split, form
+        self.reading = Reading(reading.decoder)  # whether images were turned upright was decided when packing
+        self._verify, self._window = verify, window
+        self._arrays: dict[str, np.ndarray] = {}
+        self._shards: dict[int, Shard] = {}
+        self._check_index()
+        self.targets = self._array("targets")
+        if len(self.targets) != split.num_images or len(self._records) != split.num_images:
+            raise ConfigError(
+                f"the index of {folder} must name {split.num_images} {name} images, but names "
+                f"{len(self._records)} with {len(self.targets)} targets. Hint: {self.mend}."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        is_own = self.targets is self._arrays.get("targets")
+        return {**self.__dict__, "_arrays": {}, "_shards": {}, "targets": None if is_own else self.targets}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state["targets"] is None:
+            self.targets = self._array("targets")
+
+    def __len__(self) -> int:
+        return self.split.num_images
+
+    def path(self, index: int) -> str:
+        return f"{self.place}/{self.name}: {os.fsdecode(self.name_of(index))}"
+
+    @property
+    def place(self) -> str:
+        """What the folder is called before people."""
+        return str(self.folder)
+
+    def name_of(self, index: int) -> bytes:
+        """What the image was called in its source."""
+        names, ends = self._array("names"), self._array("name_ends")
+        return names[int(ends[index - 1]) if index else 0 : int(ends[index])].tobytes()
+
+    def record(self, index: int) -> Record:
+        return Record(*self._records[index].item())
+
+    def encoded(self, index: int) -> bytes:
+        """The image as it lies in its shard: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
+        record = self.record(index)
+        data = self._bytes(index, record)
+        if self._verify:
+            self._check(index, record, data)
+        return data
+
+    def open(self, index: int) -> Picture:
+        """Raises UnreadableImage, here or when a part of the picture is asked for."""
+        if self.form == "raw":
+            return Pixels(self._pixels(index))
+        return open_picture(self.encoded(index), self.path(index), self.reading)
+
+    def read(self, index: int) -> Tensor:
+        """uint8 (3, H, W); raises UnreadableImage."""
+        picture = self.open(index)
+        pixels = picture.region(0, 0, picture.height, picture.width)
+        return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)
+
+    def verify(self, index: int) -> None:
+        """Raises UnreadableImage where the bytes are not those that were packed."""
+        record = self.record(index)
+        self._check(index, record, self._bytes(index, record))
+
+    def order(self, seed: int, epoch: int) -> np.ndarray | None:
+        """int64 (N,): all images in the order of an epoch, in which no more than `window` shards are in use at a
+        time; None: any order will do. A function of seed, epoch and the packed folder alone."""
+        if not self._window or self._window >= len(self.split.shards):
+            return None
+        generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
+        shard_of = np.asarray(self._records["shard"])
+        sizes = np.bincount(shard_of, minlength=len(self.split.shards))  # one with no image that can be read is empty
+        members = np.split(np.argsort(shard_of, kind="stable"), np.cumsum(sizes)[:-1])
+        shards = self.shards_of(seed, epoch)
+        parts = []
+        for first in range(0, len(shards), self._window):
+            part = np.concatenate([members[shard] for shard in shards[first : first + self._window]])
+            parts.append(generator.permutation(part))
+        return np.concatenate(parts).astype(np.int64)
+
+    def shards_of(self, seed: int, epoch: int) -> list[int]:
+        """All shards in the order of an epoch."""
+        generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
+        return generator.permutation(len(self.split.shards)).tolist()
+
+    @property
+    def _records(self) -> np.ndarray:
+        return self._array("records")
+
+    def _check_index(self) -> None:
+        for array in self.split.arrays.values():
+            path = self._file(array.file)
+            try:
+                found = sha256(path)
+            except PermissionError:
+                raise
+            except OSError as error:
+                raise self._no_index(path, error.strerror or str(error)) from error
+            if found != array.sha256:
+                raise self._no_index(path, f"its bytes are not those that {manifests.FILE} names (SHA-256)")
+
+    def _no_index(self, path: Path, reason: str) -> ConfigError:
+        return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.mend}.")
+
+    def _array(self, name: str) -> np.ndarray:
+        """Memory-mapped, once per process."""
+        if name not in self._arrays:
+            path = self._file(self.split.arrays[name].file)
+            try:
+                # as an ndarray, which is indexed in half the time of a memmap
+                self._arrays[name] = np.asarray(np.load(path, mmap_mode="r"))
+            except Exception as error:  # numpy raises nearly anything on a header that was altered
+                raise self._no_index(path, f"{type(error).__name__}: {error}") from error
+        return self._arrays[name]
+
+    def _file(self, name: str) -> Path:
+        return self.folder / name
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None:
+            if len(self._shards) >= MAX_OPEN:
+                del self._shards[next(iter(self._shards))]  # opened first
+            path = self._file(self.split.shards[number].file)
+            shard = self._shards[number] = Shard(path, self.form == "raw")
+        return shard
+
+    def _bytes(self, index: int, record: Record) -> bytes:
+        try:
+            data = os.pread(self._shard(record.shard).file, record.num_bytes, record.offset)
+        except (OSError, IndexError, ValueError) as error:
+            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+        if len(data) != record.num_bytes:
+            raise self._cut_off(index, record)
+        return data
+
+    def _cut_off(self, index: int, record: Record) -> UnreadableImage:
+        return UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is cut off")
+
+    def _pixels(self, index: int) -> np.ndarray:
+        record = self.record(index)
+        try:
+            shard = self._shard(record.shard)
+            assert shard.pixels is not None
+            # A page behind the end of a file ends the process (SIGBUS) without a word. Asked for each image: 1 µs.
+            if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
+                raise self._cut_off(index, record)
+            pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
+            pixels = pixels.reshape(record.height, record.width, 3)
+        except (OSError, IndexError, ValueError) as error:
+            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+        if self._verify:
+            self._check(index, record, pixels)
+        return pixels
+
+    def _check(self, index: int, record: Record, data: Any) -> None:
+        if zlib.crc32(memoryview(data)) != record.crc32:
+            file = self.split.shards[record.shard].file
+            raise UnreadableImage(self.path(index), f"its bytes in {file} are not those that were packed (checksum)")
+
+
+def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
+    """data: the resolved data.* keys. The manifest, and train and val, where they are wanted. Raises ConfigError."""
+    found = manifests.mistakes(data, "train" if need_train else "evaluate")
+    if found:
+        raise ConfigError(found)
+    folder = Path(data["root"])
+    manifest = manifests.read(folder)
+    images = {
+        name: PackedImages(
+            folder,
+            name,
+            manifest.splits[name],
+            manifest.form,
+            reading=Reading(data.get("decoder", "auto")),
+            verify=data.get("verify", False),
+            window=data.get("shuffle_window_shards", 0),
+        )
+        for name in (("train", "val") if need_train else ("val",))
+    }
+    check_targets(manifest, images)
+    return manifest, images
+
+
+def check_targets(manifest: Manifest, images: Mapping[str, PackedImages]) -> None:
+    """Raises ConfigError where an image has a class that is not named."""
+    for name, members in images.items():
+        lowest, highest = (int(members.targets.min()), int(members.targets.max())) if len(members) else (0, 0)
+        if lowest < 0 or highest >= len(manifest.classes):
+            raise ConfigError(
+                f"{members.place}/{manifests.FILE} must name the classes of all images, but names "
+                f"{len(manifest.classes)}, and the targets of {name} go from {lowest} to {highest}. "
+                "Hint: copy it again, or pack the images anew."
+            )

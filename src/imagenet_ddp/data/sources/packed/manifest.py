@@ -1,0 +1,190 @@
+"""What a packed folder says of itself: packed.json, its finished mark, and the arrays of its index. No torch, no numpy:
+the checks before start read it too. The form is described in docs/data.md, "Packed"."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.errors import ConfigError
+
+FILE = "packed.json"  # written last
+WORK = ".packing"  # folder of an unfinished pack, inside it
+FORMAT = "imagenet_ddp packed"
+VERSION = 1
+FORMS = ("jpeg", "raw")
+PACK = "python -m imagenet_ddp.prepare prepare=pack data=SOURCE out=FOLDER"
+
+# One record per image, in the order of the source; crc32 as in zlib. Written as SPLIT.records.npy.
+RECORD = [
+    ("offset", "<u8"),
+    ("num_bytes", "<u8"),
+    ("shard", "<u4"),
+    ("crc32", "<u4"),
+    ("height", "<u4"),
+    ("width", "<u4"),
+]
+# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, one after the other), name_ends int64 (N,)
+ARRAYS = ("records", "targets", "names", "name_ends")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file beside packed.json."""
+
+    file: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    num_images: int
+    shuffled: bool  # whether neighbours in a shard are strangers; else shards follow the order of the images
+    shards: list[File]
+    arrays: dict[str, File]  # one of ARRAYS -> its file
+    source_bytes: int  # what its images took before they were packed
+    left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the images alone."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    form: str  # one of FORMS
+    short_side: int  # pixels; 0: as it was
+    quality: int  # of JPEGs that were made
+    exif_orientation: bool  # whether images were turned upright
+    shard_mib: int  # size of a shard, about
+    encoder: str  # the libraries that decided about the bytes
+    source: str  # sha256 of classes, names, targets and sizes of files that were packed
+    classes: list[str]
+    labels: list[str]
+    splits: dict[str, Split]  # train, val
+
+    def dump(self) -> bytes:
+        # ASCII, so that names that are not UTF-8 (os.fsdecode makes surrogates of their bytes) are kept too
+        return (json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n").encode()
+
+
+def parse(data: bytes, where: str) -> Manifest:
+    """where: what the file is called before people. Raises ConfigError."""
+    try:
+        plain = json.loads(data)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: {PACK}.")
+        if plain["version"] != VERSION:
+            raise ConfigError(
+                f"{where} must be of version {VERSION}, but is of version {plain['version']}. Hint: pack the "
+                "images anew with this release, or read them with the release that packed them."
+            )
+        if plain["form"] not in FORMS:
+            raise ConfigError(
+                f"{where} must hold the form {' or '.join(FORMS)}, but holds {plain['form']}. "
+                "Hint: pack the images anew."
+            )
+        for key in ("classes", "labels"):
+            if not isinstance(plain[key], list) or not all(isinstance(name, str) for name in plain[key]):
+                raise ValueError(f"{key} is no list of names")
+        if len(set(plain["classes"])) != len(plain["classes"]):
+            raise ValueError("classes names one twice")
+        if len(plain["labels"]) != len(plain["classes"]):
+            raise ValueError(f"{len(plain['labels'])} labels of {len(plain['classes'])} classes")
+        splits = {name: _split(split) for name, split in plain["splits"].items()}
+        rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
+        return Manifest(**rest, splits=splits)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{where} must be as it was written, but was altered ({type(error).__name__}: {error}). "
+            "Hint: copy it again, or pack the images anew."
+        ) from error
+
+
+def _split(plain: Mapping[str, Any]) -> Split:
+    shards = [File(**shard) for shard in plain["shards"]]
+    arrays = {name: File(**plain["arrays"][name]) for name in ARRAYS}
+    return Split(plain["num_images"], plain["shuffled"], shards, arrays, plain["source_bytes"], plain["left_out"])
+
+
+def read(folder: Path) -> Manifest:
+    """Raises ConfigError where `folder` is no finished pack."""
+    path = folder / FILE
+    try:
+        return parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {PACK}.") from None
+    if (folder / WORK).is_dir():
+        raise ConfigError(
+            f"{folder} must be a finished pack, but packing was broken off. Hint: type the same command of "
+            "prepare=pack again, it goes on where it was."
+        )
+    if (folder / "train").is_dir():
+        raise ConfigError(
+            f"data.root must be a packed folder, but {folder} has a folder train and no {FILE}. "
+            f"Hint: data=imagefolder reads it as it is; {PACK} packs it."
+        )
+    raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {PACK}.")
+
+
+def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
+    """Sentences on data.root, none where all that this verb needs is there. Sizes are looked at, bytes are not."""
+    if not data["root"]:
+        return [f"data.root must be a packed folder, but is not set. Hint: data.root=FOLDER; {PACK}."]
+    folder = Path(data["root"])
+    if not folder.exists():
+        return [
+            f"data.root must be a packed folder, but {folder.absolute()} does not exist. "
+            f"Hint: data.root=FOLDER; {PACK}."
+        ]
+    try:
+        manifest = read(folder)
+    except PermissionError as error:
+        return [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on {folder}."]
+    except ConfigError as error:
+        return error.mistakes
+    found = lacks(manifest, str(folder), data, verb)
+    wrong = [text for name in wanted(verb) if name in manifest.splits for text in _sizes(folder, manifest.splits[name])]
+    if wrong:
+        found.append(
+            f"{folder} must hold all that it was packed with, but {'; '.join(wrong[:3])}"
+            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it again, or pack the images anew."
+        )
+    return found
+
+
+def wanted(verb: str) -> tuple[str, ...]:
+    """The splits it reads."""
+    return ("val",) if verb == "evaluate" else ("train", "val")
+
+
+def lacks(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
+    """What the packed form cannot give; where: the folder or address."""
+    has = ", ".join(manifest.splits) or "nothing"
+    found = [
+        f"{where} must hold packed {name} images, but holds {has}. Hint: pack a source that has them."
+        for name in wanted(verb)
+        if name not in manifest.splits
+    ]
+    if data.get("exif_orientation") and not manifest.exif_orientation:
+        found.append(
+            f"data.exif_orientation is true, but the images of {where} were packed without. "
+            "Hint: pack them anew with data.exif_orientation=true, or set it to false."
+        )
+    return found
+
+
+def _sizes(folder: Path, split: Split) -> list[str]:
+    found = []
+    for file in [*split.arrays.values(), *split.shards]:
+        path = folder / file.file
+        if not path.is_file():
+            found.append(f"{file.file} is missing")
+        elif (size := path.stat().st_size) != file.num_bytes:
+            found.append(f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}")
+    return found

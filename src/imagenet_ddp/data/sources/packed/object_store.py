@@ -1,0 +1,150 @@
+"""Files of an object store or server, by address, through fsspec: whole, tried again with bounded waits, and what went
+wrong in one sentence."""
+
+import errno
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.data.bad_images import LoadError
+from imagenet_ddp.data.sources.download import size_of
+from imagenet_ddp.system.text import first_line, install
+
+TRIES = 4
+FIRST_WAIT_S = 0.5  # after a failure; then twice as long each time
+STALL_S = 120.0  # longest time in which not one byte arrives; botocore gives up a connection after 60 s by itself
+LOOK_S = 0.05  # between two looks at what has arrived
+_FINAL = (FileNotFoundError, PermissionError, ImportError, NotADirectoryError, IsADirectoryError)
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+
+
+class ShardError(LoadError):
+    """A file cannot be had."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """url: s3://BUCKET/FOLDER or any address that fsspec knows. options: of its file system, such as endpoint_url."""
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> bytes:
+        """A small file. Raises ShardError."""
+        return self._tried(name, lambda fs, path: fs.cat_file(path), None)
+
+    def get(self, name: str, part: Path) -> None:
+        """A large one, into the local file `part`, which grows. Raises ShardError."""
+        self._tried(name, lambda fs, path: fs.get_file(path, str(part)), part)
+
+    def _tried(self, name: str, call: Callable[[Any, str], Any], part: Path | None) -> Any:
+        for number in range(TRIES):
+            try:
+                return _watched(lambda: call(*self._place(name)), part)
+            except Exception as error:
+                if number == TRIES - 1 or _is_final(error):
+                    raise ShardError(self._said(name, error)) from error
+                time.sleep(FIRST_WAIT_S * 2**number)
+        raise AssertionError
+
+    def _place(self, name: str) -> tuple[Any, str]:
+        """A file system of this process: fsspec keeps one for each, and none survives a fork."""
+        import fsspec  # here, because each of its file systems brings a library of its own
+
+        return fsspec.core.url_to_fs(f"{self.url}/{name}", **self.options)
+
+    def _said(self, name: str, error: Exception) -> str:
+        place = f"{self.url}/{name}"
+        if isinstance(error, ImportError):
+            return f"{place} must be readable, but a library is missing: {error}. Hint: {_library(self.url)}."
+        if _names_credentials(error):
+            return (
+                f"{place} must be readable, but no valid credentials were found ({first_line(error)}). Hint: "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role of the machine; for a public bucket "
+                "+data.args.anon=true."
+            )
+        if isinstance(error, PermissionError):
+            return (
+                f"{place} must be readable, but access is denied ({first_line(error)}). Hint: ask for the "
+                "right to list and read that bucket, or name other credentials (AWS_PROFILE)."
+            )
+        if isinstance(error, FileNotFoundError):
+            return (
+                f"{place} must be there, but is not ({first_line(error)}). Hint: data.root=ADDRESS of a "
+                "packed folder, all of whose files were uploaded."
+            )
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"{name} must fit beside the other shards kept on this machine, but the disk is full. "
+                "Hint: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
+            )
+        return (
+            f"{place} must be readable, but is not after {TRIES} tries ({first_line(error)}). Hint: is that "
+            "address right and its server up? +data.args.endpoint_url=URL names a store other than Amazon's."
+        )
+
+
+def _watched(call: Callable[[], Any], part: Path | None) -> Any:
+    """In a thread, because not every file system bounds its waits."""
+    answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="fetch", daemon=True).start()
+    seen, deadline = -1, time.monotonic() + STALL_S
+    while True:
+        try:
+            result, error = answers.get(timeout=1.0)
+        except queue.Empty:
+            if part is not None and (size := size_of(part)) != seen:
+                seen, deadline = size, time.monotonic() + STALL_S
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no byte arrived within {STALL_S:g} s") from None
+            continue
+        if error is not None:
+            raise error
+        return result
+
+
+def _is_final(error: Exception) -> bool:
+    """What another try would not mend."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or isinstance(error, _FINAL) or _names_credentials(error)
+
+
+def _names_credentials(error: Exception) -> bool:
+    return any(name in f"{type(error).__name__} {error}" for name in _CREDENTIALS)
+
+
+def _library(url: str) -> str:
+    return install("imagenet_ddp[s3]") if url.startswith(("s3:", "s3a:")) else "install it"
+
+
+def mistakes(root: str | None) -> list[str]:
+    """Sentences on data.root of data=streamed. Nothing is asked of any server."""
+    example = "data.root=s3://BUCKET/FOLDER, where a packed folder was uploaded"
+    if not root:
+        return [f"data.root must be the address of a packed folder, but is not set. Hint: {example}."]
+    scheme, colon, _ = root.partition("://")
+    if not colon:
+        return [
+            f"data.root must be an address with ://, got {root}. Hint: {example}; a folder of this "
+            "machine is data=packed."
+        ]
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        return [f"data.root={root} needs a library that is missing: {error}. Hint: {_library(root)}."]
+    except ValueError:
+        return [f"data.root={root} must begin with s3:// or the like, but nobody knows {scheme}://. Hint: {example}."]
+    return []

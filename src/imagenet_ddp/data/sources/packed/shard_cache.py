@@ -1,0 +1,142 @@
+"""Shards of a remote pack on this machine's disk: fetched once for all its processes, checked, and bounded in size.
+
+Nothing is agreed between processes but through the files: a lock for each shard, its time of change for when it was
+needed last (the oldest leave first), its time of access for when an image was read from it.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imagenet_ddp.data.sources.download import one_at_a_time
+from imagenet_ddp.data.sources.packed.manifest import File
+from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.console import print_message
+
+GIB = 2**30
+TOUCH_S = 5.0  # between two notes that a shard is in use
+QUIET_S = 15.0  # so long a wait for another process is not worth a line
+ABANDONED_S = 3600.0  # a part so old belongs to a process that was killed
+
+
+class ShardCache:
+    """folder: of this pack alone. shards: all of the pack. max_bytes: most of them together; None: no bound."""
+
+    def __init__(self, remote: Remote, folder: Path, shards: Sequence[File], max_bytes: int | None):
+        self.remote, self.folder, self.shards, self.max_bytes = remote, folder, tuple(shards), max_bytes
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, file: File) -> Path:
+        return self.folder / file.file
+
+    def is_there(self, file: File) -> bool:
+        return self.path(file).exists()
+
+    def fetch(self, file: File) -> Path:
+        """Waits where another process fetches it. Raises ShardError."""
+        path = self.path(file)
+        if not path.exists():
+            try:
+                with one_at_a_time(self._lock(file), self._part(file), _Patient()):
+                    if not path.exists():
+                        self._fetch(file)
+            except ConfigError as error:  # a stalled process
+                raise ShardError(str(error)) from error
+        return path
+
+    def fetch_if_free(self, file: File) -> bool:
+        """False: another process is at it. Raises ShardError."""
+        with self._lock(file).open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not self.is_there(file):
+                self._fetch(file)
+        return True
+
+    def touch(self, handle: int) -> None:
+        """The shard open as `handle` is in use."""
+        os.utime(handle)
+
+    def opened_since(self, files: Sequence[File], moment_s: float) -> list[int]:
+        """Positions of those from which any process has read since then."""
+        found = []
+        for position, file in enumerate(files):
+            with contextlib.suppress(OSError):
+                if self.path(file).stat().st_atime >= moment_s:
+                    found.append(position)
+        return found
+
+    def _fetch(self, file: File) -> None:
+        part = self._part(file)
+        for is_last in (False, True):
+            self._make_room(file)
+            self.remote.get(file.file, part)
+            if part.stat().st_size == file.num_bytes and sha256(part) == file.sha256:
+                break
+            part.unlink()
+            if is_last:
+                raise ShardError(
+                    f"{self.remote.url}/{file.file} must be as it was packed, but its checksum is another "
+                    "one. Hint: upload that file again, all of them from the same pack."
+                )
+        os.utime(part, (0, time.time()))  # needed now, read by none
+        part.replace(self.path(file))
+
+    def _make_room(self, file: File) -> None:
+        """The shards needed longest ago leave; then the part is begun, so that it counts for the next one who asks."""
+        with (self.folder / "room.lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # held for as long as it takes to list a folder
+            if self.max_bytes is not None and file in self.shards:
+                whole, taken = self._there()
+                for _, path, size in sorted(whole):
+                    if taken + file.num_bytes <= self.max_bytes:
+                        break
+                    path.unlink(missing_ok=True)
+                    taken -= size
+            self._part(file).touch()
+
+    def _there(self) -> tuple[list[tuple[float, Path, int]], int]:
+        """([time of change, path, bytes] of all whole shards, bytes of these and of those under way)"""
+        whole, taken = [], 0
+        for file in self.shards:
+            with contextlib.suppress(FileNotFoundError):
+                stat = self.path(file).stat()
+                whole.append((stat.st_mtime, self.path(file), file.num_bytes))
+                taken += file.num_bytes
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - self._part(file).stat().st_mtime < ABANDONED_S:
+                    taken += file.num_bytes
+                else:
+                    self._part(file).unlink()
+        return whole, taken
+
+    def _lock(self, file: File) -> Path:
+        return self.folder / f"{file.file}.lock"
+
+    def _part(self, file: File) -> Path:
+        return self.folder / f"{file.file}.part"
+
+
+class _Patient:
+    """Says that it waits, but not at once: mostly a shard is there in a few seconds."""
+
+    def __init__(self) -> None:
+        self._begin_s = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        if time.monotonic() - self._begin_s > QUIET_S:
+            print_message(line)
+
+
+def ahead(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
+    """Positions that will be needed next: the rest of the furthest window of shards that is in use, and the next."""
+    if opened:
+        first = max(opened) // window * window
+        yield from range(first, min(first + 2 * window, count))

@@ -1,0 +1,188 @@
+"""Images from a packed folder that lies in an object store: as local.py reads them, from shards that are fetched to
+this machine's disk when they are needed, and ahead of that.
+
+In validation shards follow each other, so each process that opens one fetches the next. In training only the process
+that draws the order of an epoch knows it: a thread of it looks at which shards are in use, on this machine, and has
+those of the next window fetched.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.sources.download import MIB
+from imagenet_ddp.data.sources.packed import manifest as manifests
+from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, check_targets
+from imagenet_ddp.data.sources.packed.manifest import FILE, File, Manifest, Split
+from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
+from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache, ahead
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import paths
+
+LOOK_S = 0.2  # between two looks at which shards are in use
+AFTER_FAILURE_S = 5.0  # who needs the shard meets the same failure, and says it
+REOPEN = 5  # tries to open a shard that others throw out of the cache in the same moment
+
+
+class StreamedImages(PackedImages):
+    """One split of a remote pack. Raises ShardError where a shard cannot be had."""
+
+    mend = "remove it, and it is fetched again; or pack the images anew"
+
+    def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
+        self._cache = cache
+        self._window = 0
+        self._next: threading.Thread | None = None
+        self._stop: threading.Event | None = None
+        super().__init__(cache.folder, name, split, form, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_next": None, "_stop": None}
+
+    @property
+    def place(self) -> str:
+        return self._cache.remote.url
+
+    def order(self, seed: int, epoch: int) -> np.ndarray | None:
+        """As PackedImages.order; from now on the shards of that epoch are fetched ahead of their use."""
+        if self._stop is not None:
+            self._stop.set()
+        self._stop = threading.Event()
+        weakref.finalize(self, self._stop.set)
+        sequence = [self.split.shards[shard] for shard in self.shards_of(seed, epoch)]
+        arguments = (self._cache, sequence, self._window or len(sequence), self._stop)
+        threading.Thread(target=_keep_ahead, args=arguments, name="shards ahead", daemon=True).start()
+        return super().order(seed, epoch)
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None:
+            shard = self._open(number)
+            if not self.split.shuffled:
+                self._fetch_next(number + 1)
+        now = time.monotonic()
+        if now - shard.touched_s > TOUCH_S:
+            shard.touched_s = now
+            self._cache.touch(shard.file)
+        return shard
+
+    def _open(self, number: int) -> Shard:
+        for key in [key for key, shard in self._shards.items() if shard.is_gone()]:
+            del self._shards[key]  # thrown out of the cache: its room is free once nobody has it open
+        for _ in range(REOPEN):
+            self._cache.fetch(self.split.shards[number])
+            with contextlib.suppress(FileNotFoundError):
+                return super()._shard(number)
+        raise ShardError(
+            f"{self.split.shards[number].file} must stay in {self.folder} until it is opened, but was thrown "
+            "out again and again. Hint: a larger data.cache_gib."
+        )
+
+    def _fetch_next(self, number: int) -> None:
+        busy = self._next is not None and self._next.is_alive()
+        if number < len(self.split.shards) and not busy and not self._cache.is_there(self.split.shards[number]):
+            self._next = threading.Thread(
+                target=_quietly, args=(self._cache, self.split.shards[number]), name="next shard", daemon=True
+            )
+            self._next.start()
+
+
+def _quietly(cache: ShardCache, file: File) -> bool:
+    """False: it could not be had."""
+    try:
+        cache.fetch_if_free(file)
+    except (ShardError, OSError):
+        return False
+    return True
+
+
+def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: threading.Event) -> None:
+    begin_s = time.time()
+    while not stop.wait(LOOK_S):
+        opened = cache.opened_since(sequence, begin_s)
+        for position in ahead(len(sequence), window, opened):
+            if stop.is_set():
+                return
+            if not cache.is_there(sequence[position]):
+                if not _quietly(cache, sequence[position]):
+                    stop.wait(AFTER_FAILURE_S)
+                break  # look again: what is needed may be another shard by now
+        if opened and max(opened) // window == (len(sequence) - 1) // window and all(map(cache.is_there, sequence)):
+            return
+
+
+def open_streamed(
+    data: Mapping[str, Any], environ: Mapping[str, str], *, need_train: bool = True
+) -> tuple[Manifest, dict[str, StreamedImages]]:
+    """data: the resolved data.* keys. The manifest, and train and val, where they are wanted; their index is fetched,
+    their shards are not. Raises ConfigError."""
+    remote = Remote(data["root"].rstrip("/"), data["args"])
+    try:
+        return _open_streamed(remote, data, environ, need_train)
+    except ShardError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _open_streamed(
+    remote: Remote, data: Mapping[str, Any], environ: Mapping[str, str], need_train: bool
+) -> tuple[Manifest, dict[str, StreamedImages]]:
+    raw = remote.read(FILE)
+    manifest = manifests.parse(raw, f"{remote.url}/{FILE}")
+    if found := manifests.lacks(manifest, remote.url, data, "train" if need_train else "evaluate"):
+        raise ConfigError(found)
+    splits = {name: manifest.splits[name] for name in (("train", "val") if need_train else ("val",))}
+    # by its content: another pack at the same address is never mixed with this one
+    top = Path(data["cache_dir"]) if data["cache_dir"] else paths.cache_dir(environ) / "streamed"
+    folder = top / hashlib.sha256(raw).hexdigest()[:16]
+    shards = [shard for split in splits.values() for shard in split.shards]
+    max_bytes = None if data["cache_gib"] is None else int(data["cache_gib"] * GIB)
+    try:
+        cache = ShardCache(remote, folder, shards, max_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"data.cache_dir ({folder.parent}) must be writable, but is not: {error.strerror}. "
+            "Hint: data.cache_dir=FOLDER."
+        ) from error
+    _check_room(cache, splits, data)
+    for split in splits.values():
+        for file in split.arrays.values():
+            cache.fetch(file)
+    options: dict[str, Any] = {"reading": Reading(data["decoder"]), "verify": data["verify"]}
+    options["window"] = data["shuffle_window_shards"]
+    images = {name: StreamedImages(cache, name, split, manifest.form, **options) for name, split in splits.items()}
+    check_targets(manifest, images)
+    return manifest, images
+
+
+def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the shards in use at a time, or all of them, cannot lie on this disk."""
+    total = sum(shard.num_bytes for shard in cache.shards)
+    there = sum(shard.num_bytes for shard in cache.shards if cache.is_there(shard))
+    if cache.max_bytes is None:
+        free = shutil.disk_usage(cache.folder).free
+        if total - there > free:
+            raise ConfigError(
+                f"{cache.folder} must have room for {(total - there) / MIB:,.0f} MiB of shards, but its disk "
+                f"has {free / MIB:,.0f} MiB free. Hint: data.cache_gib=SIZE keeps fewer, data.cache_dir=FOLDER lies "
+                "elsewhere."
+            )
+        return
+    for split in splits.values():
+        window = data["shuffle_window_shards"] if split.shuffled else 1
+        in_use = min(2 * window, len(split.shards)) if window else len(split.shards)
+        needed = in_use * max(shard.num_bytes for shard in split.shards)
+        if needed > cache.max_bytes:
+            raise ConfigError(
+                f"data.cache_gib must hold two windows of data.shuffle_window_shards ({window or 'all'}), "
+                f"{needed / GIB:.3g} GiB, but is {data['cache_gib']}. Hint: a larger data.cache_gib, or a smaller "
+                "data.shuffle_window_shards."
+            )

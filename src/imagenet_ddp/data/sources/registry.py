@@ -1,0 +1,116 @@
+"""Where images come from: each source gives classes and one Images per split. `open_source` picks it from data.name."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.sources import shapes, stl10
+from imagenet_ddp.data.sources.base import ArrayImages, Source
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_off, walk
+from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.folder.walk import left_out_words
+from imagenet_ddp.data.sources.packed.local import open_packed
+from imagenet_ddp.data.sources.packed.streamed import open_streamed
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import shorten_list
+
+# Where a source can do better than a whole decode (a crop needs part of an image), it also has
+#     def open(self, index: int) -> Picture
+
+
+def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
+    """data: the resolved data.* keys. Raises ConfigError for what only shows when the files are opened."""
+    try:
+        return _not_empty(_open(data, seed, environ, need_train), data)
+    except PermissionError as error:
+        raise ConfigError(f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on it.") from error
+
+
+def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
+    name = data["name"]
+    if data["_target_"]:
+        root = {"root": data["root"]} if data["root"] else {}
+        source = make("data._target_", data["_target_"], {**data["args"], **root})
+        if not isinstance(source, Source):
+            raise ConfigError(
+                f"data._target_={data['_target_']} must give a Source, but gave a {type(source).__name__}."
+            )
+        return source
+    if name == "stl10":
+        return _stl10(data, need_train)
+    if name == "shapes":
+        return _folders(
+            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train
+        )
+    if name in ("packed", "streamed"):
+        if name == "packed":
+            manifest, images = open_packed(data, need_train=need_train)
+        else:
+            manifest, images = open_streamed(data, environ, need_train=need_train)
+        return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
+    source = _folders(Path(data["root"]), data, seed, need_train)
+    if name == "imagenet":
+        known = imagenet_labels()
+        source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
+    return source
+
+
+def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
+    for name, images in (("training", source.train), ("validation", source.val)):
+        if images is not None and not len(images):
+            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
+            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
+    return source
+
+
+def imagenet_labels() -> dict[str, str]:
+    """WordNet id -> name of the 1,000 classes of ILSVRC-2012; names as in torchvision's weights."""
+    table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
+    return dict(line.split("\t") for line in table.splitlines())
+
+
+def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
+    """Sentences on what was left out."""
+    return [
+        f"In {name}, {left_out_words(images.left_out)}."
+        for name, images in splits
+        if images is not None and images.left_out
+    ]
+
+
+def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
+    train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
+    classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
+    reading = Reading(data["decoder"], data["exif_orientation"])
+    if data["val_fraction"] is not None:
+        whole = walk(train_dir, classes, reading)
+        train, val = split_off(whole, data["val_fraction"], seed)
+        return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
+    train = walk(train_dir, classes, reading) if need_train else None
+    val = walk(val_dir, classes, reading)
+    notes = _notes((str(train_dir), train), (str(val_dir), val))
+    return Source(classes, train, val, notes=notes, digest=digest([train, val] if train is not None else [val]))
+
+
+def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
+    folder = stl10.prepare(Path(data["root"]), data["download"])
+    train = ArrayImages(stl10.load(folder, "train", data["fold"])) if need_train else None
+    val = ArrayImages(stl10.load(folder, "test", None))
+    return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
+
+
+def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
+    """Positions of the source's classes in `classes` (a checkpoint's); ConfigError names those that are not there."""
+    known = {name: position for position, name in enumerate(classes)}
+    unknown = [name for name in source.classes if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"the data's classes must be among the {len(classes)} of {origin}, but {len(unknown)} are not: "
+            f"{shorten_list(unknown)}. Hint: data.root=FOLDER with those classes."
+        )
+    return np.array([known[name] for name in source.classes], dtype=np.int64)

@@ -1,0 +1,262 @@
+"""STL-10's official binary files: found, unpacked or downloaded once per machine, and read through a memory map.
+
+train_X.bin and test_X.bin hold one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
+uint8, each stored column by column. train_y.bin and test_y.bin hold one byte per image, the class from 1 to 10.
+Line k of fold_indices.txt lists the training images of fold k, counted from 0. unlabeled_X.bin is never needed.
+Source: https://cs.stanford.edu/~acoates/stl10/
+"""
+
+import shutil
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, one_at_a_time, size_of, verify
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.console import Say, print_message
+
+FOLDER = "stl10_binary"
+SHAPE = (3, 96, 96)
+RECORD_BYTES = 3 * 96 * 96
+NUM_FOLDS = 10
+OFFICIAL_IMAGES = {"train": 5000, "test": 8000}
+NEEDED = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt", "fold_indices.txt")
+UNPACKED_BYTES = sum(OFFICIAL_IMAGES.values()) * RECORD_BYTES
+OFFICIAL = Archive(
+    name="stl10_binary.tar.gz",
+    url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    num_bytes=2640397119,
+    md5="91f7769df0f17e558f3565bffb0c7dfb",
+)
+
+
+# ---- what is there -------------------------------------------------------------------------------------------------
+
+
+def mistakes(
+    root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL, archive_dir: Path | None = None
+) -> list[str]:
+    """What stands in the way, judged by names and sizes alone: no checksum, no network, nothing written. archive_dir:
+    where the archive lies, if not in root."""
+    found = []
+    if fold is not None and not 0 <= fold < NUM_FOLDS:
+        found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
+        fold = None
+    folder, packed = root / FOLDER, (archive_dir or root) / archive.name
+    if root.exists() and not root.is_dir():
+        found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")
+    elif folder.exists():
+        found += _folder_mistakes(folder, fold)
+    elif (root / "train_X.bin").exists():
+        found.append(
+            f"data.root must be the folder that holds {FOLDER}, but {root} holds its files themselves. "
+            + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
+        )
+    elif packed.exists():
+        size = packed.stat().st_size
+        if size != archive.num_bytes:
+            why = "the download broke off" if size < archive.num_bytes else "it is another file"
+            hint = f"copy it there again, or delete {packed}"
+            if archive_dir is not None:
+                hint += " and leave archive_dir out"
+            if size < archive.num_bytes and archive_dir is None:
+                hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
+            found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, but is {size:,}: {why}. Hint: {hint}.")
+    elif archive_dir is not None:
+        found.append(
+            f"archive_dir must hold {archive.name}, but {archive_dir} does not. "
+            f"Hint: leave archive_dir out, and it is downloaded ({archive.num_bytes // MIB} MiB)."
+        )
+    elif not download:
+        found.append(
+            f"{root} (data.root) must hold the folder {FOLDER} or {archive.name}, but holds neither, "
+            f"and data.download is false. Hint: put {archive.name} there, or set data.download=true."
+        )
+    return found
+
+
+def _folder_mistakes(folder: Path, fold: int | None) -> list[str]:
+    names = [name for name in NEEDED if name != "fold_indices.txt" or fold is not None]
+    anew = f"Hint: copy it again, or delete {folder}, so that it is unpacked or downloaded anew."
+    missing = [name for name in names if not (folder / name).is_file()]
+    found = [f"{folder} must hold {name}, but does not. {anew}" for name in missing]
+    for split, official in OFFICIAL_IMAGES.items():
+        images, labels = f"{split}_X.bin", f"{split}_y.bin"
+        if images in missing or labels in missing:
+            continue
+        num_bytes, num_labels = ((folder / name).stat().st_size for name in (images, labels))
+        num_images, rest = divmod(num_bytes, RECORD_BYTES)
+        if rest == 0 and num_images == num_labels > 0:
+            continue
+        if num_images == official and rest == 0:  # then it is the labels that are wrong
+            found.append(
+                f"{folder / labels} must be {official} bytes (a label for each of {official} images), "
+                f"but is {num_labels}. {anew}"
+            )
+        else:
+            num_labels = num_labels or official
+            found.append(
+                f"{folder / images} must be {num_labels * RECORD_BYTES} bytes ({num_labels} images of "
+                f"{RECORD_BYTES}), but is {num_bytes}. {anew}"
+            )
+    if not found and fold is not None:
+        try:
+            _fold(folder, fold, (folder / "train_y.bin").stat().st_size)
+        except ConfigError as error:
+            found += error.mistakes
+    return found
+
+
+def notes(folder: Path) -> list[str]:
+    """Sentences for the log: splits that have another number of images than the official ones."""
+    sizes = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
+    return [
+        f"{folder} has {sizes[split]} {split} images; the official STL-10 has {official}."
+        for split, official in OFFICIAL_IMAGES.items()
+        if sizes[split] != official
+    ]
+
+
+# ---- images --------------------------------------------------------------------------------------------------------
+
+
+class Stl10Images:
+    """One split, or one fold of it. Pickled as the path and the labels; each process maps the file for itself."""
+
+    def __init__(self, path: Path, targets: np.ndarray, records: np.ndarray):
+        """targets: int64 (N,), from 0. records: int64 (N,), places of these images in the file."""
+        self.path = path
+        self.targets = targets
+        self._records = records
+        self._pixels: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def name(self, index: int) -> str:
+        return f"{self.path.name}[{self._records[index]}]"
+
+    def read(self, index: int) -> np.ndarray:
+        """uint8 (3, 96, 96): red, green, blue; rows from the top. A copy, not a view of the file."""
+        if self._pixels is None:
+            self._pixels = np.asarray(np.memmap(self.path, dtype=np.uint8, mode="r")).reshape(-1, *SHAPE)
+        return self._pixels[self._records[index]].transpose(0, 2, 1).copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pixels": None}
+
+
+def load(folder: Path, split: Literal["train", "test"], fold: int | None) -> Stl10Images:
+    """fold: 0 to 9, of the training images; the test images have none. Wrong sizes or labels raise ConfigError."""
+    fold = fold if split == "train" else None
+    if found := _folder_mistakes(folder, fold):
+        raise ConfigError(found)
+    labels = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8)
+    num_classes = len(class_names(folder))
+    if (wrong := (labels < 1) | (labels > num_classes)).any():
+        first = int(wrong.argmax())
+        raise ConfigError(
+            f"{folder / f'{split}_y.bin'} must hold labels from 1 to {num_classes} (class_names.txt), but "
+            f"label {first} is {labels[first]}. Hint: delete {folder}, so that it is unpacked or downloaded anew."
+        )
+    records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
+    return Stl10Images(folder / f"{split}_X.bin", labels[records].astype(np.int64) - 1, records)
+
+
+def class_names(folder: Path) -> list[str]:
+    return (folder / "class_names.txt").read_text(encoding="utf-8").split()
+
+
+def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
+    lines = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()
+    try:
+        indices = np.array(lines[fold].split(), dtype=np.int64)
+    except (IndexError, ValueError):
+        indices = np.array([], dtype=np.int64)
+    if not len(indices) or indices.min() < 0 or indices.max() >= num_images:
+        raise ConfigError(
+            f"{folder / 'fold_indices.txt'} must list images from 0 to {num_images - 1} in line {fold + 1} "
+            f"(data.fold={fold}), but does not. Hint: set data.fold=null to train on all images."
+        )
+    return indices
+
+
+# ---- getting it ----------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    root: Path,
+    download: bool,
+    archive: Archive = OFFICIAL,
+    say: Say = print_message,
+    archive_dir: Path | None = None,
+) -> Path:
+    """The folder with the binary files, made from the archive or the network where it is missing. archive_dir: where
+    the archive lies, if not in root.
+
+    Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
+    """
+    folder, packed, part = root / FOLDER, (archive_dir or root) / archive.name, archive.part(root)
+    if found := mistakes(root, None, download, archive, archive_dir):
+        raise ConfigError(found)
+    if folder.is_dir():
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(root / f"{FOLDER}.lock", growing=part, say=say):
+            if folder.is_dir():  # made by another process while this one waited
+                return folder
+            to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
+            fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) are downloaded, " if to_fetch else ""
+            say(f"STL-10 goes to {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB unpacked.")
+            need = UNPACKED_BYTES + to_fetch
+            if (free := shutil.disk_usage(root).free) < need:
+                raise OSError(f"{need // MIB} MiB are still to be written, and only {free // MIB} MiB are free")
+            if packed.exists():
+                verify(packed, archive, say)
+            else:
+                fetch(root, archive, say)
+                verify(part, archive, say)
+                part.rename(packed)
+            _unpack(packed, folder, say)
+            where = "beside it " if archive_dir is None else ""
+            say(f"STL-10 is in {folder}; {packed.name} {where}may be deleted.")
+    except OSError as error:
+        raise ConfigError(
+            f"data.root must be a folder that takes STL-10, but {root} does not: {error}. "
+            "Hint: set data.root=FOLDER, one that may be written to and has the room."
+        ) from error
+    return folder
+
+
+def _unpack(packed: Path, folder: Path, say: Say) -> None:
+    """Only the needed members, read as plain bytes and written under names of ours: the archive chooses no path."""
+    say(f"Unpacking {packed}.")
+    partial = folder.with_name(f"{folder.name}.unpacking")  # one name for all: what a killed run left is cleared away
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    missing = set(NEEDED)
+    try:
+        with packed.open("rb") as handle, tarfile.open(fileobj=handle, mode="r|gz") as tar:
+            next_line = time.monotonic() + REPORT_S
+            for member in tar:
+                name = member.name.rpartition("/")[2]
+                source = tar.extractfile(member) if name in missing and member.isreg() else None
+                if source is not None:
+                    with source, (partial / name).open("wb") as target:
+                        while block := source.read(MIB):
+                            target.write(block)
+                            if (now := time.monotonic()) >= next_line:
+                                next_line = now + REPORT_S
+                                say(f"Unpacking {name}: {target.tell() // MIB} of {member.size // MIB} MiB.")
+                    missing.discard(name)
+                if not missing:
+                    break
+        if found := _folder_mistakes(partial, 0):
+            raise ConfigError(found)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,54 @@
+"""Tells Lightning the place this process already has, so that Lightning starts no process and guesses no rank."""
+
+from lightning.fabric.plugins.environments import ClusterEnvironment
+
+from imagenet_ddp.distributed.launchers.address import DEFAULT_PORT
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+
+
+class DetectedEnvironment(ClusterEnvironment):
+    """A Place in the shape Lightning asks for."""
+
+    def __init__(self, place: WorldInfo):
+        super().__init__()
+        self._place = place
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return self._place.address or "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        return self._place.port or DEFAULT_PORT
+
+    @staticmethod
+    def detect() -> bool:
+        return False  # only ever given by hand
+
+    def world_size(self) -> int:
+        return self._place.world_size
+
+    def set_world_size(self, size: int) -> None:
+        self._must_agree("world size", size, self._place.world_size)
+
+    def global_rank(self) -> int:
+        return self._place.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        self._must_agree("rank", rank, self._place.rank)
+
+    def local_rank(self) -> int:
+        return self._place.local_rank
+
+    def node_rank(self) -> int:
+        return self._place.node_rank
+
+    @staticmethod
+    def _must_agree(what: str, lightning: int, place: int) -> None:
+        # a sampler with another world size than the process group sees a part of the data, in silence
+        if lightning != place:
+            raise RuntimeError(f"Lightning takes the {what} to be {lightning}, but the launcher made it {place}")

@@ -1,0 +1,53 @@
+"""What the options say of the world, read once for all the ways to recognise it. No torch here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagenet_ddp.distributed.launchers.address import Address, from_environment, parse
+from imagenet_ddp.errors import ConfigError
+
+FORMS = {"tcp": "tcp://HOST:29500", "file": "file:///PATH"}
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """None: nothing is said."""
+
+    num_nodes: int | None
+    devices: int | None  # processes per node
+    cluster: Mapping[str, Any]
+    line: str  # the command as typed, for the one to type instead
+    cpu: bool  # there is no GPU, or none is wanted
+
+    def address(self, environ: Mapping[str, str]) -> Address | None:
+        """Where all meet: cluster.address wins over MASTER_ADDR and MASTER_PORT; None without either."""
+        name, text = self.cluster["name"], self.cluster["address"]
+        if name == "env" and text is not None:
+            raise ConfigError(
+                f"cluster=env takes the address from MASTER_ADDR, but cluster.address is {text}. "
+                "Hint: leave cluster=env out."
+            )
+        try:
+            if text is None:
+                if name in FORMS:
+                    raise ConfigError(f"cluster={name} expects an address. Hint: cluster.address={FORMS[name]}.")
+                return from_environment(environ)
+            address = parse(text, "cluster.address", environ.get("MASTER_PORT"))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if name in FORMS and (name == "file") != (address.file is not None):
+            raise ConfigError(
+                f"cluster={name} and cluster.address={text} do not fit. Hint: leave cluster={name} out, the address "
+                "says it already."
+            )
+        return address
+
+
+def num_devices(devices: Any) -> int | None:
+    """How many devices trainer.devices asks for on each node; None where it leaves that open."""
+    if isinstance(devices, str) and devices not in ("auto", "-1"):
+        return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        return devices if devices >= 1 else None
+    return len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else None

@@ -1,0 +1,70 @@
+"""What only SLURM's controller knows, or can do: the one file that runs its commands. No torch here."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.distributed.launchers.slurm_env import array_name
+
+TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs answers in seconds
+
+
+def node_address(name: str) -> str | None:
+    """Where SLURM itself reaches the node: its NodeAddr, for names that no name server knows. None: it does not say."""
+    done = _scontrol("show", "node", name)
+    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return found[1] if done.returncode == 0 and found and found[1] != name else None
+
+
+def is_due(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Whether a stop by this signal asks for another turn of a SLURM job."""
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
+
+
+def start_again(environ: Mapping[str, str]) -> bool:
+    """requeue, and what came of it is said."""
+    job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
+    print(f"SLURM shall start job {job} again (scontrol requeue).", flush=True)
+    if why := requeue(environ):
+        hint = "Hint: the same command with resume=RUN_FOLDER goes on."
+        print(f"SLURM does not start job {job} again: {why}. {hint}", file=sys.stderr, flush=True)
+    return why is None
+
+
+def requeue(environ: Mapping[str, str]) -> str | None:
+    """Have SLURM start the job again, from the process that has saved; None, or why it does not.
+
+    A job that somebody cancels meanwhile stays cancelled: only one that runs, or is at its time limit, comes back.
+    """
+    # the number alone may be that of a whole array
+    job = array_name(environ) or environ.get("SLURM_JOB_ID")
+    if job is None:
+        return "this is no SLURM job"
+    shown = _scontrol("show", "job", job, "--oneliner")
+    if shown.returncode:
+        return shown.stderr.strip() or "scontrol does not answer"
+    field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
+    if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
+        return f"it is {field.get('JobState', 'gone')}, which is no state to come back from"
+    if field.get("BatchFlag") == "0":
+        return "only jobs of sbatch can start again, and this is one of srun or salloc"
+    if field.get("Requeue") == "0":
+        return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
+    done = _scontrol("requeue", job)
+    # ended by a signal: it was heard, and SLURM has begun to end the processes of this turn
+    if done.returncode <= 0:
+        return None
+    return done.stderr.strip() or f"scontrol requeue ended with {done.returncode}"
+
+
+def _scontrol(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["scontrol", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", "there is no scontrol on this node")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"scontrol does not answer within {TIMEOUT_S:.0f} s")

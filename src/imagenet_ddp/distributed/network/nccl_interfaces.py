@@ -1,0 +1,137 @@
+"""NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: which interfaces a value stands for on this machine, and which is right.
+
+The two read their values differently. NCCL: a list of prefixes; a leading = makes all of them whole names, a leading ^
+excludes instead. Gloo: a list of whole names, each of which must be there, no blanks. Neither takes an interface
+without an address, and NCCL none without a carrier. The first that fits is where NCCL listens: ^docker alone means lo.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+
+from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
+
+SHOWN = 8  # interfaces in a sentence; a host of containers has dozens
+_LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
+_ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # set aside for documentation: only the default route leads there
+
+
+def nccl_choice(value: str, known: Sequence[Interface], family: str | None = None) -> list[Interface]:
+    """The interfaces NCCL takes by this value, the one it listens on first. family: AF_INET, AF_INET6, None: both."""
+    rest = value.removeprefix("^")
+    names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
+    exact, exclude = rest.startswith("="), value.startswith("^")
+
+    def fits(interface: Interface) -> bool:
+        return not names or any(interface.name == name if exact else interface.name.startswith(name) for name in names)
+
+    usable = [one for one in known if one.is_up and _heard(one, family)]
+    # getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 one.
+    usable.sort(key=lambda one: ":" in _heard(one, family)[0])
+    return [one for one in usable if fits(one) != exclude]
+
+
+def mistake(
+    where: str, variable: str, value: str, origin: str, address: str | None, family: str | None = None
+) -> list[str]:
+    """No sentence, or the one that says why this value cannot work here. where: the key or variable to name; variable:
+    NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME; origin: "" or where the value came from; address: where nodes meet."""
+    known = interfaces()
+    if not known:
+        return []  # this platform cannot say
+    if variable.startswith("GLOO"):
+        taken, fault = _gloo_choice(value, known)
+        expected = "be an interface of this machine by its whole name"
+    else:
+        taken = nccl_choice(value, known, family)[:1]
+        fault = "" if taken else f"{value}, which leaves none" if value.startswith("^") else value
+        expected = "match an interface of this machine"
+    only_here = next((one.name for one in taken if one.is_loopback), None)
+    if fault:
+        text = f"{where} must {expected} ({listing(known)}), but is {fault}{origin}."
+    elif only_here and address and not _is_loopback(address):
+        how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
+        text = (
+            f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
+            f"but is {value}{how}{origin}."
+        )
+    else:
+        return []
+    return [f"{text} {_hint(where, variable, origin, address)}"]
+
+
+def toward(address: str | None) -> tuple[Interface | None, str]:
+    """The interface that leads to the nodes' meeting place, and why it is this one; None where nothing leads there.
+
+    A host name that stands for 127.0.1.1 on the machine that bears it (Debian) leads to its default route."""
+    if address:
+        try:
+            route = route_to(resolve(address))
+        except OSError:
+            route = None
+        if route and (not route.is_loopback or _is_loopback(address)):
+            return route, f"it routes to {address}"
+        if route is None:
+            return _outward(), "it leads to other machines"
+        return _outward(), f"it leads to other machines; here {address} is an address of the loopback"
+    return _outward(), "it leads to other machines"
+
+
+def loopback() -> Interface | None:
+    return next((one for one in interfaces() if one.is_loopback and one.is_up and one.addresses), None)
+
+
+def listing(known: Sequence[Interface]) -> str:
+    """Names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
+    rows = []
+    for one in known:
+        told = [address for address in one.addresses if "%" not in address]
+        if told:
+            rows.append(f"{one.name} {', '.join(told)}" + ("" if one.is_up else " (down)"))
+    more = [f"and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    return "; ".join(rows[:SHOWN] + more) or "it has none with an address"
+
+
+def _outward() -> Interface | None:
+    for elsewhere in _ELSEWHERE:
+        route = route_to(elsewhere)
+        if route and not route.is_loopback:
+            return route
+    return next((one for one in interfaces() if one.is_up and one.addresses and not one.is_loopback), None)
+
+
+def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface], str]:
+    """The interfaces Gloo takes by this value, or what is wrong with it, as words that complete "but is ..."."""
+    names = value.split(",")
+    missing = [name for name in names if not any(one.name == name and one.addresses for one in known)]
+    taken = [one for one in known if one.name in names]
+    down = [one.name for one in taken if not one.is_up]
+    if missing:
+        return taken, f"{value}, where {', '.join(missing)} is missing" if len(names) > 1 else value
+    return taken, f"{value}, where {', '.join(down)} is down" if down else ""
+
+
+def _hint(where: str, variable: str, origin: str, address: str | None) -> str:
+    right, why = toward(address)
+    typed = where != variable  # a key of the config; else the environment, or a file NCCL reads
+    out = f"{where}=null" if typed else "take it out of that file" if "/" in origin else f"`unset {variable}`"
+    if right is None:
+        return f"Hint: {out}."
+    return f"Hint: {'set' if typed else 'export'} {where}={right.name} ({why}), or {out}: it is then found."
+
+
+def _heard(interface: Interface, family: str | None) -> list[str]:
+    """The addresses NCCL may take: of this family, without ::1."""
+    wanted = {"AF_INET": "v4", "AF_INET6": "v6"}.get(family or "")
+    return [
+        address
+        for address in interface.addresses
+        if address != "::1" and wanted in (None, "v6" if ":" in address else "v4")
+    ]
+
+
+def _is_loopback(address: str) -> bool:
+    """Is the loopback meant, by name or number? Not: does the name happen to stand for it here."""
+    try:
+        return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return address.lower() in _LOCAL_NAMES

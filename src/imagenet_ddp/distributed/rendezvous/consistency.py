@@ -1,0 +1,114 @@
+"""What must be the same in every command of one run: options, code, libraries. No torch here."""
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.config.schema import leaves
+
+LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+# A node's own: its number, its interfaces, where its disk is mounted, by which name it knows node 0.
+OWN = re.compile(
+    r"cluster\.(rank|local_rank|node_rank|address)|nccl\..*ifname|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+)
+NUM_SHOWN = 8  # differing keys
+
+
+def of_this_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
+    """Plain JSON. config: resolved, as typed on this machine. num_local: workers it starts, None where it is one."""
+    facts: dict[str, Any] = {f"option {key}": value for key, value in leaves(config).items() if not OWN.fullmatch(key)}
+    facts["the code of imagenet_ddp"] = code_digest()
+    facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    facts |= {library: _version(library) for library in ("imagenet_ddp", *LIBRARIES)}
+    if num_local is not None:
+        facts["number of workers"] = num_local
+    return facts
+
+
+def this_process() -> dict[str, Any]:
+    """Who it is, for people; machine: the same on all processes of one machine, and on no other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": f"{platform.node()} {boot}"}
+
+
+def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
+    """One sentence for each fact that is not the same on all; noun: rank or node, of whom facts has one each."""
+    first = facts[0]
+    keys = list(dict.fromkeys(key for each in facts for key in each))
+    found = []
+    for key in keys:
+        groups: dict[str, list[int]] = {}
+        for number, each in enumerate(facts):
+            groups.setdefault(_shown(each, key), []).append(number)
+        if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
+            continue
+        whose = "; ".join(f"{value} on {_numbers(numbers, noun)}" for value, numbers in groups.items())
+        name = key.removeprefix("option ")
+        found.append(f"the {noun}s disagree on {name}: {whose}. Hint: {_hint(key, first)}.")
+    if len(found) > NUM_SHOWN:
+        found[NUM_SHOWN:] = [f"the {noun}s disagree on {len(found) - NUM_SHOWN} more. Hint: the same line on each."]
+    return found
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of this package's Python files, in the order of their names."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[2]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _hint(key: str, facts: Mapping[str, Any]) -> str:
+    if key.startswith("option "):
+        return "the same options on each"
+    if key.startswith("the "):
+        return "the same version of this project everywhere" if "code" in key else "the same images on every machine"
+    if key == "number of workers":
+        return f"the same number of devices on each: trainer.devices={facts.get(key, 'N')}"
+    if key in LIBRARIES or key == "Python":
+        return f"install the same {key} everywhere"
+    return "the same version of this project everywhere"
+
+
+def _shown(facts: Mapping[str, Any], key: str) -> str:
+    if key not in facts:
+        return "not set"
+    value = facts[key]
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("/", "~"))
+
+
+def _numbers(numbers: Sequence[int], noun: str) -> str:
+    """[0, 1, 2, 5] -> ranks 0-2, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    more = ", ..." if len(said) > 8 else ""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(said[:8])}{more}"

@@ -1,0 +1,261 @@
+"""strategy=dp and strategy=balanced_dp: one process, the batch split over its devices, in the way of nn.DataParallel,
+which Lightning 2 no longer has.
+
+Only the net is parallel. Loss and metrics are computed once, on the gathered outputs, so that gradient, top-1 and top-5
+are those of one device on the whole batch. The replicas live outside the module registry: a checkpoint has the keys of
+every other strategy's.
+
+Each forward, as nn.DataParallel does it: parameters and buffers go to every device that has images, a thread per
+device calls its replica, the outputs are gathered on the first. Batch norm normalises each device's part by itself; of
+its running statistics, those of the first replica that is called are kept (the first device's, unless its share is 0),
+the other replicas' updates are dropped. On a CPU the replicas are threads over the same parameters.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch.strategies import ParallelStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.strategies.strategy import TBroadcast
+from torch import Tensor, nn
+from torch.nn.parallel import replicate
+
+from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.strategies.batch_split import FirstShare
+
+
+class DataParallelStrategy(ParallelStrategy):
+    """For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images on the first
+    dimension, one tensor out.
+
+    devices: None takes those of the Trainer. first: images of the first device in a forward of full_batch images;
+    None splits as nn.DataParallel does; auto measures (`FirstShare`). full_batch: None takes that of the first training
+    batch. say: gets the sentence about what was measured.
+    """
+
+    def __init__(
+        self,
+        devices: list[torch.device] | None = None,
+        first: int | Literal["auto"] | None = None,
+        full_batch: int | None = None,
+        say: Callable[[str], None] = print,
+        **kwargs: Any,
+    ):
+        super().__init__(parallel_devices=devices, **kwargs)
+        self._first: int | Literal["auto"] | None = first
+        self._full_batch, self._say = full_batch, say
+        self.replicas: Replicas | None = None
+
+    @property
+    def root_device(self) -> torch.device:
+        assert self.parallel_devices
+        return self.parallel_devices[0]
+
+    def model_to_device(self) -> None:
+        assert self.model is not None
+        self.model.to(self.root_device)
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:
+        """Called once the net has its final type and lies on the first device."""
+        if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
+            raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
+        assert self.parallel_devices
+        devices = self.parallel_devices
+        share = None
+        if self._first is not None:
+            memory = GpuMemory(devices) if self.root_device.type == "cuda" else None
+            share = FirstShare(len(devices), self._first, self._full_batch, memory, self._say)
+        self.replicas = Replicas(model.net, devices, share)  # type: ignore[arg-type]
+        vars(model)["call_net"] = self.replicas  # not a module: it adds no keys
+        return model
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().optimizer_step(*args, **kwargs)
+        if self.replicas is not None and self.replicas.share is not None:
+            self.replicas.share.end_step()
+        return result
+
+    def teardown(self) -> None:
+        if self.lightning_module is not None:
+            vars(self.lightning_module).pop("call_net", None)
+        self.replicas = None
+        super().teardown()
+
+    # -- one process: rank 0 of 1, whatever the environment says
+
+    global_rank = local_rank = node_rank = property(lambda self: 0)  # type: ignore[assignment]
+    world_size = property(lambda self: 1)  # type: ignore[assignment]
+    distributed_sampler_kwargs = property(lambda self: {"num_replicas": 1, "rank": 0})  # type: ignore[assignment]
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor
+
+    def all_gather(self, tensor: Tensor, group: Any | None = None, sync_grads: bool = False) -> Tensor:
+        return tensor
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        return decision
+
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def broadcast(self, obj: TBroadcast, src: int = 0) -> TBroadcast:
+        return obj
+
+
+class GpuMemory:
+    """Peak memory of GPUs since the last reset, in bytes."""
+
+    def __init__(self, devices: list[torch.device]):
+        self._devices = devices
+
+    def reset(self) -> None:
+        for device in self._devices:
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def peaks(self) -> list[int]:
+        return [torch.cuda.max_memory_allocated(device) for device in self._devices]
+
+
+class Replicas:
+    """Calls the net on all devices at once; in the place of the net's own call.
+
+    Randomness (dropout): each GPU has a generator of its own, set anew in each forward from the CPU's, so that a
+    resumed run draws the same. CPU threads share one generator, and would draw in the order in which they happen to
+    run: where a forward has drawn from it, the next ones call the replicas one after the other, and so does the first.
+    """
+
+    def __init__(self, net: nn.Module, devices: list[torch.device], share: FirstShare | None = None):
+        self.net, self.devices, self.share = net, devices, share
+        self._draws = {True: True, False: True}  # training or not -> whether a forward draws random numbers
+
+    def sizes(self, num_images: int) -> list[int]:
+        """Images per device."""
+        first, full = (None, 1) if self.share is None else self.share.of(num_images, self.net.training)
+        return batch_split.shares(num_images, len(self.devices), first, full)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        sizes = self.sizes(len(images))
+        called = [device for device, size in enumerate(sizes) if size]
+        if called in ([], [0]):
+            return self.net(images)
+        replicas = self._replicate(called)
+        parts = images.split([sizes[device] for device in called])
+        parts = [part.to(self.devices[device], non_blocking=True) for part, device in zip(parts, called, strict=True)]
+        root = self.devices[0]
+        if root.type == "cpu":
+            before = torch.default_generator.get_state()
+            outputs = self._apply(called, replicas, parts, in_turn=self._draws[self.net.training])
+            self._draws[self.net.training] = not torch.equal(before, torch.default_generator.get_state())
+        else:
+            if self.net.training:
+                self._seed_gpus()
+            outputs = self._apply(called, replicas, parts, in_turn=False)
+        if called[0] != 0 and self.net.training:
+            with torch.no_grad():
+                for kept, updated in zip(self.net.buffers(), replicas[0].buffers(), strict=True):
+                    kept.copy_(updated)
+        return torch.cat([output.to(root, non_blocking=True) for output in outputs])
+
+    def _replicate(self, called: list[int]) -> list[nn.Module]:
+        """Of these devices. The first device's is the net itself on a CPU, and on GPUs a copy over the same memory."""
+        if self.devices[0].type == "cpu":
+            return [self.net if device == 0 else _twin(self.net) for device in called]
+        numbers = [0, *(device for device in called if device)]  # copies are made from the first device's
+        copies = replicate(self.net, [self.devices[number] for number in numbers], detach=not torch.is_grad_enabled())
+        return copies if called[0] == 0 else copies[1:]
+
+    def _seed_gpus(self) -> None:
+        seeds = torch.randint(2**62, (len(self.devices),)).tolist()
+        for device, seed in list(zip(self.devices, seeds, strict=True))[1:]:
+            torch.cuda.default_generators[device.index].manual_seed(seed)
+
+    def _apply(self, called: list[int], replicas: list[nn.Module], parts: list[Tensor], *, in_turn: bool) -> list[Any]:
+        """One output per replica. A replica's exception is raised here, with a note that says whose it is."""
+        outputs: list[Any] = [None] * len(called)
+        errors: dict[int, Exception] = {}
+        contexts = [_Context(self.devices[device]) for device in called]
+
+        def work(number: int) -> None:
+            try:
+                with contexts[number].entered():
+                    outputs[number] = replicas[number](parts[number])
+            except Exception as error:
+                error.add_note(f"In replica {called[number]} of {len(self.devices)}, on {contexts[number].device}.")
+                errors[number] = error
+
+        # new threads each time, and also where they take turns: autograd orders what a thread recorded by a count of
+        # that thread, and so sums over the replicas in an order that depends on nothing that went before
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(called))]
+        for thread in threads:
+            thread.start()
+            if in_turn:
+                thread.join()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[min(errors)]
+        return outputs
+
+
+class _Context:
+    """What torch keeps per thread (gradients on or off, inference, autocast and its type, device and stream), as it is
+    where this is made. torch's own parallel_apply leaves the autocast type behind: its replicas compute in float16
+    where bfloat16 was asked for."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._grad, self._inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._autocast = {
+            "dtype": torch.get_autocast_dtype(device.type),
+            "enabled": torch.is_autocast_enabled(device.type),
+            # threads would share the cache of converted weights, and sum gradients in its type, as it happens
+            "cache_enabled": False,
+        }
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def entered(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(torch.inference_mode(self._inference))
+        stack.enter_context(torch.set_grad_enabled(self._grad))
+        stack.enter_context(torch.autocast(self.device.type, **self._autocast))
+        stack.enter_context(torch.cuda.device(self.device) if self._stream is not None else nullcontext())
+        stack.enter_context(torch.cuda.stream(self._stream) if self._stream is not None else nullcontext())
+        return stack
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The same parameters, buffers of its own."""
+    twins: dict[nn.Module, nn.Module] = {}
+    buffers: dict[Tensor, Tensor] = {}
+    for part in module.modules():
+        twins[part] = part._replicate_for_data_parallel()
+    for part, twin in twins.items():
+        for name, child in part._modules.items():
+            twin._modules[name] = None if child is None else twins[child]
+        twin._parameters.update(part._parameters)
+        for name, buffer in part._buffers.items():
+            twin._buffers[name] = None if buffer is None else buffers.setdefault(buffer, buffer.clone())
+    return twins[module]
+
+
+def make_data_parallel(
+    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int, say: Callable[[str], None]
+) -> Strategy | str:
+    """strategy: the resolved strategy.* keys, of dp or balanced_dp; kind: cpu, cuda or mps; devices: how many, or
+    which. One device has nothing to split: Lightning's plain one."""
+    numbers = devices if isinstance(devices, list) else list(range(devices))
+    if len(numbers) == 1:
+        return "auto"
+    places = [torch.device("cpu") if kind == "cpu" else torch.device(kind, number) for number in numbers]
+    first = batch_split.first_share(strategy, batch_size)
+    auto = first is not None and strategy["first_device_batch"] == "auto"
+    return DataParallelStrategy(
+        places, "auto" if auto else first, batch_split.loaded(strategy, batch_size, len(places)), say
+    )
+
+
+for _name, _first in (("dp", None), ("balanced_dp", "auto")):
+    StrategyRegistry.register(_name, DataParallelStrategy, f"{_name}: one process, several devices", first=_first)

@@ -1,0 +1,123 @@
+"""Doctor's checks of what a run reads and writes: how the images lie, whether they can be read, the run folder."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.data import inspect as data_layout
+from imagenet_ddp.data.inspect import Layout
+from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.runs import validate as run_check
+from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
+from imagenet_ddp.system.paths import nearest_folder, obstacle
+
+MIB = 2**20
+
+
+def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
+    data = machine.config["data"]
+    if data["_target_"]:
+        return Layout([]), _own_source(machine)
+    layout = data_layout.examine(data, machine.config["seed"], machine.environ)
+    if layout.mistakes:
+        return layout, fails(layout.mistakes)
+    words, numbers = [], {"num_classes": layout.num_classes}
+    for name, split in layout.splits.items():
+        counts = split.counts.values()
+        spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"
+        words.append(
+            f"{split.num_images:,} images in {split.folder}, {spread} of each of {split.num_classes:,} classes"
+        )
+        numbers[f"num_{name}_images"] = split.num_images if split.is_whole else None
+    if len(words) == 2:
+        train, val = (split.num_images for split in layout.splits.values())
+        words.append(f"train to val {train / val:.3g} to 1")
+    return layout, ok(
+        "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
+    )
+
+
+def _own_source(machine: Machine) -> list[Check]:
+    """data._target_: opened, as training does."""
+    from imagenet_ddp.data.sources.registry import open_source
+
+    source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
+    train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
+    what = f"{machine.config['data']['_target_']}: {train:,} training and {val:,} validation images"
+    numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
+    return ok(f"{what} of {len(source.classes):,} classes", **numbers)
+
+
+def _samples(layout: Layout) -> list[Check]:
+    from imagenet_ddp.data.decoding.image import decode
+
+    if layout.mistakes:
+        return ok("not read, because of what data found")
+    if not any(split.samples for split in layout.splits.values()):
+        return ok("nothing that could be read one by one")
+    reading = data_layout.read_samples(layout, decode)
+    if reading.mistakes:
+        return fails(reading.mistakes)
+    what = f"{reading.num_read:,} images read and decoded, of as many classes as time allowed"
+    return ok(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
+              decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
+
+
+def _run_folder(machine: Machine) -> list[Check]:
+    """The folder itself is not made: its nearest parent that is there must take it."""
+    if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
+        return fails(mistakes)
+    wanted = machine.run_dir.absolute()
+    if reason := obstacle(wanted):
+        return fails([f"the run folder {wanted} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER."])
+    there = nearest_folder(wanted)
+    free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
+    numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
+    model = machine.config["model"]["name"]
+    what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / MIB:,.0f} MiB"
+    if free < NUM_CHECKPOINTS * size:
+        hint = "hydra.run.dir=FOLDER on another disk"
+        return [Check("", False, f"{what}, and {NUM_CHECKPOINTS} must fit", hint, numbers=numbers)]
+    return ok(what, **numbers)
+
+
+def checkpoint_bytes(config: Any) -> int:
+    """Weights, buffers, and the optimiser's memory: as many numbers as weights for momentum, twice as many are assumed
+    of an optimiser that is not ours."""
+    import torch
+
+    from imagenet_ddp.models.create_model import create_model
+    from imagenet_ddp.models.optimizers import num_states
+    from imagenet_ddp.runs.checkpoint_file import num_bytes
+
+    with torch.device("meta"):  # shapes without numbers
+        net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
+    of_optimizer = num_states(config["optim"])
+    return num_bytes(net, 2 if of_optimizer is None else of_optimizer)
+
+
+def num_classes(config: Any) -> int:
+    """Of the data, by its folders; 1,000 where they cannot say."""
+    data = config["data"]
+    folder = Path(data["root"] or "") / data["train_dir"]
+    if data["name"] in ("shapes", "stl10") and not data["_target_"]:
+        return 10
+    if data["name"] == "imagefolder" and not data["_target_"] and data["root"] and folder.is_dir():
+        return len(data_layout.class_folders(folder)) or 1000
+    return 1000
+
+
+def checks() -> tuple[tuple[str, Look], ...]:
+    """Made anew for each examination: what the first finds, the second reads."""
+    found: list[Layout] = []
+
+    def layout(machine: Machine) -> list[Check]:
+        one, lines = _layout(machine)
+        found.append(one)
+        return lines
+
+    return (
+        ("data", layout),
+        ("images", lambda machine: _samples(found[0] if found else Layout([]))),
+        ("run folder", _run_folder),
+    )

@@ -1,0 +1,264 @@
+"""From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
+and node."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import merge_overrides
+from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.config.validators import Kind, expect_all
+from imagenet_ddp.distributed.launchers.detect import restarted
+from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
+from imagenet_ddp.system.text import uv_run
+
+# What a resumed run may not change: another net, other images or another order would be another run.
+FIXED_PREFIXES = (
+    "model.name", "model._target_", "model.args", "optim.name", "optim._target_", "seed",
+    "data.name", "data._target_", "data.args", "data.train_dir", "data.val_dir", "data.val_fraction", "data.fold",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, decided: what its workers get."""
+
+    config: dict[str, Any]
+    run_dir: Path
+    checkpoint: Path | None = None
+    said: tuple[str, ...] = ()
+    finished: bool = False
+
+
+def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
+    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
+    be missing, because a checkpoint fills them in."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
+    assert isinstance(content, dict)
+    return content  # type: ignore[return-value]
+
+
+def typed_value(request: parse.Request, key: str) -> str | None:
+    """The value typed for a key, the last one where it was typed twice."""
+    values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
+    return values[-1].strip("'\"") if values else None
+
+
+@dataclass(frozen=True)
+class Single:
+    """The command line of a command that is one process, whatever launcher is around it."""
+
+    request: parse.Request
+    config: dict[str, Any]  # resolved, plain
+    environ: Mapping[str, str]  # without a launcher
+    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
+
+
+def single(
+    verb: str, argv: Sequence[str], environ: Mapping[str, str], kinds: Mapping[str, tuple[Kind, str]], why: str
+) -> Single | None:
+    """None where Hydra only prints something. kinds: of the keys of the group that is called like the verb. why: it is
+    not several jobs. Raises ConfigError where nothing more can be looked at."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+    if parse.only_prints(argv):
+        parse.command_line(verb, argv, environ)
+        return None
+    request = parse.command_line(verb, argv, environ, compose_only=True)
+    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
+    found = parse.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
+        raise ConfigError(found)
+    config = plain(request.configs[0])
+    return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
+
+
+def command(verb: str, argv: list[str]) -> str:
+    """As typed, ready to paste."""
+    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+
+
+def decide(
+    request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None = None
+) -> Job:
+    """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
+    nothing. num_local: workers that each node has said it starts; None where none has."""
+    if request.verb == "train" and (request.configs[0].resume or _again(request, environ)):
+        return _resume(request, environ, rendezvous, num_local)
+    return Job(plain(request.configs[0]), new_folder(request, run_key=rendezvous.run_key))
+
+
+def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
+    """Whether this run has begun before: its launcher has started the job again, or the sweep goes on."""
+    return request.again or restarted(environ)
+
+
+def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None) -> Job:
+    config, run_key = request.configs[0], rendezvous.run_key
+    assert request.hydra is not None
+    wanted = Path(request.hydra.run.dir)
+    typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
+    found = None
+    if _again(request, environ):
+        own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
+        found = folder.find_own(own) if own else None
+    if found is None:
+        if not config.resume:
+            return Job(plain(config), new_folder(request, again=True, run_key=run_key))
+        found = folder.find_resume(config.resume, typed_dir, wanted.parent)
+    if found.checkpoint is None:
+        # a run that died before its first checkpoint begins again in the folder it was given
+        return Job(plain(config), new_folder(request, again=True, run_key=run_key), said=(found.sentence,))
+    from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    stored = read(found.checkpoint)[KEY]["config"]
+    merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
+    if mistakes := _other_world(merged.trainer, found.checkpoint, rendezvous, num_local):
+        raise ConfigError(mistakes)
+    if mistakes := parse.validate(merged, environ, "train", typed=request.typed):
+        raise ConfigError(mistakes)
+    resolved = plain(merged)
+    changed = changes(stored, resolved)
+    fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES)]
+    if fixed:
+        raise ConfigError(
+            [
+                f"{line}, but a resumed run keeps its model, data and seed. "
+                "Hint: leave it out, or start a new run without resume="
+                for line in fixed
+            ]
+        )
+    run_dir = found.folder or new_folder(request, run_key=run_key)
+    if found.finished_epochs is not None and not _is_prolonged(resolved["trainer"], found.finished_epochs, changed):
+        sentence = _finished_sentence(run_dir, resolved["trainer"])
+        return Job(resolved, run_dir, said=(sentence,), finished=True)
+    lines = tuple(f"Changed: {line}." for _, line in changed)
+    return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
+    """Whether what ended a finished run has been changed. epochs: whole ones it has trained."""
+    most = trainer["max_epochs"]
+    if most is not None and 0 <= most <= epochs:
+        return False
+    ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
+    return any(key.startswith(ends) for key, _ in changed)
+
+
+def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
+    ended = folder.summary(run_dir)
+    epochs, steps = ended["epochs"], ended.get("steps", 0)
+    if trainer["max_epochs"] is not None and 0 <= trainer["max_epochs"] <= epochs:
+        hint = f"trainer.max_epochs={2 * epochs} continues it"
+    elif 0 <= trainer["max_steps"] <= steps:
+        hint = f"trainer.max_steps={2 * steps} continues it"
+    elif trainer["max_time"] is not None:
+        hint = "trainer.max_time=null continues it"
+    else:
+        hint = "callbacks=none continues it without what stopped it"
+    return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
+
+
+def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: LaunchInfo, num_local: int | None) -> list[str]:
+    """The run's own numbers of nodes and devices hold where none are typed, but the world has met already."""
+    num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
+    if isinstance(num_nodes, int) and num_nodes != rendezvous.num_nodes:
+        return [
+            f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but this command is for "
+            f"{rendezvous.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
+            f"meet; or trainer.num_nodes={rendezvous.num_nodes}."
+        ]
+    if num_local is not None and devices is not None and devices != num_local:
+        return [
+            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes came with {num_local} each. "
+            f"Hint: trainer.devices={devices}, or {num_local}, on each node."
+        ]
+    return []
+
+
+def plain_value(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, "key was A, is now B") for every leaf that differs."""
+    before, after = leaves(stored), leaves(now)
+    keys = [key for key in sorted(before.keys() | after.keys()) if key != "resume" and not key.startswith("sweep.")]
+    return [
+        (key, f"{key} was {before.get(key, 'not set')}, is now {after.get(key, 'not set')}")
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
+    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
+    characters."""
+    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
+    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
+    where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
+    return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]
+
+
+def new_folder(
+    request: parse.Request, name: str | None = None, *, again: bool = False, run_key: str | None = None
+) -> Path:
+    """The folder of a run that begins: the one typed, or a new one by name and time, or the launcher's key. name: of
+    the run, where a checkpoint knows better than the command line."""
+    assert request.hydra is not None
+    wanted = Path(request.hydra.run.dir)
+    if typed_value(request, "hydra.run.dir") is not None:
+        return folder.make_given(wanted, again=again or _again(request, os.environ))
+    if name:
+        wanted = wanted.parent.with_name(name) / wanted.name
+    if run_key is None:
+        return folder.make_new(wanted)
+    # the same name when the launcher starts the job again, whatever the time
+    return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ), options=request.typed)
+
+
+# Whose code may run is the word of the person who types, never of a file from elsewhere.
+TYPED_ONLY = ("allow_targets",)
+
+# Where the processes of one command meet, and which of them it is.
+OF_THIS_COMMAND = (
+    *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
+    "sweep",
+)
+
+# What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
+OF_THIS_MACHINE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "strategy",
+    "cluster",
+    "nccl",
+    "callbacks",
+    "logger",
+)
+
+
+def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
+    transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
+    from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    stored = read(checkpoint)[KEY]
+    merged = merge_overrides(stored["config"], request.configs[0], request.typed, (*OF_THIS_MACHINE, *TYPED_ONLY))
+    for key, value in stored["eval_transform"].items():
+        if typed_value(request, f"data.{key}") is None:
+            merged.data[key] = value
+    if mistakes := parse.validate(merged, environ, request.verb):
+        raise ConfigError(mistakes)
+    return plain(merged)

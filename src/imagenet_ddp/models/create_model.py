@@ -1,0 +1,45 @@
+"""Nets by name, with a head of the right width."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+
+from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line
+
+
+def create_model(model: Mapping[str, Any], num_classes: int, seed: int, image_size: int = 224) -> nn.Module:
+    """model: the resolved model.* keys; image_size: pixels of height and width, which some nets cannot take:
+    ConfigError. The same weights in every process with the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if model["_target_"]:
+            net = make("model._target_", model["_target_"], model["args"], num_classes=num_classes)
+        else:
+            arguments = dict(model["args"])
+            if model["name"] in ("googlenet", "inception_v3"):
+                # else they return auxiliary outputs beside the logits, and initialise their weights for half a minute
+                arguments = {"aux_logits": False, "init_weights": False, **arguments}
+            net = torchvision.models.get_model(model["name"], weights=None, num_classes=num_classes, **arguments)
+    if not model["_target_"]:
+        _must_take(net, model["name"], image_size)
+    return net.to(memory_format=torch.channels_last) if model["channels_last"] else net
+
+
+def _must_take(net: nn.Module, name: str, image_size: int) -> None:
+    """A forward pass of shapes alone, without numbers (device meta)."""
+    shapes = copy.deepcopy(net).to("meta").eval()
+    try:
+        with torch.no_grad():
+            shapes(torch.empty(1, 3, image_size, image_size, device="meta"))
+    except Exception as error:  # RuntimeError and AssertionError, by the net
+        reason = first_line(error)
+        raise ConfigError(
+            f"model.name={name} must take images of data.image_size={image_size} pixels, but cannot "
+            f"({reason.rstrip('.')}). Hint: data.image_size=224, or another net."
+        ) from error

@@ -1,0 +1,147 @@
+"""The LightningModule: a net, its loss, and top-1/top-5 as torchmetrics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
+
+
+class ImageClassifier(L.LightningModule):
+    """make_optimizer gets the parameters and gives the optimiser, its groups at their highest learning rate, which
+    LearningRate lowers step by step.
+
+    Nothing is logged per training step: that costs 2 ms and, with a progress bar, a wait for the device. The
+    callbacks of run/ read what training_step returns. Validation logs val/loss, val/top1 and val/top5 once per epoch,
+    exact over all ranks.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        num_classes: int,
+        num_val_images: int,
+        *,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer],
+        label_smoothing: float,
+        seed: int,
+    ):
+        super().__init__()
+        self.net = net
+        self.top_k = min(5, num_classes)
+        self._make_optimizer = make_optimizer
+        self._optimizer_settings: list[dict[str, Any]] = []  # of each group, as made from the options
+        self._stored_settings: list[dict[str, Any]] = []  # the same of the run that is resumed
+        self._label_smoothing = label_smoothing
+        self._seed = seed
+        # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
+        self.top1 = MulticlassAccuracy(num_classes, top_k=1, average="micro", validate_args=False)
+        self.top5 = MulticlassAccuracy(num_classes, top_k=self.top_k, average="micro", validate_args=False)
+        self.val_loss = MeanLoss()
+        self.counted = ImagesCounted(num_val_images)
+        self.num_counted = (0, 0)  # of the last validation: images counted over all ranks, most times of one
+
+    def forward(self, images: Tensor) -> Tensor:
+        """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
+        # trainer.precision=64-true and bf16-true change the net's own type
+        return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
+
+    def call_net(self, images: Tensor) -> Tensor:
+        """A strategy that splits the batch within this process (dp) puts its replicas in this place."""
+        return self.net(images)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer = self._make_optimizer(self.net.parameters())
+        self._optimizer_settings = [
+            {name: value for name, value in group.items() if name != "params" and not isinstance(value, Tensor)}
+            for group in optimizer.param_groups
+        ]
+        return optimizer
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["optimizer_settings"] = self._optimizer_settings
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._stored_settings = checkpoint.get("optimizer_settings", [])
+
+    def on_train_start(self) -> None:
+        """Give the optimiser the settings that were changed on resume. torch.optim restores all settings of a group
+        with its state; those that did not change are left to it, because some optimisers count in them."""
+        groups = self.trainer.optimizers[0].param_groups
+        # checkpoints of before this was stored: all settings are those of the options
+        all_stored = self._stored_settings or [{} for _ in groups]
+        for group, made, stored in zip(groups, self._optimizer_settings, all_stored, strict=True):
+            group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
+
+    def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
+        # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
+        parts = (self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
+        # hashed, because the CPU's generator takes only the lower 32 bits of a seed
+        seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(seed)
+
+    def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
+        """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
+        gradients add up to those of the mean over all images of the update."""
+        logits, target = self(batch["image"]), batch["target"]
+        counted, size = batch["num_counted"], len(target)
+        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # that are divided by
+        if counted == size and batch["update_images"] == size * batches:
+            loss = F.cross_entropy(_at_least_float32(logits), target, label_smoothing=self._label_smoothing)
+            return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
+        # a remainder: fewer images or batches than usual, or not the same number on each rank
+        losses = F.cross_entropy(
+            _at_least_float32(logits), target, label_smoothing=self._label_smoothing, reduction="none"
+        )
+        weight = torch.zeros(size, device=losses.device)
+        weight[:counted] = 1.0
+        loss_sum = (losses * weight).sum()
+        loss = loss_sum * (batches / batch["update_images"])
+        return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
+
+    def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
+        """The logits and losses of the images that count; None where there are none."""
+        counted = batch["num_counted"]
+        if not counted:  # a rank without any image
+            return None
+        logits = _at_least_float32(self(batch["image"])[:counted])
+        target = batch["target"][:counted]
+        self.top1.update(logits, target)
+        self.top5.update(logits, target)
+        losses = F.cross_entropy(logits, target, reduction="none")
+        self.val_loss.update(losses)
+        self.counted.update(batch["index"][:counted])
+        return {"logits": logits, "losses": losses}
+
+    def validation_sums(self) -> Tensor:
+        """[loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads the
+        metrics' states, because their compute() waits for the other ranks."""
+        top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
+        return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
+
+    def on_validation_epoch_start(self) -> None:
+        for metric in (self.top1, self.top5, self.val_loss, self.counted):
+            metric.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        # compute() sums over all ranks: a rank without images brings its zeros. Here and not after the validation,
+        # when Lightning has moved the states to the CPU, where NCCL cannot gather them
+        self.num_counted = self.counted.compute()
+        self.log_dict(
+            {"val/loss": self.val_loss.compute(), "val/top1": self.top1.compute(), "val/top5": self.top5.compute()}
+        )
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    """Logits for the loss: half precision is widened, float64 stays."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

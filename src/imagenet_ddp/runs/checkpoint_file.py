@@ -1,0 +1,103 @@
+"""Write, read and check checkpoint files."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, kept
+from imagenet_ddp.system.atomic_write import drafted
+from imagenet_ddp.system.text import first_line
+
+FORMAT = 1  # of the part below KEY
+
+
+KEY = "imagenet_ddp"
+
+
+REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
+
+
+REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target and renames: Lightning's own stages in TMPDIR and copies over the last good file,
+    which a kill or a full disk then leaves with 0 bytes."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        target = Path(path)
+        with kept(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with drafted(target) as draft, draft.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _same_file(source: Path, target: Path) -> None:
+    """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
+    not changed."""
+    with kept(target), drafted(target) as draft:
+        with contextlib.suppress(OSError):
+            draft.hardlink_to(source)
+        if not draft.exists():
+            shutil.copyfile(source, draft)
+
+
+def num_at_once(max_epochs: int | None, *, resumed: bool) -> int:
+    """The most that lie there, beyond those that a resumed run has already."""
+    if resumed:
+        return 1
+    return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
+
+
+def num_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
+    """A checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
+    return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
+
+
+def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
+    """origin: the checkpoint's path. Raises ConfigError where the weights are another net's."""
+    try:
+        module.load_state_dict(dict(state_dict))
+    except RuntimeError as error:
+        few = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"{origin} must hold the weights of this net, but does not ({few}). Hint: leave model.* as stored."
+        ) from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint of this project, on the CPU. Raises ConfigError for anything else; never runs code from the file."""
+    hint = "Hint: a path like runs/<name>/<time>/checkpoints/best.ckpt."
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} must be a checkpoint, but there is no such file. {hint}") from None
+    except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
+        reason = first_line(error)
+        reason = "no file that torch.save has written" if "mmap" in reason else reason
+        raise ConfigError(f"{path} must be a checkpoint, but cannot be read as one ({reason}). {hint}") from error
+    if not isinstance(checkpoint, dict) or KEY not in checkpoint:
+        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got another program's. {hint}")
+    if not isinstance(checkpoint[KEY], dict):
+        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, but its own part is empty. {hint}")
+    found = checkpoint[KEY].get("format")
+    if found != FORMAT:
+        raise ConfigError(
+            f"{path} must have checkpoint format {FORMAT}, but has {found} "
+            f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version."
+        )
+    missing = [name for name in REQUIRED if name not in checkpoint]
+    missing += [f"{KEY}.{name}" for name in REQUIRED_OWN if name not in checkpoint[KEY]]
+    if missing:
+        raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
+    return checkpoint

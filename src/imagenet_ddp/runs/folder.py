@@ -1,0 +1,240 @@
+"""The run folder: chosen once, for one run only, written into while it goes on, and found again by resume=. No torch
+here."""
+
+import errno
+import fcntl
+import glob
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.system.text import count_noun
+
+NUM_CHECKPOINTS = 3  # at most at once: last.ckpt, best.ckpt, and the one being written
+MADE_FOR = ".made_for"  # the options of the run that a launcher may start again: a folder's owner
+
+
+def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
+    """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
+    one. again: the job was started before, and the folder that was made for these options is taken."""
+    if again and (same := made_for(wanted, options)):
+        return same
+    number = 0
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                if options is not None:
+                    (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
+                return folder
+    except (OSError, ValueError) as error:
+        raise _unusable(wanted, error) from error
+
+
+def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
+    """The last folder that make_new has made for this name and these options: one job may hold several runs."""
+
+    def fits(path: Path) -> bool:
+        try:
+            return path.is_dir() and json.loads((path / MADE_FOR).read_text(encoding="utf-8")) == list(options or [])
+        except (OSError, ValueError):
+            return False
+
+    same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if fits(path)]
+    return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def make_given(folder: Path, *, again: bool = False) -> Path:
+    """A folder the person named (hydra.run.dir): theirs, unless a run already lies in it. again: that run is this
+    one."""
+    if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
+        raise ConfigError(
+            f"hydra.run.dir={folder} must be a new folder, but holds a run. "
+            "Hint: resume=auto goes on with that run; else name another folder."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return folder
+
+
+def _unusable(folder: Path, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER.")
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return folder / "checkpoints" / "last.ckpt"
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[None]:
+    """Around what writes this file while a run goes on. RunError: its disk is full, or refuses otherwise."""
+    try:
+        yield
+    except Exception as error:
+        if (refusal := _refusal(error)) is None:
+            raise
+        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        is_saved = last_checkpoint(folder).is_file()
+        raise RunError(
+            f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
+            f"{' What was saved before is whole.' if is_saved else ''} "
+            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'mend that'}, then "
+            f"{f'resume={folder}' if is_saved else 'type the same again'}."
+        ) from error
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the disk has said: torch.save hides it behind an error of its own."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def expect_room(folder: Path, num_bytes: int, num_checkpoints: int) -> None:
+    """Before the hours that end in a checkpoint. num_bytes: of one. ConfigError."""
+    free, needed = shutil.disk_usage(folder).free, num_bytes * num_checkpoints
+    if free < needed:
+        raise ConfigError(
+            f"{folder} must have room for {count_noun(num_checkpoints, 'checkpoint')}, about "
+            f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or "
+            "hydra.run.dir=FOLDER on another disk."
+        )
+
+
+def lock(folder: Path) -> object:
+    """Kept for as long as the process lives, or the returned object: one training at a time in a folder. ConfigError
+    where there is one already. Where the file system knows no locks, nothing is locked."""
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ConfigError(
+            f"{folder} must be free, but another process trains in it. Hint: wait for its end, or stop it first."
+        ) from error
+    except OSError:
+        pass
+    return file
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process trains in it. Takes nothing and makes nothing; false where that cannot be known: an old folder,
+    or a file system whose locks end at each machine."""
+    try:
+        with (folder / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back when the file is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def remove_refused(folder: Path, error: BaseException) -> None:
+    """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
+    alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, it stays."""
+    code = getattr(error, "exit_code", 2)
+    if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
+        return
+    if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+        for name in (".lock", MADE_FOR):
+            (folder / name).unlink(missing_ok=True)
+    here = Path.cwd()
+    folder = folder.resolve()
+    for path in (folder, *list(folder.parents)[:2]):
+        # folders outside of this one are the person's own
+        if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
+            return
+        with suppress(OSError):  # a place where a disk is mounted, say
+            path.rmdir()
+
+
+@dataclass(frozen=True)
+class Resume:
+    """checkpoint None: a fresh start. finished: that run has nothing left to do, with these many epochs."""
+
+    folder: Path | None
+    checkpoint: Path | None
+    finished_epochs: int | None
+    sentence: str
+
+
+def find_own(folder: Path) -> Resume | None:
+    """The checkpoint of a run that goes on in its own folder, whatever it began from; None where it has none yet."""
+    checkpoint = last_checkpoint(folder)
+    if not checkpoint.is_file():
+        return None
+    return Resume(folder, checkpoint, finished_epochs(folder), f"Started again: going on from {checkpoint}.")
+
+
+def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
+    """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this
+    name.
+
+    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
+    a fresh start.
+    """
+    if asked != "auto":
+        checkpoint = Path(asked)
+        if checkpoint.is_dir():
+            checkpoint = last_checkpoint(checkpoint)
+        if not checkpoint.is_file():
+            raise ConfigError(
+                f"resume={asked} must be a checkpoint or a run folder with one, but {checkpoint} is no file."
+            )
+        folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
+        finished = finished_epochs(folder) if folder else None
+        return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
+    if run_dir is not None:
+        checkpoint = last_checkpoint(run_dir)
+        if not checkpoint.is_file():
+            return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
+        return Resume(
+            run_dir, checkpoint, finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
+        )
+    candidates = [path for path in _run_folders(runs) if last_checkpoint(path).is_file()]
+    candidates.sort(key=lambda path: last_checkpoint(path).stat().st_mtime_ns)
+    unfinished = [path for path in candidates if finished_epochs(path) is None]
+    if not unfinished:
+        why = (
+            f"no run in {runs} that has a checkpoint is unfinished"
+            if candidates
+            else f"no run in {runs} has a checkpoint"
+        )
+        return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
+    newest = unfinished[-1]
+    checkpoint = last_checkpoint(newest)
+    return Resume(
+        newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
+    )
+
+
+def _run_folders(runs: Path) -> Iterable[Path]:
+    return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
+
+
+def finished_epochs(folder: Path) -> int | None:
+    return summary(folder).get("epochs")
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Of a run that has finished; {} of one that has not."""
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if found.get("finished") else {}

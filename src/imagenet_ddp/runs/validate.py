@@ -1,0 +1,165 @@
+"""Mistakes in what a run is called, goes on from, reads and writes. Before torch is imported."""
+
+import glob
+import os
+from collections.abc import Mapping
+from difflib import SequenceMatcher
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.config.validators import choice, expect, matching, shown, whole
+from imagenet_ddp.runs.folder import last_checkpoint
+from imagenet_ddp.system.paths import shown_path
+
+# What callbacks can monitor: callbacks/log_metrics.py and models/lightning_module.py log it.
+TRAIN_METRICS = (
+    *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
+    *("lr", "images_per_s", "data_wait_frac"),
+)
+VAL_METRICS = ("val/top1", "val/top5", "val/loss")
+
+# Classes of Lightning's, of loggers and callbacks. The first name is what to install, any is enough.
+PACKAGES = {
+    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "WandbLogger": ("wandb",),
+    "MLFlowLogger": ("mlflow",),
+    "RichProgressBar": ("rich",),
+    "RichModelSummary": ("rich",),
+}
+NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
+
+_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
+
+
+def validate(
+    config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
+) -> list[str]:
+    """Sentences, none where all is well. Paths are relative to the current folder. elsewhere: the checkpoint is on
+    another machine, which looks for it and sends it."""
+    found = expect("name", config["name"], _NAME, "name=my_run")
+    found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
+    every = config["saving"]["every_n_epochs"]
+    found += expect("saving.every_n_epochs", every, whole(1), "saving.every_n_epochs=1")
+    steps = config["val_log_every_n_steps"]
+    found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
+    for group in ("callbacks", "logger"):
+        found += _entries(group, config[group])
+        found += [] if elsewhere else _packages(group, config[group])
+    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
+        found += _loggers_needed(config["callbacks"], config["logger"])
+        found += _monitors(config)
+    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
+        jobs = choice("auto", "all", "list") | whole(0)
+        found += expect("sweep.job", config["sweep"]["job"], jobs, "sweep.job=auto")
+        if config["resume"] not in (None, "auto") and not elsewhere:
+            found += _checkpoint("resume", config["resume"], environ)
+    elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
+        found += _checkpoint("checkpoint", config["checkpoint"], environ)
+    if verb == "predict":
+        found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")
+        found += expect("top_k", config["top_k"], whole(1), "top_k=5")
+        if config["images"] is not None:
+            found += _images(config["images"], environ)
+        if config["out"] is not None:
+            found += _out(Path(config["out"]))
+    return found
+
+
+def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
+    """A callback or logger is {_target_: ..., arguments}; null switches one off."""
+    return [
+        f"{group}.{key} must name its class by _target_, but is {shown(entry)}. "
+        f"Hint: ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
+        for key, entry in entries.items()
+        if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
+    ]
+
+
+def _packages(group: str, entries: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{group}.{key} needs the package {names[0]}, which is not installed. Hint: `pip install {names[0]}`, or "
+        f"{group}.{key}=null."
+        for key, name in _lightnings(entries)
+        if (names := PACKAGES.get(name)) and not any(map(find_spec, names))
+    ]
+
+
+def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) -> list[str]:
+    if any(entry is not None for entry in loggers.values()):
+        return []
+    return [
+        f"callbacks.{key} needs a logger to write to, but there is none. Hint: logger=csv."
+        for key, name in _lightnings(callbacks)
+        if name in NEED_A_LOGGER
+    ]
+
+
+def _monitors(config: Mapping[str, Any]) -> list[str]:
+    """Names that no metric of this run has. Code of one's own may log any."""
+    callbacks = config["callbacks"]
+    if config.get("allow_targets"):
+        return []
+    known = list(TRAIN_METRICS)
+    if config.get("trainer", {}).get("limit_val_batches") != 0:
+        known += VAL_METRICS
+    names = dict(_lightnings(callbacks))
+    found = []
+    for key, name in names.items():
+        monitor = callbacks[key].get("monitor")
+        extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
+        of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
+        if monitor is None or monitor in (*known, *extra) or of_rates:
+            continue
+        close = max(known, key=lambda each: SequenceMatcher(None, str(monitor), each).ratio())
+        found.append(
+            f"callbacks.{key}.monitor must be one of {', '.join((*known, *extra))}, got {shown(monitor)}. "
+            f"Hint: ++callbacks.{key}.monitor={close}."
+        )
+    return found
+
+
+def _lightnings(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, name of the class) of the entries that are Lightning's own."""
+    targets = {key: str(entry.get("_target_")) for key, entry in entries.items() if isinstance(entry, Mapping)}
+    return [(key, target.rpartition(".")[2]) for key, target in targets.items() if target.startswith("lightning.")]
+
+
+def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
+    path = Path(value)
+    if path.is_file() or (key == "resume" and last_checkpoint(path).is_file()):
+        return []
+    hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
+    what = "does not exist"
+    if path.is_dir():
+        what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
+        inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
+        hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
+    elif value.startswith("~"):  # no shell expands it behind "resume="
+        hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
+    return [f"{key} must be a checkpoint file, but {shown_path(path)} {what}. Hint: {hint}."]
+
+
+def _images(value: str, environ: Mapping[str, str]) -> list[str]:
+
+    if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:
+        return []
+    hint = "images=FILE, images=FOLDER (searched to the bottom), or 'images=FOLDER/*.jpg'"
+    if value.startswith("~"):
+        hint = f"images={environ.get('HOME', '/home/me')}{value[1:]}"
+    return [
+        f"images must be a file, a folder or a pattern, but nothing matches {shown_path(Path(value))}. Hint: {hint}."
+    ]
+
+
+def _out(path: Path) -> list[str]:
+    folder = path.parent
+    if path.is_dir():
+        what = f"{shown_path(path)} is a folder"
+    elif not folder.is_dir():
+        what = f"the folder {shown_path(folder)} does not exist"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        what = f"{shown_path(path)} is not writable"
+    else:
+        return []
+    return [f"out must be a file that can be written, but {what}. Hint: out=predictions.csv."]

@@ -1,0 +1,49 @@
+"""Format counts, shares, times, lists, errors and commands for display."""
+
+import os
+from collections.abc import Sequence
+
+_UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
+
+
+def count_noun(number: int, noun: str) -> str:
+    """1 image, 1,200 images, 3 classes."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def percent(fraction: float, digits: int = 2) -> str:
+    """71.23 %"""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def duration(seconds: float) -> str:
+    """0:42, 12:05, 3:10:00, 2d 04:00:00"""
+    days, rest = divmod(round(seconds), 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    if days:
+        return f"{days}d {hours:02}:{minutes:02}:{left:02}"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
+    """a, b, c, d, e and 1,200 more"""
+    more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def uv_run() -> str:
+    """The start of a command as it is typed here: "uv run ", or nothing without uv."""
+    return "uv run " if _UV in os.environ else ""
+
+
+def install(requirement: str) -> str:
+    """The command that installs into the running environment; one that uv made holds no pip."""
+    return f"{'uv' if _UV in os.environ else 'python -m'} pip install '{requirement}'"

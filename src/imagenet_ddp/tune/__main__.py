@@ -1,0 +1,60 @@
+"""python -m imagenet_ddp.tune: a study of many trials, each a run of train with options that earlier trials suggest.
+
+Exit codes: 0 done; 1 no trial finished, or too many failed in a row; 2 refused; 128 + n stopped by signal n, to be
+resumed with tune.resume.
+"""
+
+import os
+import shutil
+import sys
+
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.tune.options import STORED, Plan, read
+from imagenet_ddp.tune.space import written
+
+
+def main() -> None:
+    signals = Signals().hold()
+    try:
+        plan = command.planned("tune", read, lambda argv: [written(token) for token in argv])
+        code = _tune(plan, signals)
+        if scontrol.is_due(code - 128, plan.config, os.environ):
+            _start_again(plan)
+        sys.exit(code)
+    except ConfigError as error:
+        parse.refuse(error)
+
+
+def _tune(plan: Plan, signals: Signals) -> int:
+    from imagenet_ddp.tune.loop import Loop  # needs Optuna, which --help does not
+
+    locked = folder.lock(plan.folder)
+    plan.store()
+    loop = Loop(plan, signals)
+    code = loop.run()
+    if loop.refused:
+        print(*loop.refused, sep="\n", file=sys.stderr)
+        if not plan.resumes:  # nothing was trained, so nothing is left behind
+            shutil.rmtree(plan.folder / "trials", ignore_errors=True)
+            for name in ("study.db", STORED, ".lock"):
+                (plan.folder / name).unlink(missing_ok=True)
+            folder.remove_refused(plan.folder, ConfigError(""))
+    del locked
+    return code
+
+
+def _start_again(plan: Plan) -> None:
+    """Requeue after SIGUSR2, which SLURM sends some time before the time limit (sbatch --signal=B:USR2@120)."""
+    if plan.options["resume"] is not None:
+        scontrol.start_again(os.environ)
+    else:
+        print("SLURM is not asked to start this job again, which would begin another study. Hint: tune.resume=auto and "
+              "hydra.run.dir=FOLDER in the job's command.")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The command line of tune, or of a stored study to resume -> a plan, or every mistake at once. No torch."""
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.config.validators import NULL, choice, expect_all, number, whole
+from imagenet_ddp.engine import job
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.folder import make_given, make_new
+from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.text import install
+from imagenet_ddp.tune import resources, space
+from imagenet_ddp.tune.resources import Place
+from imagenet_ddp.tune.space import Parameter
+
+STORED = "tune.yaml"
+_KINDS = {
+    "num_trials": (whole(1), "20"),
+    "num_at_once": (whole(1), "1"),
+    "launcher": (choice("auto", "local", "srun"), "auto"),
+    "sampler": (choice("tpe", "random"), "tpe"),
+    "num_random_trials": (whole(1), "10"),
+    "pruner": (choice("median", "hyperband", "none"), "median"),
+    "pruner_num_trials": (whole(1), "4"),
+    "pruner_num_epochs": (whole(1), "3"),
+    "hyperband_factor": (whole(2), "3"),
+    "timeout_s": (number(above=0) | NULL, "3600"),
+    "max_failures": (whole(1), "3"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    argv: tuple[str, ...]  # without tune.resume and hydra.run.dir
+    train_argv: tuple[str, ...]  # train's part of it
+    config: DictConfig  # train's; interpolations as they are
+    options: Mapping[str, Any]  # tune.*
+    parameters: tuple[Parameter, ...]
+    places: tuple[Place, ...]  # one for each trial that runs at the same time
+    folder: Path  # whole path
+    resumes: bool
+
+    @property
+    def max_epochs(self) -> int | None:
+        epochs = self.config.trainer.max_epochs
+        return epochs if isinstance(epochs, int) and epochs > 0 else None
+
+    @property
+    def space(self) -> dict[str, Any]:
+        return {each.key: dict(each.entry) for each in self.parameters}
+
+    def store(self) -> None:
+        """Write what resuming the study needs."""
+        content = {
+            "command": job.command("tune", list(self.argv)),
+            "folder_of_command": str(Path.cwd()),
+            "options": list(self.argv),
+            "space": self.space,
+        }
+        write_whole(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
+    """Return None where Hydra only prints something. Make the folder of a new study; raise ConfigError with every
+    mistake.
+
+    A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder it
+    was started in, which becomes the current one.
+    """
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
+    argv = [space.written(token) for token in parse.without_local_rank(argv)]
+    request = parse.command_line("tune", argv if parse.only_prints(argv) else [*argv, "--cfg", "job"], environ)
+    if not request.configs or parse.only_prints(argv):
+        return None
+    wanted = _wanted(request)
+    stored = _stored(wanted) if wanted else None
+    argv = [token for token in argv if not (_is(token, "tune.resume") or _is(token, "hydra.run.dir"))]
+    if stored is None:
+        plan = _plan(request, argv, environ, wanted)
+        make = make_given if job.typed_value(request, "hydra.run.dir") else make_new
+        return dataclasses.replace(plan, folder=make(plan.folder).resolve())
+    hint = "Hint: leave it out, or start a new study without tune.resume."
+    own = [token for token in argv if _is(token, "tune")]
+    if added := [token for token in argv if token not in own and token not in stored["options"]]:
+        raise ConfigError([f"{token} must be an option of {wanted}, which keeps its own. {hint}" for token in added])
+    retyped = {token.partition("=")[0] for token in own}
+    argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
+    plan = _plan(parse.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, wanted)
+    before, now = stored["space"], plan.space
+    hint = "Hint: restore the file of the space, or start a new study without tune.resume."
+    if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
+        raise ConfigError(
+            [f"search.{key} must be {before.get(key)} as in {wanted}, got {now.get(key)}. {hint}" for key in changed]
+        )
+    return dataclasses.replace(plan, resumes=True, options={**plan.options, "resume": str(wanted)})
+
+
+def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], wanted: Path | None) -> Plan:
+    config = request.configs[0].copy()
+    with open_dict(config):
+        options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
+    train_argv = [token for token in argv if not (_is(token, "tune") or _is(token, "search"))]
+    typed = [token for token in request.typed if token in train_argv]
+    found = expect_all("tune", options, _KINDS)
+    if config.resume is not None:
+        found.append(f"resume={config.resume} goes on with one run. Hint: tune.resume={config.resume} with a study.")
+    parameters: list[Parameter] = []
+    if importlib.util.find_spec("optuna") is None:
+        found.append(f"tune needs Optuna, which is not installed. Hint: `{install('imagenet_ddp[tune]')}`")
+    else:
+        parameters, said = space.read(search or {}, [*typed, *(token for token in argv if _is(token, "search"))])
+        found += said
+    srun = resources.by_srun(options["launcher"], environ)
+    inner = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
+    in_train = parse.validate(config, inner, "train", typed=typed)
+    found += in_train
+    if not in_train:
+        found += space.refused_ends(parameters, config, inner, typed)
+    given, found = resources.share(job.plain(config, partial=True), options, environ) if not found else ([], found)
+    if found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    assert request.hydra is not None
+    folder = wanted or Path(request.hydra.run.dir).absolute()
+    return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(given), folder, False)
+
+
+def _wanted(request: parse.Request) -> Path | None:
+    """Return the absolute folder of the study to resume; None for a new study in a new folder."""
+    assert request.hydra is not None
+    asked, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
+    if asked is None:
+        if (run_dir / STORED).exists():
+            raise ConfigError(f"hydra.run.dir={run_dir} must be a new folder, but holds a study. "
+                              f"Hint: tune.resume={run_dir} resumes it; else name another folder.")  # fmt: skip
+        return None
+    if asked != "auto":
+        if not (Path(asked) / STORED).is_file():
+            raise ConfigError(f"tune.resume={asked} must be the folder of a study, but {Path(asked) / STORED} is no "
+                              "file. Hint: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
+        return Path(asked).absolute()
+    if job.typed_value(request, "hydra.run.dir"):
+        return run_dir
+    studies = [path.parent for path in run_dir.parent.glob(f"study_*/{STORED}")]
+    unfinished = [path for path in studies if not (path / "best.yaml").exists()]
+    return max(unfinished, key=lambda path: (path / STORED).stat().st_mtime_ns, default=None)
+
+
+def _stored(folder: Path) -> dict[str, Any] | None:
+    """Read tune.yaml and enter the folder of its command; None where tune.resume=auto names a new folder."""
+    file = folder / STORED
+    if not file.exists():
+        return None
+    try:
+        stored = yaml.safe_load(file.read_text(encoding="utf-8"))
+        os.chdir(stored["folder_of_command"])
+        return {"options": list(stored["options"]), "space": dict(stored["space"])}
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file} must describe a study, but cannot be used: {error!r}. "
+                          "Hint: start a new study, without tune.resume.") from error  # fmt: skip
+
+
+def _is(token: str, key: str) -> bool:
+    """An option of this key, of one below it, or a choice in the group of that name."""
+    name = token.partition("=")[0].lstrip("+~")
+    return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))

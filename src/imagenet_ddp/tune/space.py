@@ -1,0 +1,201 @@
+"""The search space: keys of train, each with a range or with choices, and every mistake in them. No torch."""
+
+import re
+import typing
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.compose import first_line
+from imagenet_ddp.cli.suggest import kind_of, known_keys, unknown, words_for
+from imagenet_ddp.config.validators import FLAG, number, shown, whole
+from imagenet_ddp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+RANGE = {"low", "high", "log", "step"}
+WORDS = {*RANGE, "choices"}
+# Below these any key is allowed: keyword arguments of classes named by _target_.
+FREE = ("data.args.", "model.args.", "optim.args.", "callbacks.", "logger.")
+# Where a trial runs, or what it is called, does not change how well it learns.
+NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "cluster", "nccl", "resume", "sweep",
+                "name", "allow_targets", "tune", "search")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A searched key. entry: {low, high, log, step} or {choices}, as written."""
+
+    key: str
+    entry: Mapping[str, Any]
+    distribution: "BaseDistribution"
+
+    @property
+    def ends(self) -> Sequence[Any]:
+        """Values to validate before anything starts: both ends of a range, every choice."""
+        distribution: Any = self.distribution
+        return self.entry.get("choices") or (distribution.low, distribution.high)
+
+    def option(self, label: Any) -> str:
+        """Format as a command line option. label: what Optuna suggests."""
+        distribution: Any = self.distribution
+        value = self.entry["choices"][distribution.choices.index(label)] if "choices" in self.entry else label
+        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={in_grammar(value)}"
+
+
+def in_grammar(value: Any) -> str:
+    """Quote a value so that Hydra's grammar reads it back unchanged."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{in_grammar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(in_grammar, value)) + "]"
+    plain_text = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII)
+    if isinstance(value, str) and (not plain_text or value.lower() in ("null", "true", "false", "nan", "inf")):
+        return QuotedString(value, Quote.single).with_quotes()
+    return shown(value)
+
+
+def written(token: str) -> str:
+    """Rewrite search.KEY=... for Hydra, which wants ++ where the space lacks the key; a list means choices."""
+    match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
+    if match is None:
+        return token
+    key, value = match.groups()
+    if value.startswith("[") and key.rpartition(".")[2] not in WORDS:
+        key += ".choices"
+    return f"++{key}={value}"
+
+
+def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
+    """Return (parameters, mistakes). search: plain. typed: the options after `written`."""
+    keys = known_keys("train")
+    entries: dict[str, dict[str, Any]] = {}
+    found: list[str] = []
+    left_out: set[str] = set()
+    for key, word, value in _leaves(search, keys, ""):
+        if word:
+            entries.setdefault(key, {})[word] = value
+        elif value is None:
+            left_out.add(key)
+        else:
+            found.append(f"search.{key} must be a range or a list, got {shown(value)}. {_hint(key)}")
+    fixed = {option.partition("=")[0].lstrip("+~") for option in typed}
+    parameters = []
+    for key in (key for key in entries if key not in left_out):
+        try:
+            _expect_searchable(key, keys, fixed)
+            entry = _as_typed(key, entries[key], typed)
+            parameters.append(Parameter(key, entry, _distribution(key, entry, keys.get(key))))
+        except ConfigError as error:
+            found += error.mistakes
+    if not parameters and not found:
+        found.append("nothing is searched. Hint: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
+    return parameters, found
+
+
+def refused_ends(
+    parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
+) -> list[str]:
+    """Validate the ends of each range, and each choice, as train would. config: train's, without mistakes."""
+    found = []
+    for searched in parameters:
+        for value in searched.ends:
+            changed = config.copy()
+            try:
+                with open_dict(changed):
+                    OmegaConf.update(changed, searched.key, value, merge=False, force_add=True)
+                said = parse.validate(changed, environ, "train", typed=typed)
+            except OmegaConfBaseException as error:
+                said = [f"{searched.key}={shown(value)}: {first_line(error)}"]
+            found += [f"search.{searched.key}: {text}" for text in said]
+    return list(dict.fromkeys(found))
+
+
+def _leaves(node: Mapping[str, Any], keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield (key, word or "", value). A key may be written with its dots, or as a tree like train's config."""
+    for name, inner in node.items():
+        path = f"{prefix}{name}"
+        if isinstance(inner, Mapping) and inner:
+            yield from _leaves(inner, keys, f"{path}.")
+            continue
+        parent, _, last = path.rpartition(".")
+        is_word = last in WORDS or (parent in keys and not _is_group(parent, keys))
+        yield (parent, last, inner) if is_word else (path, "", inner)
+
+
+def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
+    return f"{key}." in FREE or any(known.startswith(f"{key}.") for known in keys)
+
+
+def _expect_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
+    if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
+        raise ConfigError(f"search.{key}: {key} must be the same for all trials. Hint: `search.{key}=null`.")
+    if key not in keys and not key.startswith(FREE):
+        raise ConfigError(f"search.{key}: {unknown(key, keys)}")
+    if _is_group(key, keys):
+        end = "name" if f"{key}.name" in keys else "KEY"
+        raise ConfigError(f"search.{key} must name a key, but is a group of keys. Hint: `'search.{key}.{end}=[A,B]'`.")
+    if key in fixed:
+        raise ConfigError(f"{key} is typed and searched too. Hint: leave it out, or `search.{key}=null`.")
+
+
+def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Let typed choices replace a file's range, and a typed range a file's choices."""
+    words: set[str] = set()
+    for option in typed:
+        name, _, value = option.lstrip("+").partition("=")
+        if name == f"search.{key}":
+            words |= set(re.findall(r"(\w+)\s*:", value))
+        elif name.startswith(f"search.{key}."):
+            words.add(name.rpartition(".")[2])
+    replaced = RANGE - words if "choices" in words else {"choices"} if words else set()
+    return {word: value for word, value in entry.items() if value is not None and word not in replaced}
+
+
+def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseDistribution":
+    """annotation: train's type of the key; None: any."""
+    from optuna import distributions
+
+    here, got = f"search.{key}", f"got {shown(entry)}"
+    if set(entry) == {"choices"}:
+        choices = entry["choices"]
+        if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
+            raise ConfigError(f"{here}.choices must be a list of two or more different values, {got}. {_hint(key)}")
+        plain = (bool, int, float, str, type(None))  # what Optuna stores; other choices are stored as text
+        return distributions.CategoricalDistribution(
+            [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
+        )
+    if not {"low", "high"} <= set(entry) <= RANGE:
+        raise ConfigError(
+            f"{here} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+        )
+    kind = kind_of(annotation)[0] if annotation is not None else typing.Any
+    if kind not in (int, float, typing.Any):
+        raise ConfigError(f"{here} must be a list, as {key} is {words_for(annotation)}, {got}. Hint: `'{here}=[A,B]'`.")
+    is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
+    kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
+    if found := [
+        f"{here}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
+        for word, value in entry.items()
+        if not kinds[word].accepts(value)
+    ]:
+        raise ConfigError(found)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # high is lowered to the last step
+            made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
+        if made.single():
+            raise ValueError("it holds one value only.")
+    except ValueError as error:
+        raise ConfigError(f"{here} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
+    return made
+
+
+def _hint(key: str) -> str:
+    return f"Hint: `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."

@@ -1,0 +1,98 @@
+"""A trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no Optuna."""
+
+import csv
+import ctypes
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagenet_ddp.engine.job import in_folder
+from imagenet_ddp.runs.folder import is_locked
+from imagenet_ddp.tune.resources import Place
+
+STOP_S = 120.0  # longest wait for a run to save; SLURM's own, KillWait, is 30
+FREE_S = 60.0  # longest wait for a run that an earlier, killed tune has left behind
+
+
+@dataclass
+class Trial:
+    number: int
+    options: tuple[str, ...]  # its own, beyond the study's
+    folder: Path  # the run folder
+    place: Place
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None  # time.monotonic()
+    stopped: float | None = None  # time.monotonic() when it was asked to stop
+    process: subprocess.Popen | None = None
+    pruned_at: int | None = None  # epoch
+    num_epochs: int = 0  # rows of metrics.csv at the last look
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def begin(self, train_argv: Sequence[str]) -> None:
+        """train_argv: the study's options of train."""
+        place, parent = self.place, os.getpid()
+        self.folder.parent.mkdir(exist_ok=True)
+        own = [*self.options, "resume=auto", "cluster.requeue=false"]
+        argv = in_folder([*train_argv, *own], "hydra.run.dir", self.folder)
+        command = [*place.words, sys.executable, "-m", "imagenet_ddp.train", *argv]
+
+        def in_child() -> None:
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(1, place.stop)  # PR_SET_PDEATHSIG: tune killed, the run saves and ends
+                if place.cores:
+                    os.sched_setaffinity(0, place.cores)
+                if os.getppid() != parent:
+                    os._exit(1)
+
+        with self.log.open("a", encoding="utf-8") as log:
+            print("$", shlex.join(command), file=log, flush=True)
+            # a session of its own: Ctrl-C in the terminal reaches tune alone, which passes it on
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**os.environ, **place.environ}, start_new_session=True, preexec_fn=in_child,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Ask it once to save and end; `poll` kills it where that takes too long."""
+        if self.stopped is None and self.process is not None:
+            self.stopped = time.monotonic()
+            self.process.send_signal(self.place.stop)
+
+    def poll(self) -> int | None:
+        """Return the exit code, 128 + n for signal n; None while it runs."""
+        assert self.process is not None
+        code = self.process.poll()
+        if code is None:
+            if self.stopped is not None and time.monotonic() - self.stopped > STOP_S:
+                self.process.kill()
+            return None
+        self.ended = self.ended or time.monotonic()
+        return code if code >= 0 else 128 - code
+
+    def new_epochs(self) -> dict[int, float]:
+        """Read epoch -> val/top1 of all epochs from metrics.csv; {} where none has been added since the last look."""
+        file = self.folder / "metrics.csv"
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
+        if len(rows) == self.num_epochs:
+            return {}
+        self.num_epochs = len(rows)
+        return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"]}
+
+    def output(self) -> list[str]:
+        """Read the lines of its log since its last start."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return [line for line in f"\n{text}".rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
+
+    def wait_until_free(self) -> None:
+        """Wait for a run of an earlier, killed tune, which may still be saving."""
+        end = time.monotonic() + FREE_S
+        while is_locked(self.folder) and time.monotonic() < end:
+            time.sleep(0.2)

@@ -1,0 +1,127 @@
+"""Lightning's own callbacks and loggers in real runs: each works as its documentation says, or is refused by a
+sentence."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PROBES, SMALL, Run
+
+from imagenet_ddp.models.lr_schedules import make_schedule
+
+FIGURES = ("train/loss", "train/top1", "train/top5", "lr", "images_per_s", "data_wait_frac")
+
+
+def callback(key: str, name: str, **arguments: Any) -> list[str]:
+    options = [f"+callbacks.{key}._target_=lightning.pytorch.callbacks.{name}"]
+    return options + [f"+callbacks.{key}.{argument}={value}" for argument, value in arguments.items()]
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    """Without what a row leaves empty."""
+    with path.open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def logged(run_dir: Path, name: str) -> dict[int, float]:
+    """Step, counted from 0 as Lightning does -> value."""
+    found = rows(run_dir / "csv/version_0/metrics.csv")
+    return {int(row["step"]): row[name] for row in found if name in row}
+
+
+@pytest.mark.slow
+def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
+    """29 images, 4 a step: 8 steps an epoch."""
+    result = run(
+        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=csv", "trainer.log_every_n_steps=4",
+        "schedule.name=cosine", "schedule.warmup_epochs=1", "val_log_every_n_steps=2",
+        "trainer.profiler=simple", "trainer.enable_model_summary=true",
+        *callback("best", "ModelCheckpoint", monitor="val/top1", mode="max", save_top_k=3),
+        *callback("stop", "EarlyStopping", monitor="train/loss", patience=5),
+        *callback("rates", "LearningRateMonitor"),
+        *callback("bar", "TQDMProgressBar"),
+        *callback("stats", "DeviceStatsMonitor", cpu_stats="false"),  # true needs a package more
+        *callback("speed", "ThroughputMonitor", window_size=4),
+        "allow_targets=[probe]", "+callbacks.speed.batch_size_fn._target_=probe.num_images",
+        "+callbacks.speed.batch_size_fn._partial_=true",
+        PYTHONPATH=PROBES,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    run_dir = tmp_path / "r"
+
+    # every fourth step, and in none between
+    steps = [3, 7, 11, 15]
+    for name in FIGURES:
+        assert list(logged(run_dir, name)) == steps, name
+    factor = make_schedule({"name": "cosine", "final_fraction": 0.0, "gamma": 0.1}, 2, 1.0)
+    lr = logged(run_dir, "lr")
+    assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
+    monitored = logged(run_dir, "lr-SGD")
+    assert {step: monitored[step] for step in steps} == pytest.approx(lr)
+    assert {step: monitored[step] for step in (0, 8)} == pytest.approx({0: 0.0, 8: 0.01})  # an epoch's first step
+    epochs = rows(run_dir / "metrics.csv")
+    for name in FIGURES[:3]:
+        values = logged(run_dir, name)
+        whole = [(16 * values[first] + 13 * values[first + 4]) / 29 for first in (3, 11)]
+        assert whole == pytest.approx([epoch[name] for epoch in epochs]), (
+            "means over the images since the last such step"
+        )
+        assert logged(run_dir, f"{name}_epoch") == pytest.approx({7: whole[0], 15: whole[1]})
+    assert list(logged(run_dir, "val/top1").values()) == pytest.approx([epoch["val/top1"] for epoch in epochs])
+    assert all(0 <= share <= 1 for share in logged(run_dir, "data_wait_frac").values())
+    assert "train/device/samples_per_sec" in {
+        name for row in rows(run_dir / "csv/version_0/metrics.csv") for name in row
+    }
+
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
+        "best.ckpt", "epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt", "last.ckpt",
+    ]  # fmt: skip
+
+    # the bar is Lightning's, our lines are whole beside it; what was asked for is there
+    assert "Epoch 1: 100%" in result.stdout
+    lines = result.stdout.splitlines()
+    assert len([line for line in lines if line.startswith(("epoch 1/2:", "epoch 2/2:"))]) == 2
+    log = (run_dir / "logs/rank0.log").read_text()
+    assert log.count("| (mean so far)") == 2
+    for text in (result.stdout, log):
+        assert "FIT Profiler Report\n" in text
+        assert "| Name     | Type " in text
+    assert result.stdout.count("Warning: ") == result.stdout.count("`flops_per_batch`") == 1  # ThroughputMonitor's
+
+
+@pytest.mark.slow
+def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> None:
+    """A loss that falls is never a higher one: the second epoch is the last. Saved by what all ranks' images give."""
+    result = run(
+        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=csv", "trainer.log_every_n_steps=2",
+        "trainer.devices=2", "trainer.max_epochs=4",
+        *callback("stop", "EarlyStopping", monitor="train/loss", mode="max", patience=1, min_delta=10),
+        *callback("best", "ModelCheckpoint", monitor="train/top1", mode="max", save_top_k=-1),
+        "+callbacks.best.filename='{train/top1:.6f}'", "+callbacks.best.auto_insert_metric_name=false",
+        *callback("rates", "LearningRateMonitor", logging_interval="step"),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    run_dir = tmp_path / "r"
+    assert json.loads((run_dir / "summary.json").read_text())["epochs"] == 2
+    steps = [1, 3, 5, 7]
+    for name in FIGURES:
+        assert list(logged(run_dir, name)) == steps, name
+    assert logged(run_dir, "lr-SGD") == logged(run_dir, "lr")
+    saved = {path.stem for path in (run_dir / "checkpoints").glob("0.*.ckpt")}
+    assert saved == {f"{epoch['train/top1']:.6f}" for epoch in rows(run_dir / "metrics.csv")}
+
+
+@pytest.mark.slow
+def test_what_lightning_refuses_at_its_start_is_a_sentence(run: Run, tree: Path, tmp_path: Path) -> None:
+    """And the folder can be named again."""
+    options = [*SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.max_epochs=1", "trainer.limit_train_batches=1"]
+    late = ["allow_targets=[probe]", "+callbacks.late._target_=probe.Misconfigured"]
+    result = run("train", *options, *late, PYTHONPATH=PROBES)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Lightning refuses these trainer.*, callbacks.* and logger.*: the probe is misconfigured." in " ".join(
+        result.stderr.split()
+    )
+    assert run("train", *options).returncode == 0

@@ -1,0 +1,350 @@
+"""However and wherever a training ends, the next one continues it: the same weights, each image once per epoch."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    Timer,
+)
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.graceful_stop import Agreement, GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.runs.checkpoint_file import KEY, AtomicCheckpointIO, read
+from imagenet_ddp.runs.signals import Signals, Stopped
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*your dataloader is not resumable"),
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint need to be provided"),
+]
+
+NUM_IMAGES, BATCH, EPOCHS = 29, 4, 3  # 8 steps, the last two smaller
+STEPS = 8
+
+
+class Keys(Dataset):
+    """The sampler's keys as they are."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return key
+
+
+class Images(L.LightningDataModule):
+    """Random images in the order of the project's own sampler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.images = torch.randn(NUM_IMAGES, 3, 4, 4, generator=generator)
+        self.train_sampler: BatchSampler | None = None
+        self._start = (-1, 0, 0)
+
+    def start_at(self, *start: int) -> None:
+        self._start = start
+
+    def train_dataloader(self) -> Any:
+        trainer = self.trainer
+        assert trainer is not None
+        self.train_sampler = BatchSampler(
+            NUM_IMAGES, BATCH, 1, 0, shuffle=True, seed=1, fill_to=1,
+            accumulate=lambda: trainer.accumulate_grad_batches, num_steps=lambda: trainer.num_training_batches,
+        )  # fmt: skip
+        self.train_sampler.start_at(*self._start)
+        return DataLoader(Keys(), batch_sampler=self.train_sampler, collate_fn=self._batch)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> Any:
+        sampler = BatchSampler(NUM_IMAGES, 16, 1, 0, shuffle=False, seed=1, fill_to=1)
+        return DataLoader(Keys(), batch_sampler=sampler, collate_fn=self._batch)  # type: ignore[arg-type]
+
+    def _batch(self, keys: list[Any]) -> dict[str, Any]:
+        index = torch.tensor([key.index for key in keys])
+        return {
+            "image": self.images[index], "target": index % 5, "index": index, "num_counted": len(keys),
+            "step_images": keys[0].step_images, "update_images": keys[0].update_images,
+        }  # fmt: skip
+
+
+class Watch(L.Callback):
+    """What is trained on, and what each validation scores; at training step `step` of this session, or in the
+    validation after it, `act` is called."""
+
+    def __init__(self, step: int = 0, act: Callable[[L.Trainer], None] | None = None, in_validation: bool = False):
+        self.step, self.act, self.in_validation = step, act, in_validation
+        self.steps = 0
+        self.seen: dict[int, list[int]] = {}
+        self.scores: list[tuple[float, torch.Tensor]] = []  # val/top1 and the weights that reached it
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen.setdefault(trainer.current_epoch, []).extend(batch["index"].tolist())
+        self.steps += 1
+        if self.act and self.steps == self.step and not self.in_validation:
+            self.act(trainer)
+
+    def on_validation_batch_start(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        if self.act and self.steps == self.step and self.in_validation:
+            self.act(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.scores.append((float(trainer.callback_metrics["val/top1"]), pl_module.net[0].weight.detach().clone()))
+
+
+class Score(L.Callback):
+    """In the place of Record."""
+
+    def __init__(self, saver: ResumeCheckpoint):
+        self._saver = saver
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._saver.take_score(trainer)
+
+
+class Scored(ImageClassifier):
+    """With a val/top1 as given, one after the other."""
+
+    scores: Iterator[float] = iter(())
+
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        if (score := next(self.scores, None)) is not None:
+            self.log("val/top1", torch.tensor(score))
+
+
+def train(
+    folder: Path,
+    *watches: L.Callback,
+    signals: Signals | None = None,
+    every_n_epochs: int = 1,
+    scores: Iterable[float] = (),
+    **keys: Any,
+) -> ResumeCheckpoint:
+    """Train, from last.ckpt in the folder where there is one."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
+    classifier = Scored(
+        net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
+        label_smoothing=0.1, seed=0,
+    )  # fmt: skip
+    classifier.scores = iter(scores)
+    contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
+    saver = ResumeCheckpoint(folder, contents, every_n_epochs, NUM_IMAGES, BATCH)
+    agreement = Agreement(signals or Signals(), 0, 1, None)
+    rate = LearningRate(lambda epochs: 1 / (1 + epochs))
+    callbacks: list[Any] = [
+        rate,
+        GracefulStopInValidation(agreement, saver.save_stopped),
+        Score(saver),
+        *watches,
+        saver,
+    ]
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, plugins=[AtomicCheckpointIO()], enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
+        callbacks=[*callbacks, GracefulStop(agreement, saver.save_stopped)], **{"max_epochs": EPOCHS, **keys},
+    )  # fmt: skip
+    checkpoint = saver.last_path if saver.last_path.exists() else None
+    trainer.fit(classifier, datamodule=Images(), ckpt_path=checkpoint, weights_only=True)
+    return saver
+
+
+def assert_continued(whole: Path, parts: Path, watches: list[Watch]) -> None:
+    seen: dict[int, list[int]] = {}
+    for watch in watches:
+        for epoch, images in watch.seen.items():
+            seen.setdefault(epoch, []).extend(images)
+    once = list(range(NUM_IMAGES))
+    assert {epoch: sorted(images) for epoch, images in seen.items()} == dict.fromkeys(range(EPOCHS), once)
+    one, other = read(whole / "last.ckpt"), read(parts / "last.ckpt")
+    for name, tensor in one["state_dict"].items():
+        assert torch.equal(tensor, other["state_dict"][name]), name
+    assert other[KEY]["kind"] == "epoch_end"
+    assert other[KEY]["epoch"] == EPOCHS - 1
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    made: dict[str, Path] = {}
+
+    def whole(**keys: Any) -> Path:
+        if str(keys) not in made:
+            made[str(keys)] = tmp_path_factory.mktemp("whole")
+            train(made[str(keys)], Watch(), **keys)
+        return made[str(keys)]
+
+    return whole
+
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"accumulate_grad_batches": 3},
+    {"val_check_interval": 3},
+    {"val_check_interval": 3, "accumulate_grad_batches": 2},
+]
+
+
+@pytest.mark.parametrize("keys", PLANS, ids=str)
+@pytest.mark.parametrize("where", ["training", "validation", "epoch end"])
+def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], where: str) -> None:
+    steps = range(1, STEPS + 2) if where == "training" else (3, 6) if "val_check_interval" in keys else (STEPS,)
+    for step in (STEPS, 2 * STEPS) if where == "epoch end" else steps:
+        signals = Signals()
+
+        def stop(trainer: L.Trainer, signals: Signals = signals) -> None:
+            signals.received = 15
+
+        parts, first, second = tmp_path / str(step), Watch(step, stop, where == "validation"), Watch()
+        if where == "epoch end":
+            first.on_train_epoch_end = lambda trainer, module, watch=first, stop=stop: (  # type: ignore[method-assign]
+                stop(trainer) if watch.steps == watch.step else None
+            )
+            first.act = None
+        with pytest.raises(Stopped):
+            train(parts, first, signals=signals, **keys)
+        assert first.steps - step < keys.get("accumulate_grad_batches", 1), "at the end of the update"
+        train(parts, second, **keys)
+        assert_continued(wholes(**keys), parts, [first, second])
+        assert len(first.scores) + len(second.scores) == len(read_scores(wholes, keys)), "no validation is lost"
+
+
+def read_scores(wholes: Callable[..., Path], keys: dict[str, Any]) -> range:
+    """As many as validations of a whole run."""
+    return range(EPOCHS * (STEPS // 3 if "val_check_interval" in keys else 1))
+
+
+@pytest.mark.parametrize("keys", [*PLANS[:2], {"val_check_interval": 3}], ids=str)
+@pytest.mark.parametrize("way", ["max_steps", "should_stop", "max_time"])
+def test_an_epoch_that_is_cut_short(
+    tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], way: str
+) -> None:
+    """last.ckpt is there, whatever saving.every_n_epochs, and the rest of the epoch is trained later."""
+    accumulate = keys.get("accumulate_grad_batches", 1)
+    for cut in (3, 6, STEPS, STEPS + 3):
+        parts, watches = tmp_path / str(cut), [Watch(), Watch()]
+        extra: dict[str, Any] = {}
+        if way == "max_steps":
+            extra = {"max_steps": cut // accumulate}
+        elif way == "should_stop":
+            watches[0] = Watch(cut, lambda trainer: setattr(trainer, "should_stop", True))
+        else:
+            extra = {"max_time": {"hours": 1}}
+
+            def late(trainer: L.Trainer) -> None:
+                [timer] = [each for each in trainer.callbacks if isinstance(each, Timer)]  # type: ignore[attr-defined]
+                timer._duration = 0.0
+
+            watches[0] = Watch(cut, late)
+        saver = train(parts, watches[0], every_n_epochs=10, **keys, **extra)
+        stored = read(parts / "last.ckpt")[KEY]
+        assert watches[0].steps % STEPS % accumulate == 0, "at the end of an update"
+        assert (stored["kind"] == "epoch_end") == (watches[0].steps % STEPS == 0)
+        assert saver.num_epochs == watches[0].steps // STEPS
+        train(parts, watches[1], **keys)
+        assert_continued(wholes(**keys), parts, watches)
+
+
+@pytest.mark.parametrize("keys", [{}, {"val_check_interval": 3}], ids=str)
+def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """A run can be continued from it as from any checkpoint."""
+    watch = Watch()
+    saver = train(tmp_path / "whole", watch, every_n_epochs=2, scores=[0.2, 0.9, 0.4, 0.95, 0.3, 0.1], **keys)
+    best, weights = max(watch.scores, key=lambda pair: pair[0])
+    stored = read(saver.best_path)
+    assert stored[KEY]["best_top1"] == saver.best_top1 == pytest.approx(best)
+    assert torch.equal(stored["state_dict"]["net.0.weight"], weights)
+    assert stored[KEY]["kind"] == ("mid_epoch" if keys else "epoch_end")
+
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    saver.best_path.rename(parts / "last.ckpt")
+    train(parts, Watch(), **keys)
+    one, other = read(tmp_path / "whole/last.ckpt"), read(parts / "last.ckpt")
+    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
+def test_what_early_stopping_decided_is_in_the_last_checkpoint(tmp_path: Path) -> None:
+    stopping = EarlyStopping("val/top1", patience=1, mode="max")
+    saver = train(tmp_path, stopping, every_n_epochs=10, scores=[0.3, 0.2], max_epochs=20)
+    [state] = [state for name, state in read(saver.last_path)["callbacks"].items() if name.startswith("EarlyStopping")]
+    assert (state["wait_count"], state["stopped_epoch"], saver.num_epochs) == (1, 1, 2)
+
+
+def test_the_average_of_swa_is_in_the_last_checkpoint(tmp_path: Path) -> None:
+    ended: dict[str, torch.Tensor] = {}
+
+    class End(L.Callback):
+        def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+            ended.update({name: value.clone() for name, value in pl_module.state_dict().items()})
+
+    swa = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)
+    stored = read(train(tmp_path, swa, End()).last_path)["state_dict"]
+    assert all(torch.equal(stored[name], ended[name]) for name in stored)
+
+
+@pytest.mark.parametrize("every", [{"every_n_train_steps": STEPS}, {"save_on_train_epoch_end": False}], ids=str)
+def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Path], every: dict[str, Any]) -> None:
+    """Written by Lightning's callback, before or after the validation at an epoch's end, which is not lost."""
+    first, second = Watch(), Watch()
+    own = ModelCheckpoint(tmp_path / "own", "{step}", save_top_k=-1, **every)
+    train(tmp_path / "first", first, own, scores=[0.9, 0.1, 0.1])
+    (tmp_path / "second").mkdir()
+    (tmp_path / "own" / f"step={STEPS}.ckpt").rename(tmp_path / "second/last.ckpt")
+    scores = [0.9, 0.1, 0.1] if "every_n_train_steps" in every else [0.1, 0.1]
+    saver = train(tmp_path / "second", second, scores=scores)
+    assert len(second.scores) == len(scores)
+    assert (saver.best_top1, saver.best_epoch) == (pytest.approx(first.scores[0][0]), 1)
+    assert read(saver.best_path)[KEY]["best_epoch"] == 1
+    del first.seen[1], first.seen[2]
+    assert_continued(wholes(), tmp_path / "second", [first, second])
+
+
+def test_a_stop_beside_lightnings_average(tmp_path: Path) -> None:
+    """It validates with the average in the weights' place: a stop then would save that as the weights."""
+    saver = train(tmp_path / "whole", EMAWeightAveraging(decay=0.5), max_epochs=2)
+    signals = Signals()
+    watch = Watch(STEPS, lambda trainer: setattr(signals, "received", 15), in_validation=True)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", watch, EMAWeightAveraging(decay=0.5), signals=signals, max_epochs=2)
+    train(tmp_path / "parts", EMAWeightAveraging(decay=0.5), max_epochs=2)
+    one, other = read(saver.last_path), read(tmp_path / "parts/last.ckpt")
+    for state in ("state_dict", "current_model_state"):
+        assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
+
+
+def test_batches_per_update_that_change(tmp_path: Path, wholes: Callable[..., Path]) -> None:
+    train(tmp_path, GradientAccumulationScheduler(scheduling={0: 3}))
+    one, other = read(wholes(accumulate_grad_batches=3) / "last.ckpt"), read(tmp_path / "last.ckpt")
+    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
+def test_a_limit_below_what_is_trained_already(tmp_path: Path) -> None:
+    signals = Signals()
+    with pytest.raises(Stopped):
+        train(tmp_path, Watch(5, lambda trainer: setattr(signals, "received", 15)), signals=signals, max_epochs=1)
+    watch = Watch()
+    train(tmp_path, watch, max_epochs=1, limit_train_batches=3)
+    assert (watch.steps, len(watch.scores)) == (0, 1)
+    assert read(tmp_path / "last.ckpt")[KEY]["kind"] == "epoch_end"
+
+
+def test_best_is_not_written_again_after_a_resume(tmp_path: Path) -> None:
+    """The epoch after a resume is no better only because the one before it was."""
+    train(tmp_path, scores=[0.9], max_epochs=1)
+    best = read(tmp_path / "best.ckpt")["state_dict"]
+    saver = train(tmp_path, scores=[0.0, 0.0])
+    assert saver.best_epoch == 1
+    assert all(torch.equal(best[name], value) for name, value in read(saver.best_path)["state_dict"].items())

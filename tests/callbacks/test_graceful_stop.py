@@ -1,0 +1,110 @@
+"""Ranks as threads over a real store: whatever their speeds, and whoever is asked, all stop at the same position."""
+
+import random
+import signal
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from imagenet_ddp.callbacks import graceful_stop
+from imagenet_ddp.callbacks.graceful_stop import Agreement
+from imagenet_ddp.runs.signals import Signals
+
+
+def positions(num_epochs: int, num_steps: int, num_val_batches: int) -> list[tuple[int, bool]]:
+    """(position, leave) as the callbacks ask them, for one rank."""
+    asked = []
+    for epoch in range(num_epochs):
+        for step in range(1, num_steps + 1):
+            done = epoch * num_steps + step
+            if step < num_steps:
+                asked.append((3 * done, True))
+        last = 3 * (epoch + 1) * num_steps
+        asked += [(last + 1, False)] * num_val_batches
+        asked += [(last + 1, True), (last + 2, True)]
+    return asked
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graceful_stop, "POLL_S", 0.005)
+    chance = random.Random(seed)
+    world_size = chance.choice([2, 3, 4])
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def client() -> TCPStore:
+        return TCPStore(
+            "127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=10), wait_for_workers=False
+        )
+
+    signals = [Signals() for _ in range(world_size)]
+    agreements = [Agreement(signals[rank], rank, world_size, client) for rank in range(world_size)]
+    # a step ends when all ranks have come to it (the all-reduce), but no rank waits for another in validation
+    together = threading.Barrier(world_size)
+    stopped: dict[int, int] = {}
+    asked, when = chance.randrange(world_size), chance.randrange(5, 60)
+    # one rank may have more validation batches than another
+    plans = [positions(6, 5, 1 + chance.randrange(3)) for _ in range(world_size)]
+    pauses = [chance.random() * 0.004 for _ in range(world_size)]
+
+    def train(rank: int) -> None:
+        for number, (position, leave) in enumerate(plans[rank]):
+            if position % 3 != 1:
+                together.wait(20)
+            time.sleep(pauses[rank])
+            if rank == asked and number == when:
+                signals[rank].received = signal.SIGTERM
+            if agreements[rank].arrive(position, leave=leave):
+                # without breaking the barrier: a rank that it has let go but not yet woken would take that for its own
+                stopped[rank] = position
+                return
+
+    threads = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(world_size)]
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # the broken barrier of ranks that should have stopped
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for agreement in agreements:
+        agreement.end()
+    if stopped or when < min(map(len, plans)) - 8:
+        assert len(stopped) == world_size, stopped
+        assert len(set(stopped.values())) == 1, stopped
+        assert all(agreement.signal_number == signal.SIGTERM for agreement in agreements)
+
+
+def test_one_process_stops_at_once() -> None:
+    signals = Signals()
+    agreement = Agreement(signals, 0, 1, None)
+    assert not agreement.arrive(3)
+    signals.received = signal.SIGINT
+    assert agreement.arrive(6)
+    assert agreement.signal_number == signal.SIGINT
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is gone: the others sit in a collective that never ends, so they leave, without saving."""
+    monkeypatch.setattr(graceful_stop, "POLL_S", 0.005)
+    monkeypatch.setattr(graceful_stop, "ANSWER_S", 0.2)
+    left: list[int] = []
+
+    def leave(code: int) -> None:
+        left.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(graceful_stop.os, "_exit", leave)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    signals = Signals()
+    signals.received = signal.SIGTERM
+    agreement = Agreement(
+        signals, 0, 2, lambda: TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    )
+    end = time.monotonic() + 10
+    while not left and time.monotonic() < end:
+        time.sleep(0.01)
+    assert left == [128 + signal.SIGTERM]
+    agreement.end()

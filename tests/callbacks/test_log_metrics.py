@@ -1,0 +1,196 @@
+"""What loggers and callback_metrics get, at which steps, and that no other step is held up for it."""
+
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.log_metrics import LogMetrics
+from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.engine.build import refusing
+from imagenet_ddp.errors import ConfigError, RunError
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
+]
+NUM_BATCHES = 7
+
+
+class Module(L.LightningModule):
+    top_k = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
+        """The loss shown is the batch's number in its epoch."""
+        logits = self.net(batch["image"])
+        return {"loss": logits.sum(), "loss_sum": torch.tensor(2.0 * batch_idx), "logits": logits}
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        pass
+
+
+class Kept(Logger):
+    """Rows in memory."""
+
+    name = version = "kept"  # type: ignore
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append((step, metrics))
+
+    def of(self, name: str) -> dict[int | None, float]:
+        return {step: row[name] for step, row in self.rows if name in row}
+
+
+class Counting(RunningMetrics):
+    """Remembers after which batch the device was waited for, and other ranks were asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_batches = 0
+        self.read_after: list[int] = []
+        self.asked_after: list[int] = []
+
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        super().on_train_batch_start(*args, **kwargs)
+        self.num_batches += 1
+
+    def _read(self, tensor: Tensor) -> Any:
+        self.read_after.append(self.num_batches)
+        return super()._read(tensor)
+
+    def _total(self, trainer: L.Trainer) -> list[float]:
+        self.asked_after.append(self.num_batches)
+        return super()._total(trainer)
+
+
+class Seen(L.Callback):
+    def __init__(self) -> None:
+        self.at_validation: list[float] = []
+        self.at_epoch_end: list[float] = []
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.at_validation.append(float(trainer.callback_metrics["train/loss"]))
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.at_epoch_end.append(float(trainer.callback_metrics["train/loss"]))
+
+
+def fitted(callbacks: list[L.Callback], logger: Kept, **keys: Any) -> L.Trainer:
+    """Trained for two epochs of seven batches of two images."""
+    data: Any = [
+        {"image": torch.zeros(2, 3), "target": torch.zeros(2, dtype=torch.int64), "num_counted": 2, "step_images": 2}
+        for _ in range(NUM_BATCHES)
+    ]
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, max_epochs=2, logger=logger, callbacks=callbacks, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **keys,
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(data, batch_size=None), DataLoader(data[:1], batch_size=None))
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "every", "batches"),  # the last batch of each group of log steps, counted from 1 in the whole run
+    [
+        (1, 1, range(1, 15)),
+        (1, 3, (3, 6, 9, 12)),
+        (1, 5, (5, 10)),
+        (2, 2, (4, 7, 11, 14)),
+        (3, 2, (6, 10, 14)),
+        (1, 99, ()),
+    ],
+)
+def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches: tuple[int, ...]) -> None:
+    """The last group of an accumulation may be smaller."""
+    meters, logger, seen = Counting(), Kept(), Seen()
+    callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), meters, LogMetrics(meters, every), seen]
+    fitted(callbacks, logger, log_every_n_steps=every, accumulate_grad_batches=accumulate, val_check_interval=4)
+
+    assert meters.read_after == list(batches)
+    assert meters.asked_after == [4, 7, 11, 14]  # a validation; an epoch's end
+    steps = [every * (number + 1) - 1 for number in range(len(batches))]
+    begins = [0, *batches]
+    means = [
+        sum(number % NUM_BATCHES for number in range(begin, end)) / (end - begin)
+        for begin, end in zip(begins, batches, strict=False)
+    ]
+    assert logger.of("train/loss") == pytest.approx(dict(zip(steps, means, strict=True)))
+    rates = [0.5 / (1 + (batch - 1) / NUM_BATCHES) for batch in batches]
+    assert logger.of("lr") == pytest.approx(dict(zip(steps, rates, strict=True)))
+    for name in ("train/top1", "train/top5", "images_per_s", "data_wait_frac"):
+        assert list(logger.of(name)) == steps
+    num_steps = -(-NUM_BATCHES // accumulate)
+    assert logger.of("train/loss_epoch") == {num_steps - 1: 3.0, 2 * num_steps - 1: 3.0}
+    assert seen.at_validation == [1.5, 1.5]  # of the epoch's four batches so far
+    assert seen.at_epoch_end == [3.0, 3.0]
+
+
+class Lagging(L.Callback):
+    """What a resume in mid-epoch leaves behind in Lightning."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.fit_loop.epoch_loop._batches_that_stepped -= 1
+
+
+def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
+    meters, logger = Counting(), Kept()
+    callbacks = [LearningRate(lambda epochs: epochs), Lagging(), meters, LogMetrics(meters, 3), LearningRateMonitor()]
+    trainer = fitted(callbacks, logger, log_every_n_steps=3)
+    assert trainer.global_step == 14
+    assert list(logger.of("lr")) == [2, 5, 8, 11]
+    monitored = logger.of("lr-SGD")
+    assert {step: monitored[step] for step in (2, 5, 8, 11)} == logger.of("lr")
+
+
+def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    meters = RunningMetrics()
+    meters._mark = 99.0
+
+    class Slow:
+        def tolist(self) -> list[float]:
+            clock[0] += 5.0
+            return []
+
+    meters._read(Slow())  # type: ignore[arg-type]
+    clock[0] += 2.0
+    meters.on_train_batch_start(*[None] * 4)  # type: ignore[arg-type]
+    assert (meters.batch_sum_s, meters.data_s) == (5.0, 3.0)
+
+
+@pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])
+def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -> None:
+    trainer: Any = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer.callback_metrics["val/top1"] = torch.tensor(0.5)
+    known = r"which is not available.* any of the following: `val/top1`. Hint: "
+    with pytest.raises(kind, match=known), refusing(lambda: begun):
+        EarlyStopping("mine")._run_early_stopping_check(trainer)
+    with pytest.raises(kind, match=r"logger.*: no logger. Hint: "), refusing(lambda: begun):
+        raise MisconfigurationException("no logger")
+    with pytest.raises(RuntimeError, match=r"^another$"), refusing(lambda: begun):
+        raise RuntimeError("another")
+    with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):
+        raise ModuleNotFoundError("No module named 'psutil'")

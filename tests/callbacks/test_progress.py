@@ -1,0 +1,208 @@
+"""Times for people, bars within 80 columns, and nothing but lines where there is no terminal."""
+
+import io
+import logging
+import re
+import time
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from imagenet_ddp.callbacks.progress import Progress, duration
+from imagenet_ddp.callbacks.running_metrics import Figures, RunningMetrics
+from imagenet_ddp.runs.log import Log, _ToLog
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (42.4, "0:42"), (725, "12:05"), (11400, "3:10:00"), (187200, "2d 04:00:00"), (59.6, "1:00")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_by(text: str) -> list[str]:
+    """What stands on a terminal after this text."""
+    screen, column = [""], 0
+    for part in re.findall(r"\x1b\[K|.|\n|\r", text):
+        if part == "\x1b[K":
+            screen[-1] = screen[-1][:column]
+        elif part == "\n":
+            screen.append("")
+        if part in "\r\n":
+            column = 0
+        elif part != "\x1b[K":
+            screen[-1] = screen[-1][:column].ljust(column) + part + screen[-1][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in screen]
+
+
+def at(epoch: int, epochs: int, **more: Any) -> Any:
+    return SimpleNamespace(current_epoch=epoch, max_epochs=epochs, world_size=1, sanity_checking=False, **more)
+
+
+@pytest.mark.parametrize("images", [0, 250, 123456789])
+@pytest.mark.parametrize(("epochs", "steps"), [(2, 12), (90, 10010), (1000, 654321)])
+@pytest.mark.parametrize("figures", [Figures(2.3, 0.1, 0.5), Figures(12345.678, 1.0, 1.0)])
+def test_a_bar_has_what_matters_in_80_columns(
+    tmp_path: Path, images: int, epochs: int, steps: int, figures: Figures
+) -> None:
+    meters = RunningMetrics()
+    meters.num_images, meters.batch_sum_s, meters.data_sum_s = images, 1.0, 1.0
+    log = Log(tmp_path, 0, Terminal())
+    progress = Progress(log, meters, 10, 100, 5)
+    log.close()
+    progress._shown = progress._val_shown = figures
+    progress._before, progress._began = float(epochs - 2), time.monotonic() - 300_000
+    bar = progress._bar(at(epochs - 1, epochs), steps // 2, steps)
+    val_bar = progress._val_bar(at(epochs - 1, epochs), steps // 2, steps)
+    for each in (bar, val_bar):
+        assert len(each) <= 80
+        assert {f"{steps // 2}/{steps}", "loss", "top-1", "top-5"} <= set(each.split())
+    assert bar.startswith(f"{epochs}/{epochs} ")
+    assert "ETA 1d " in bar
+
+
+def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
+    stream = Terminal()
+    log = Log(tmp_path, 0, stream)
+    log.bar("longer than the next one")
+    log.bar("short")
+    log.say("a line")
+    log.close()
+    assert shown_by(stream.getvalue())[0] == "a line"
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_beside_another_bar_a_line_has_a_line_of_its_own(tmp_path: Path, stream: io.StringIO) -> None:
+    log = Log(tmp_path, 0, stream)
+    trainer = at(0, 2, progress_bar_callback=object(), num_val_batches=[3])
+    progress = Progress(log, RunningMetrics(), 1, 1, 5)
+    progress.on_train_start(trainer, cast(Any, None))
+    stream.write("Epoch 0: 100%|####|")
+    progress._write("figures")
+    progress._draw(progress._val_bar, trainer, 1, 3)
+    log.say("a line")
+    stream.write("\rEpoch 1:   0%|    |")
+    lines = shown_by(stream.getvalue())
+    assert lines[-2:] == ["a line", "Epoch 1:   0%|    |"]
+    assert "figures" not in stream.getvalue()
+    progress.on_train_end(trainer, cast(Any, None))
+    log.close()
+    assert "figures" in (tmp_path / "rank0.log").read_text()
+
+
+@pytest.mark.parametrize(("world_size", "whose"), [(1, "(mean so far)"), (2, "(mean so far, rank 1's images)")])
+def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_size: int, whose: str) -> None:
+    """At its steps only; the last step's, and the means of all since the validation began."""
+    stream = io.StringIO()
+    sums = iter(torch.tensor([[8.0, 1, 2, 4], [12.0, 4, 6, 8], [12.0, 4, 6, 9]]))
+    module: Any = SimpleNamespace(top_k=2, validation_sums=lambda: next(sums))
+    trainer = at(0, 2, num_val_batches=[5])
+    trainer.world_size, trainer.global_rank = world_size, 1
+    meters = RunningMetrics()
+    log = Log(tmp_path, 0, stream)
+    progress = Progress(log, meters, 10, 2, 2)
+    for callback in (meters, progress):
+        callback.on_validation_start(trainer, module)
+    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    batch = {"target": torch.tensor([0, 0, 0])}  # the third one fills up
+    for step in range(5):
+        outputs = {"logits": logits, "losses": torch.tensor([1.0, 3.0])} if step != 3 else None
+        for callback in (meters, progress):
+            callback.on_validation_batch_end(trainer, module, outputs, batch, step)
+    log.close()
+    first, second = stream.getvalue().splitlines()
+    assert re.sub(r"\d\.\d{3} s \(\d\.\d{3}\)", "TIMES", first) == (
+        "validation step 2/5 | batch TIMES | loss 2.0000 (2.0000) | top-1 50.00 % (25.00) | top-2 50.00 % (50.00)"
+        f" | {whose}"
+    )
+    assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-2 0.00 % (75.00) |" in second  # a rank without images
+
+
+def test_what_an_option_asks_lightning_for_is_shown_and_the_rest_is_noted(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = Log(tmp_path, 0, stream)
+    handler = _ToLog(log)
+    said = [
+        ("profilers.profiler", "Report\n| a  | b\n"),
+        ("callbacks.model_summary", "\n  | Name\n--"),
+        ("trainer", "x\ny"),
+    ]
+    for name, text in said:
+        handler.emit(logging.LogRecord(f"lightning.pytorch.{name}", logging.INFO, "", 0, text, None, None))
+    log.close()
+    assert stream.getvalue() == "Report\n| a  | b\n  | Name\n--\n"
+    assert [line[20:] for line in (tmp_path / "rank0.log").read_text().splitlines() if line[:1] == "2"] == [
+        "Report", "  | Name", "x y",
+    ]  # fmt: skip
+
+
+def test_a_pipe_gets_lines_only(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = Log(tmp_path, 0, stream)
+    log.bar("never seen")
+    log.say("a line")
+    log.note("only in the file")
+    assert stream.getvalue() == "a line\n"
+    log.close()
+    assert [line[20:] for line in (tmp_path / "rank0.log").read_text().splitlines()] == ["a line", "only in the file"]
+
+
+def test_only_rank_0_speaks_on_the_screen(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = Log(tmp_path, 1, stream)
+    log.say("a line")
+    log.close()
+    assert stream.getvalue() == ""
+    assert (tmp_path / "rank1.log").read_text().endswith("a line\n")
+
+
+def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
+    stream = io.StringIO()
+    log = Log(tmp_path, 0, stream)
+    log.take_over()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        log.take_over()
+        for _ in range(2):
+            warnings.warn("the sky is\n falling", stacklevel=1)
+        warnings.warn("use sync_dist=True", stacklevel=1)
+    log.close()
+    assert stream.getvalue() == "Warning: the sky is falling\n"
+    assert "sync_dist" not in (tmp_path / "rank0.log").read_text()
+
+
+def test_figures_of_nothing() -> None:
+    assert Figures.of([0.0, 0.0, 0.0, 0.0]) == Figures(0.0, 0.0, 0.0)
+    assert Figures.of([6.0, 1.0, 2.0, 4.0]) == Figures(1.5, 0.25, 0.5)
+
+
+def test_the_time_left_counts_from_where_a_resumed_run_began(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0, io.StringIO())
+    progress = Progress(log, RunningMetrics(), 10, 100, 5)
+    log.close()
+    trainer: Any = SimpleNamespace(current_epoch=3, max_epochs=4)
+    progress._before = 3 + 28 / 75
+    progress._began = time.monotonic() - 10.0
+    assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left
+
+
+def test_beside_another_bar_lines_go_where_that_bar_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich replaces sys.stdout while it draws."""
+    log = Log(tmp_path, 0)
+    log.below_foreign_bar = True
+    monkeypatch.setattr("sys.stdout", replaced := io.StringIO())
+    log.say("a line")
+    log.close()
+    assert replaced.getvalue() == "\na line\n"

@@ -1,0 +1,58 @@
+"""--help: short, true, and each line in it can be typed."""
+
+import re
+import shlex
+
+import pytest
+
+from imagenet_ddp.cli import help, parse
+from imagenet_ddp.cli.suggest import known_keys
+from imagenet_ddp.config.schema import VERBS, conf_dir
+from imagenet_ddp.config.trainer_options import ACCEPTED
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_it_fits_a_terminal(verb: str):
+    lines = help.text(verb).split("\n")
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_its_examples_compose(verb: str):
+    text = help.text(verb).replace("\\\n", "")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  python -m ")]
+    assert len(lines) == 3
+    for line in lines:
+        program, option, module, *argv = shlex.split(line, comments=True)
+        assert (program, option, module) == ("python", "-m", f"imagenet_ddp.{verb}")
+        if verb == "tune":
+            argv = [token for token in argv if not token.startswith("search.")]  # which tune writes for Hydra first
+        parse.command_line(verb, argv, {}, compose_only=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_its_keys_and_choices_are_there(verb: str):
+    known = {*known_keys(verb), *(f"trainer.{key}" for key in ACCEPTED), "hydra.run.dir", "-m KEY=A,B", "search.KEY"}
+    assert [key for key in help.GUIDES[verb].keys if key not in known] == []
+    for group in help.GUIDES[verb].groups:
+        assert help.choices(group), group
+        assert f"  {group} " in help.text(verb)
+
+
+def test_the_default_comes_first():
+    assert help.choices("data") == ["shapes", "imagefolder", "imagenet", "packed", "stl10", "streamed"]
+    assert help.choices("search")[0] == "sgd"
+    base = (conf_dir() / "base.yaml").read_text()
+    for group in help.GUIDES["train"].groups:
+        if named := re.search(rf"^  - {group}: (?!null)(\w+)$", base, re.MULTILINE):
+            assert help.choices(group)[0] == named[1]
+    assert "experiment             (none), " in help.text("train")
+
+
+def test_each_command_shows_its_own(capsys: pytest.CaptureFixture[str]):
+    from imagenet_ddp.cli import command
+
+    assert command.with_hydra("predict", ["images=x", "-h"], lambda config: None) is None
+    assert capsys.readouterr().out == help.text("predict") + "\n"

@@ -1,0 +1,276 @@
+import io
+import json
+import pickle
+import random
+import re
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from imagenet_ddp.data.decoding import jpeg_backends
+from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode, open_picture
+
+BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
+BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
+
+# In a process of its own: one of the files ends a process that decodes it carelessly, others ask for all memory.
+DECODE_ALL = """
+    import json, resource, sys
+    from pathlib import Path
+    from imagenet_ddp.data.decoding.image import UnreadableImage; from imagenet_ddp.data.decoding.image import decode
+
+    def peak_mib():  # not getrusage's, which begins at the parent's
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    decode((Path(sys.argv[1]) / "grey.jpg").read_bytes(), "grey.jpg")  # what decoders load at first use
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 3 * 2**30,) * 2)
+    for name in sys.argv[2:]:
+        path, before, found = str(Path(sys.argv[1]) / name), peak_mib(), {"name": name}
+        try:
+            image = decode(Path(path).read_bytes(), path)
+            found |= {"shape": list(image.shape), "dtype": str(image.dtype)}
+        except UnreadableImage as error:
+            found |= {"path": error.path, "reason": error.reason, "text": str(error)}
+        print(json.dumps(found | {"grown_mib": peak_mib() - before}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(shared_data: Path) -> Path:
+    return shared_data / "odd"
+
+
+@pytest.fixture(scope="module")
+def read_by_pillow(odd: Path) -> dict[str, bool]:
+    """From the table in MANIFEST.md."""
+    rows = re.findall(r"^\| `(.+?)` \|(.*)$", (odd / "MANIFEST.md").read_text(encoding="utf-8"), re.MULTILINE)
+    found = {name: rest.split("|")[3].strip().startswith("ok") for name, rest in rows}
+    assert len(found) == 101
+    assert sum(found.values()) == 78
+    return found
+
+
+@pytest.fixture(scope="module")
+def decoded(odd: Path, read_by_pillow: dict[str, bool]) -> dict[str, dict[str, Any]]:
+    names = [*BOMBS, *(name for name in read_by_pillow if name not in BOMBS)]
+    command = [sys.executable, "-c", textwrap.dedent(DECODE_ALL), str(odd), *names]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = {row["name"]: row for row in map(json.loads, process.stdout.splitlines())}
+    assert process.returncode == 0, f"died on {names[len(found)]}: {process.stderr}"
+    return found
+
+
+def by_pillow(path: Path) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(path) as image:
+            return np.array(image.convert("RGB"))
+
+
+def test_what_pillow_reads_is_read_and_the_rest_is_refused(
+    decoded: dict[str, dict[str, Any]], read_by_pillow: dict[str, bool]
+):
+    assert {name: "shape" in row for name, row in decoded.items()} == read_by_pillow
+
+
+def test_every_image_is_uint8_with_three_channels(decoded: dict[str, dict[str, Any]]):
+    for name, row in decoded.items():
+        if "shape" in row:
+            assert (row["dtype"], len(row["shape"]), row["shape"][0]) == ("torch.uint8", 3, 3), name
+
+
+def test_a_refusal_names_the_file_and_a_reason_for_people(decoded: dict[str, dict[str, Any]], odd: Path):
+    for name, row in decoded.items():
+        if "shape" in row:
+            continue
+        assert row["path"] == str(odd / name)
+        assert row["text"] == f"{odd / name} cannot be read as an image: {row['reason']}"
+        assert re.search("[a-z]{2} [A-Za-z]{2}", row["reason"]), name
+        assert not re.search(r"0x|\.cpp|\.py|object at|/|\n", row["reason"]), row["reason"]
+    assert decoded["truncated_half.JPEG"]["reason"].startswith("image file is truncated")
+    assert decoded["html_error_page.JPEG"]["reason"] == "it is no image of a known format"
+    assert decoded["zero_bytes.JPEG"]["reason"] == "the file is empty"
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_decompression_bomb_is_refused_unread(decoded: dict[str, dict[str, Any]], name: str):
+    assert decoded[name]["reason"] == "it has more than 178,956,970 pixels"
+    assert decoded[name]["grown_mib"] < 50
+
+
+def test_the_limit_does_not_hang_on_pillows(odd: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    with pytest.raises(UnreadableImage, match="more than 178,956,970 pixels"):
+        decode((odd / BOMBS[0]).read_bytes(), BOMBS[0])
+
+
+@pytest.mark.parametrize("decoder", jpeg_backends.NAMES)
+def test_pixels_are_pillows(odd: Path, read_by_pillow: dict[str, bool], decoder: str):
+    """Whoever decodes; and nothing turns an image by its EXIF orientation: a square one would differ, others have
+    another shape."""
+    reading = Reading(decoder)
+    for name, readable in read_by_pillow.items():
+        if not readable or name in BIG or name.startswith("grey_16bit"):
+            continue
+        image = decode((odd / name).read_bytes(), name, reading).permute(1, 2, 0).numpy()
+        expected = by_pillow(odd / name)
+        assert image.shape == expected.shape, name
+        assert np.abs(image.astype(int) - expected).mean() < 1, name
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
+def test_the_cameras_orientation_is_applied_where_that_is_asked_for(kind: str):
+    upright = np.zeros((40, 64, 3), dtype=np.uint8)
+    upright[:20, :32], upright[20:, :32], upright[:20, 32:] = (250, 0, 0), (0, 250, 0), (0, 0, 250)
+    for orientation in range(1, 10):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        file = io.BytesIO()
+        Image.fromarray(upright).save(file, kind, exif=exif)
+        with Image.open(file) as image:
+            expected = np.array(ImageOps.exif_transpose(image).convert("RGB"))
+        found = decode(file.getvalue(), "x", Reading(exif_orientation=True)).permute(1, 2, 0).numpy()
+        assert np.array_equal(found, expected), orientation
+        if kind != "TIFF":  # which Pillow turns in any case
+            assert decode(file.getvalue(), "x").shape == (3, 40, 64)
+
+
+def test_a_region_is_that_part_of_the_whole(odd: Path, shared_data: Path):
+    """Whatever is spared on the way: rows below, rows above (restart markers), or nothing (progressive, PNG)."""
+    files = {path.name: path.read_bytes() for path in (shared_data / "imagenet-real").glob("val/*/*")}
+    photo = Image.open(io.BytesIO(next(iter(files.values())))).convert("RGB")
+    for restarts in (1, 2):
+        for subsampling in (0, 1, 2):
+            file = io.BytesIO()
+            photo.save(file, "JPEG", quality=90, restart_marker_rows=restarts, subsampling=subsampling)
+            files[f"restart{restarts}-{subsampling}.jpg"] = file.getvalue()
+    for name in ("real_grey_1channel.JPEG", "real_sampling_1x2.JPEG", "progressive_made.JPEG", "rgba.png",
+                 "two_jpegs_joined.JPEG", "trailing_garbage.JPEG", "real_no_EOI_marker_b.JPEG"):  # fmt: skip
+        files[name] = (odd / name).read_bytes()
+    generator = random.Random(0)
+    for name, data in files.items():
+        for decoder in ("simplejpeg", "torchvision"):
+            picture = open_picture(data, name, Reading(decoder))
+            whole = picture.region(0, 0, picture.height, picture.width)
+            for _ in range(4):
+                top, left = generator.randrange(picture.height), generator.randrange(picture.width)
+                height = generator.randint(1, picture.height - top)
+                width = generator.randint(1, picture.width - left)
+                part = picture.region(top, left, height, width)
+                assert np.array_equal(part, whole[top : top + height, left : left + width]), (name, decoder)
+
+
+@pytest.mark.parametrize("decoder", jpeg_backends.NAMES)
+def test_a_large_crop_may_come_smaller_and_looks_the_same(odd: Path, decoder: str):
+    data = (odd / "big_6000x4000.jpg").read_bytes()
+    picture = open_picture(data, "big", Reading(decoder))
+    whole = picture.region(0, 0, 4000, 6000)
+    for box, size in (((0, 0, 4000, 6000), 224), ((700, 900, 1500, 1300), 224), ((700, 900, 500, 1300), 224)):
+        found = picture.region(*box, size=size)
+        assert min(found.shape[:2]) >= size
+        assert found.shape[0] * found.shape[1] * 4 <= box[2] * box[3]
+        top, left, height, width = box
+        one, other = (
+            np.asarray(Image.fromarray(np.ascontiguousarray(each)).resize((size, size), Image.Resampling.BOX))
+            for each in (found, whole[top : top + height, left : left + width])
+        )
+        assert np.abs(one.astype(int) - other).mean() < 4
+
+
+def test_a_broken_jpeg_is_refused_whichever_part_is_asked_for(odd: Path):
+    """Also where only its upper rows are wanted, which are there."""
+    for name in (
+        "truncated_half.JPEG",
+        "truncated_99_percent.JPEG",
+        "zero_filled_tail.JPEG",
+        "missing_last_2_bytes.JPEG",
+    ):
+        with pytest.raises(UnreadableImage, match=name):
+            open_picture((odd / name).read_bytes(), name).region(0, 0, 16, 16)
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped(odd: Path):
+    for name in ("grey_16bit_made.png", "grey_16bit_tRNS.png"):
+        with Image.open(odd / name) as image:
+            expected = np.asarray(image).astype(float) / 257
+        found = decode((odd / name).read_bytes(), name).numpy()
+        assert np.abs(found - expected).max() <= 0.5, name
+    assert found.min() < found.max()
+    assert decode((odd / "grey_16bit_made.png").read_bytes(), "").float().std() > 20
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I"])
+def test_sixteen_bits_in_any_byte_order(mode: str):
+    values = np.array([[0, 128, 129, 257], [32896, 65279, 65534, 65535]])
+    dtype = {"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]
+    file = io.BytesIO()
+    Image.frombytes(mode, (4, 2), values.astype(dtype).tobytes()).save(file, "TIFF")
+    found = decode(file.getvalue(), "sixteen.tif")
+    assert found[0].tolist() == [[0, 0, 1, 1], [128, 254, 255, 255]]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_an_animation_gives_its_first_frame():
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "lime", "blue")]
+    for kind in ("GIF", "PNG", "WEBP"):
+        file = io.BytesIO()
+        frames[0].save(file, kind, save_all=True, append_images=frames[1:], lossless=True)
+        found = decode(file.getvalue(), kind)
+        assert found.shape == (3, 6, 8)
+        assert found[:, 0, 0].tolist() == [255, 0, 0], kind
+
+
+def test_cmyk_becomes_the_colours_seen():
+    file = io.BytesIO()
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(file, "JPEG", quality=95)  # no cyan: red
+    red, green, blue = decode(file.getvalue(), "cmyk.jpg").float().mean((1, 2)).tolist()
+    assert red > 250
+    assert max(green, blue) < 5
+
+
+def test_the_kind_of_file_is_known_by_its_bytes(odd: Path):
+    for name in ("png_named_JPEG.JPEG", "bmp_named_JPEG.JPEG", "webp_named_jpg.jpg", "tiff_named_jpg.jpg"):
+        image = decode((odd / name).read_bytes(), "photo.jpg").permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(image, by_pillow(odd / name))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("decode_jpeg, /a/b.cpp:17, Image is broken"), "Image is broken"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. No memory"), "err == 0. No memory"),
+        (OSError("cannot read <_io.BytesIO object at 0x7f66f34c2980> at all"), "cannot read the file at all"),
+        (ValueError("first line\nsecond line"), "first line"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_reasons_are_freed_from_what_is_not_for_people(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str):
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(UnreadableImage) as caught:
+        decode(b"some bytes", "a.jpg")
+    assert caught.value.reason == reason
+    assert caught.value.__cause__ is error
+
+
+def test_a_refusal_survives_the_way_from_a_loader_process():
+    error = pickle.loads(pickle.dumps(UnreadableImage("a/b.jpg", "it is broken")))
+    assert isinstance(error, UnreadableImage)
+    assert (error.path, error.reason, str(error)) == (
+        "a/b.jpg",
+        "it is broken",
+        "a/b.jpg cannot be read as an image: it is broken",
+    )

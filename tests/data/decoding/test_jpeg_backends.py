@@ -1,0 +1,39 @@
+import sys
+
+import numpy as np
+import pytest
+
+from imagenet_ddp.data.decoding import jpeg_backends
+from imagenet_ddp.errors import ConfigError
+
+
+def test_the_fastest_that_is_there_is_chosen_and_says_why(monkeypatch: pytest.MonkeyPatch):
+    assert jpeg_backends.choose("auto").name == "simplejpeg"
+    assert jpeg_backends.choose("auto").reason.startswith("simplejpeg ")
+    jpeg_backends.decoder.cache_clear()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "simplejpeg", None)
+        choice = jpeg_backends.choose("auto")
+        assert (choice.name, "simplejpeg cannot be used here" in choice.reason) == ("torchvision", True)
+        jpeg_backends.decoder.cache_clear()
+        without.setitem(sys.modules, "torchvision.io", None)  # as torchvision has announced
+        assert jpeg_backends.choose("auto").name == "pillow"
+        with pytest.raises(ConfigError, match=r"data\.decoder=simplejpeg .* Hint: .* pip install 'simplejpeg'"):
+            jpeg_backends.choose("simplejpeg")
+    jpeg_backends.decoder.cache_clear()
+
+
+def test_what_is_asked_for_is_taken():
+    assert jpeg_backends.choose("pillow") == jpeg_backends.Choice("pillow", "pillow, as set by data.decoder")
+
+
+@pytest.mark.parametrize("name", jpeg_backends.NAMES)
+def test_all_decoders_give_the_same_pixels(name: str, shared_data):
+    """libjpeg-turbo's exact arithmetic in all of them: the bound is for other versions of it."""
+    pillow = jpeg_backends.decoder("pillow")
+    for path in sorted((shared_data / "imagenet-real" / "val").glob("*/*"))[:40]:
+        data = path.read_bytes()
+        found, expected = jpeg_backends.decoder(name).rgb(data), pillow.rgb(data)
+        assert found.shape == expected.shape and found.dtype == np.uint8
+        difference = np.abs(found.astype(int) - expected)
+        assert difference.mean() < 0.5 and difference.max() <= 8, path

@@ -1,0 +1,349 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import clean_environ, write_images
+from torch.utils.data import DataLoader
+
+from imagenet_ddp.data.bad_images import Bad, LoadError
+from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, Samples, make_loader
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.sources.folder.images import FileImages, walk
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def images(tree: Path) -> FileImages:
+    return walk(tree / "train", ["cat", "dog", "owl"])
+
+
+def make(
+    images: FileImages, num_workers: int, batch_size: int = 4, world_size: int = 1, rank: int = 0, judge: Any = None
+) -> EpochLoader:
+    sampler = BatchSampler(len(images), batch_size, world_size, rank, shuffle=True, seed=7, fill_to=2)
+    return make_loader(
+        images,
+        TrainTransform(Sizes(16), (0.08, 1.0), 0.5),
+        sampler,
+        seed=7,
+        num_workers=num_workers,
+        pin_memory=False,
+        mp_context="auto",
+        replace=True,
+        judge=judge,
+    )
+
+
+def sampler_of(loader: DataLoader) -> BatchSampler:
+    assert isinstance(loader.batch_sampler, BatchSampler)
+    return loader.batch_sampler
+
+
+def epoch(loader: EpochLoader, number: int) -> list[Batch]:
+    sampler_of(loader).set_epoch(number)
+    return list(loader)
+
+
+@pytest.fixture(scope="module")
+def with_workers(images: FileImages) -> Iterator[EpochLoader]:
+    loader = make(images, num_workers=2)
+    yield loader
+    loader.close()
+
+
+def assert_same(found: list[Batch], expected: list[Batch]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name in ("image", "flip", "target", "index"):
+            assert torch.equal(one[name], other[name])
+        assert (one["num_counted"], one["step_images"]) == (other["num_counted"], other["step_images"])
+
+
+def test_a_batch_says_what_it_holds(images: FileImages):
+    batches = epoch(make(images, num_workers=0), 0)
+    # 29 images: the last two steps share five
+    assert [batch["num_counted"] for batch in batches] == [4] * 6 + [3, 2]
+    assert [len(batch["index"]) for batch in batches] == [4] * 6 + [3, 2]
+    assert [batch["step_images"] for batch in batches] == [4] * 6 + [3, 2]
+    order = torch.cat([batch["index"][: batch["num_counted"]] for batch in batches])
+    assert sorted(order.tolist()) == list(range(29))
+    for batch in batches:
+        assert batch["image"].shape == (len(batch["index"]), 3, 16, 16)
+        assert batch["image"].dtype == torch.uint8
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+        assert batch["flip"].shape == (len(batch["index"]),)
+        assert batch["target"].dtype == batch["index"].dtype == torch.int64
+        assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
+
+
+def test_loader_processes_change_no_byte(images: FileImages, with_workers: EpochLoader):
+    torch.manual_seed(1)
+    alone = [epoch(make(images, num_workers=0), number) for number in (0, 3)]
+    torch.manual_seed(2)
+    assert_same(epoch(with_workers, 0), alone[0])
+    assert_same(epoch(with_workers, 3), alone[1])
+
+
+def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
+    def crops(batches: list[Batch]) -> dict[int, bytes]:
+        return {
+            int(index): image.numpy().tobytes()
+            for batch in batches
+            for index, image in zip(batch["index"], batch["image"], strict=True)
+        }
+
+    whole = crops(epoch(make(images, 0), 2))
+    parts = [crops(epoch(make(images, 0, batch_size=3, world_size=2, rank=rank), 2)) for rank in range(2)]
+    assert parts[0].items() <= whole.items()
+    assert parts[1].items() <= whole.items()
+    other_epoch = crops(epoch(make(images, 0), 1))
+    assert sum(whole[index] == other_epoch[index] for index in whole) == 0
+    other_seed = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
+    assert other_seed.__getitems__([Key(2, 5, True, 4, 4)])["image"][0].numpy().tobytes() != whole[5]
+
+
+def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: FileImages):
+    """As Lightning does it: iter(), then set_epoch()."""
+    for loader in (with_workers, make(images, num_workers=0)):
+        sampler = sampler_of(loader)
+        sampler.set_epoch(0)
+        batches = iter(loader)
+        sampler.set_epoch(5)
+        found = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
+        assert found == sampler.order().tolist()
+        sampler.set_epoch(0)
+        assert found != sampler.order().tolist()
+
+
+def test_workers_stay_from_epoch_to_epoch_and_get_its_keys(with_workers: EpochLoader):
+    def processes() -> list[int]:
+        return [worker.pid for worker in with_workers._iterator._workers]  # type: ignore[union-attr]
+
+    orders, workers = [], []
+    for number in range(3):
+        batches = epoch(with_workers, number)
+        workers.append(processes())
+        found = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
+        assert found == sampler_of(with_workers).order().tolist()
+        orders.append(tuple(found))
+    assert len(set(orders)) == 3
+    assert workers[0] == workers[1] == workers[2]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of which three cannot be read: number 2 is none, 5 is gone, 9 is cut off."""
+    root = tmp_path_factory.mktemp("broken")
+    write_images(root, {"cat": 6, "dog": 6})
+    (root / "cat" / "002.jpg").write_bytes(b"no image")
+    (root / "cat" / "005.jpg").unlink()
+    (root / "cat" / "005.jpg").symlink_to("gone.jpg")
+    (root / "dog" / "003.jpg").write_bytes((root / "dog" / "003.jpg").read_bytes()[:400])
+    return root
+
+
+BAD = {2, 5, 9}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path, num_workers: int):
+    images = walk(broken, ["cat", "dog"])
+    told: list[Bad] = []
+    ranks = []
+    for rank in range(2):
+        loader = make(images, num_workers, batch_size=3, world_size=2, rank=rank, judge=told.extend)
+        ranks.append(epoch(loader, 0))
+        loader.close()
+    for batches in ranks:
+        assert [(batch["num_counted"], batch["step_images"]) for batch in batches] == [(3, 6), (3, 6)]
+        for batch in batches:
+            assert not BAD & set(batch["index"].tolist())
+            assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
+            assert all(image.float().std() > 1 for image in batch["image"])
+    assert [path for path, _ in sorted(told)] == [images.path(index) for index in sorted(BAD)]
+    assert dict(told)[images.path(2)] == "it is no image of a known format"
+    assert dict(told)[images.path(5)] == "no such file or directory"
+    # what took the place is a crop of its own, and the same one in every such run
+    again = epoch(make(images, 0, batch_size=3, world_size=2, rank=0, judge=told.extend), 0)
+    assert_same(again, ranks[0])
+
+
+def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
+    images = walk(broken, ["cat", "dog"])
+    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
+    batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
+    assert not BAD & set(batch["index"].tolist())
+    assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
+    none = Samples(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
+    with pytest.raises(LoadError, match="nor can 100 others"):
+        none.__getitems__([Key(0, 0, True, 1, 1)])
+
+
+def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
+    alone = walk(broken / "cat", ["."]).subset(np.array([2]))
+    loader = make(alone, num_workers=1, judge=lambda images: None)
+    with pytest.raises(LoadError, match=r"^[^\n]*002\.jpg cannot be read as an image, nor can 100 others[^\n]*$"):
+        list(loader)
+    loader.close()
+
+
+def test_in_validation_nothing_takes_its_place(broken: Path):
+    images = walk(broken, ["cat", "dog"])
+    sampler = BatchSampler(12, 4, 1, 0, shuffle=False, seed=0, fill_to=1)
+    told: list[Bad] = []
+    transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
+    loader = make_loader(
+        images, transform, sampler, seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=False,
+        judge=told.extend,
+    )  # fmt: skip
+    batches = list(loader)
+    counted = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
+    assert counted == [index for index in range(12) if index not in BAD]
+    assert [len(batch["index"]) for batch in batches] == [4, 4, 4]
+    assert len(told) == 3
+
+
+def test_sizes_follow_the_epoch_without_new_workers(images: FileImages):
+    sampler = BatchSampler(len(images), 8, 1, 0, shuffle=True, seed=7, fill_to=2)
+    transform = TrainTransform(Sizes(160, start=96, begin=1, end=3), (0.08, 1.0), 0.5)
+    loader = make_loader(
+        images, transform, sampler, seed=0, num_workers=1, pin_memory=False, mp_context="auto", replace=True
+    )
+    sizes, workers = [], set()
+    for number in range(5):
+        sizes += [{tuple(batch["image"].shape[2:]) for batch in epoch(loader, number)}]
+        workers |= {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
+    loader.close()
+    assert sizes == [{(size, size)} for size in (96, 96, 128, 160, 160)]
+    assert len(workers) == 1
+
+
+@linux_only
+def test_a_worker_ignores_stop_signals(with_workers: EpochLoader):
+    expected = epoch(with_workers, 0)
+    workers = [worker.pid for worker in with_workers._iterator._workers]  # type: ignore[union-attr]
+    for pid in workers:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(pid, number)
+    assert_same(epoch(with_workers, 0), expected)
+    assert [worker.pid for worker in with_workers._iterator._workers] == workers  # type: ignore[union-attr]
+
+
+def test_a_closed_loader_has_no_processes_and_may_begin_again(images: FileImages):
+    loader = make(images, num_workers=1)
+    expected = epoch(loader, 0)
+    [worker] = loader._iterator._workers  # type: ignore[union-attr]
+    loader.close()
+    assert not worker.is_alive()
+    loader.close()
+    assert_same(epoch(loader, 0), expected)
+    loader.close()
+    make(images, num_workers=0).close()
+
+
+@linux_only
+def test_starting_the_fork_server_leaves_this_process_its_signals(images: FileImages):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        make(images, num_workers=1)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR2}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# All processes of a run get the same signal, as from a batch system or a terminal, and at the worst moment: while the
+# fork server is still importing torch. The process then says who its helpers are, and waits to be killed.
+STOPPED_AT_ONCE = """
+    import os, signal, sys, time
+    from multiprocessing import forkserver, resource_tracker
+    from pathlib import Path
+    from imagenet_ddp.data.loading.dataloader import make_loader
+    from imagenet_ddp.data.loading.sampler import BatchSampler
+    from imagenet_ddp.data.sources.folder.images import walk
+    from imagenet_ddp.data.transforms import Sizes, TrainTransform
+
+    def main():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda *_: None)
+        sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
+        transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+        images = walk(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
+        keys = dict(seed=7, num_workers=2, pin_memory=False, mp_context="forkserver", replace=True)
+        loader = make_loader(images, transform, sampler, **keys)
+        helpers = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
+        for moment in range(2):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+                for pid in helpers:
+                    os.kill(pid, number)
+            assert sum(batch["num_counted"] for batch in loader) == 29
+            helpers += [worker.pid for worker in loader._iterator._workers]
+        print(*helpers[:4], flush=True)
+        time.sleep(100)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@linux_only
+def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Path, tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(STOPPED_AT_ONCE))
+    process = subprocess.Popen(
+        [sys.executable, script, tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ()
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        said = process.stdout.readline()
+    finally:
+        process.kill()
+    helpers = [int(pid) for pid in said.split()]
+    assert len(helpers) == 4, process.stderr.read()
+    deadline = time.monotonic() + 30
+    while any(map(is_running, helpers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = [pid for pid in helpers if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert left == []
+
+
+def test_samples_have_the_length_of_the_split(images: FileImages):
+    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
+    assert len(samples) == 29
+    batch = samples.__getitems__([Key(0, 12, True, 4, 4), Key(0, 3, False, 4, 4)])
+    assert batch["image"].shape == (2, 3, 16, 16)
+    assert (batch["target"].tolist(), batch["index"].tolist()) == ([1, 0], [12, 3])
+    assert (batch["num_counted"], batch["step_images"], batch["unreadable"]) == (1, 4, [])
+
+
+def test_a_source_of_ones_own_may_only_read(images: FileImages):
+    class Own:
+        targets = images.targets
+        read, path, __len__ = images.read, images.path, lambda self: len(images)
+
+    transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+    key = [Key(0, 12, True, 1, 1)]
+    own, files = (Samples(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
+    assert torch.equal(own["image"], files["image"])

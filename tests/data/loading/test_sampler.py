@@ -1,0 +1,128 @@
+from collections import Counter
+
+import pytest
+
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.seeding import hash_seed
+
+COUNTS = (29, 11, 2, 1)
+WORLDS = (1, 2, 3)
+
+
+def all_ranks(
+    num_images: int,
+    batch_size: int,
+    world_size: int,
+    *,
+    epoch: int = 0,
+    start: tuple[int, int] | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    fill_to: int = 2,
+) -> list[list[list[Key]]]:
+    """[rank][step] of one epoch."""
+    ranks = []
+    for rank in range(world_size):
+        sampler = BatchSampler(num_images, batch_size, world_size, rank, shuffle=shuffle, seed=seed, fill_to=fill_to)
+        sampler.set_epoch(epoch)
+        if start is not None:
+            sampler.start_at(*start)
+        ranks.append(list(sampler))
+    return ranks
+
+
+def counted(ranks: list[list[list[Key]]]) -> list[int]:
+    """Indices of what counts, in the order of steps, and of ranks within a step."""
+    return [key.index for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
+
+
+@pytest.mark.parametrize("fill_to", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("num_images", COUNTS)
+def test_every_image_counts_once_over_all_ranks(num_images: int, world_size: int, batch_size: int, fill_to: int):
+    ranks = all_ranks(num_images, batch_size, world_size, fill_to=fill_to)
+    steps = -(-num_images // (batch_size * world_size))
+    assert [len(batches) for batches in ranks] == [steps] * world_size
+    assert Counter(counted(ranks)) == Counter(range(num_images))
+    for number, step in enumerate(zip(*ranks, strict=True)):
+        keys = [key for batch in step for key in batch]
+        in_step = sum(key.counts for key in keys)
+        full, left = batch_size * world_size, num_images % (batch_size * world_size)
+        if not left or number < steps - 2:
+            assert in_step == full
+        else:  # the last two steps share what is left, so that none is a handful
+            share = full + left if steps > 1 else 2 * left
+            assert in_step in (share // 2, share - share // 2)
+        assert {key.step_images for key in keys} == {in_step}
+        counts = [sum(key.counts for key in batch) for batch in step]
+        assert max(counts) - min(counts) <= 1
+        for batch, count in zip(step, counts, strict=True):
+            assert [key.counts for key in batch] == [True] * count + [False] * (len(batch) - count)
+            assert len(batch) == max(count, min(fill_to, batch_size))
+            assert all(0 <= key.index < num_images for key in batch)
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_length_is_the_number_of_batches(world_size: int):
+    sampler = BatchSampler(29, 4, world_size, 0, shuffle=True, seed=0, fill_to=2)
+    assert len(sampler) == len(list(sampler))
+
+
+def test_a_rank_without_any_image_gets_only_fillers():
+    ranks = all_ranks(1, 4, 3)
+    assert [[key.counts for key in batches[0]] for batches in ranks] == [[True, False], [False, False], [False, False]]
+
+
+def test_each_epoch_has_an_order_of_its_own_and_a_seed_repeats_it():
+    orders = [counted(all_ranks(29, 4, 1, epoch=epoch)) for epoch in range(4)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert list(range(29)) not in orders
+    assert counted(all_ranks(29, 4, 1, epoch=2)) == orders[2]
+    assert counted(all_ranks(29, 4, 1, epoch=2, seed=1)) != orders[2]
+
+
+def test_the_order_does_not_depend_on_the_number_of_ranks():
+    assert counted(all_ranks(29, 2, 3, epoch=1)) == counted(all_ranks(29, 5, 1, epoch=1))
+
+
+def test_unshuffled_is_the_order_of_the_split_in_every_epoch():
+    for epoch in (0, 3):
+        assert counted(all_ranks(11, 2, 2, epoch=epoch, shuffle=False)) == list(range(11))
+
+
+def test_keys_carry_the_epoch():
+    assert {key.epoch for batch in all_ranks(11, 2, 2, epoch=5)[1] for key in batch} == {5}
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 4), (2, 4), (3, 2), (1, 29)])
+@pytest.mark.parametrize("image", [0, 8, 13, 28])
+def test_a_resumed_epoch_has_exactly_the_images_that_are_left(image: int, world_size: int, batch_size: int):
+    whole = counted(all_ranks(29, 4, 2, epoch=3))
+    ranks = all_ranks(29, batch_size, world_size, epoch=3, start=(3, image))
+    assert counted(ranks) == whole[image:]
+    assert len({len(batches) for batches in ranks}) == 1
+
+
+def test_a_resumed_epoch_with_the_same_world_has_the_same_batches():
+    assert all_ranks(29, 4, 2, epoch=3, start=(3, 16)) == [batches[2:] for batches in all_ranks(29, 4, 2, epoch=3)]
+
+
+def test_the_epoch_after_a_resumed_one_is_whole():
+    sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=0, fill_to=2)
+    sampler.start_at(3, 16)
+    sampler.set_epoch(3)
+    assert len(list(sampler)) == 4
+    sampler.set_epoch(4)
+    assert list(sampler) == all_ranks(29, 4, 1, epoch=4)[0]
+
+
+def test_hash_seed_spreads_neighbouring_inputs():
+    seeds = [hash_seed(seed, epoch, index) for seed in range(3) for epoch in range(30) for index in range(300)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # torch's CPU generator takes only the lower half of a seed, so that this half must differ too
+    assert len({seed & 0xFFFFFFFF for seed in seeds}) > len(seeds) - 5
+    assert hash_seed(0, 1) != hash_seed(1, 0)
+    flipped = [bin(hash_seed(0, 0, index) ^ hash_seed(0, 0, index + 1)).count("1") for index in range(1000)]
+    assert 30 < sum(flipped) / len(flipped) < 33  # of 63 bits

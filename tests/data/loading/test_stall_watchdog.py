@@ -1,0 +1,123 @@
+"""A batch that does not come: what is said, and what is not taken for it."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.data.loading import stall_watchdog
+from imagenet_ddp.data.loading.stall_watchdog import Waiting
+
+IMAGES = SimpleNamespace(images=SimpleNamespace(folder=Path("/data/train")))  # as they lie below those in memory
+
+
+class Loader(SimpleNamespace):
+    """One that can be referred to weakly."""
+
+
+ALONE = Loader()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stall_watchdog, "FIRST_S", 0.2)
+    monkeypatch.setattr(stall_watchdog, "LAST_S", 0.2)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def late(*pauses_s: float) -> Callable[[], Iterator[int]]:
+    def batches() -> Iterator[int]:
+        for number, pause_s in enumerate(pauses_s):
+            time.sleep(pause_s)
+            yield number
+
+    return batches
+
+
+def processes(folder: Path, *states: str) -> Any:
+    """A loader of as many processes, in these states."""
+    workers = []
+    for number, state in enumerate(states, 100):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "stat").write_text(f"{number} (a (b) S) {state} 1 1 0")
+        workers.append(SimpleNamespace(pid=number, kill=lambda number=number: (folder / f"killed{number}").touch()))
+    return Loader(_iterator=SimpleNamespace(_workers=workers))
+
+
+def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, said: list[str]):
+    loader = processes(tmp_path, *"SDSTSSSSSS", "X")
+    watch = Waiting(loader, IMAGES, "Rank 1", said.append, proc=tmp_path)
+    assert list(watch.through(late(0.0, 1.1, 0.0))) == [0, 1, 2]
+    assert len(said) in (2, 3), "after 0.2, 0.4 and 0.8 s"
+    assert said[0].partition(" s for ")[2] == (
+        "a batch of images from /data/train: loader processes 103 is stopped; 101 waits for a disk; "
+        "100, 102, 104, 105, 106 and 3 more sleep; 110 does not answer. "
+        "It ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
+    )
+    assert said[0].startswith("Rank 1 has waited 0")
+
+
+def test_processes_that_start_are_no_readers(said: list[str]):
+    loader = Loader(_iterator=None, num_workers=4)
+    assert list(Waiting(loader, IMAGES, say=said.append).through(late(0.5))) == [0]
+    assert "from /data/train: its 4 loader processes still start. It ends" in said[0]
+
+
+def test_who_works_is_not_waited_for(said: list[str]):
+    watch = Waiting(ALONE, None, say=said.append)
+    for _ in watch.through(late(0.1, 0.1, 0.1)):  # which are late in all, but none of them
+        time.sleep(0.4)
+    assert said == []
+
+
+def test_a_process_that_reads_itself_is_named(said: list[str]):
+    assert list(Waiting(ALONE, None, say=said.append, timeout_s=0).through(late(0.5))) == [0]
+    assert "has waited 0 s for a batch of images: process " in said[0]
+    assert "which reads them itself, sleeps. It ends at the third Ctrl-C" in said[0]
+
+
+def test_after_the_bound_the_processes_end_and_at_last_this_one(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Where a disk holds even a process that is killed."""
+    left: list[int] = []
+    monkeypatch.setattr(stall_watchdog.os, "_exit", left.append)
+    loader = processes(tmp_path, "D", "S")
+    watch = Waiting(loader, IMAGES, "Rank 1", said.append, 0.4, tmp_path)
+    assert list(watch.through(late(1.5))) == [0]
+    assert {path.name for path in tmp_path.glob("killed*")} == {"killed100", "killed101"}
+    assert left == [1]
+    assert capfd.readouterr().err == f"{watch.gave_up}\n"
+    assert watch.gave_up == (
+        "Rank 1 must get a batch of images from /data/train within 0.4 s (data.loader_timeout_s), but has "
+        "none: loader processes 100 waits for a disk; 101 sleeps. Hint: is the disk of the images still there? "
+        "Where it is only slow, a longer data.loader_timeout_s."
+    )
+
+
+def test_a_loader_is_not_kept_alive():
+    """Else its processes, which are deaf, would be waited for at the end of the program."""
+    loader = Loader()
+    gone = weakref.ref(loader)
+    batches = Waiting(loader, None).through(late(0.0, 0.0))
+    next(batches)
+    del loader
+    assert gone() is None
+
+
+def test_nobody_watches_after_the_last_batch(said: list[str]):
+    batches = Waiting(ALONE, None, say=said.append).through(late(0.0, 0.0))
+    assert next(batches) == 0
+    assert "waiting" in [thread.name for thread in threading.enumerate()]
+    batches.close()  # type: ignore[attr-defined]
+    time.sleep(0.2)
+    assert "waiting" not in [thread.name for thread in threading.enumerate()]

@@ -1,0 +1,450 @@
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import SMALL, clean_environ
+
+from imagenet_ddp.data.loading.worker_failures import Machine, Watch
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers, mp_context_note
+from imagenet_ddp.errors import RunError
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def test_the_start_method_is_forkserver_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
+    assert [choose_mp_context(asked) for asked in ("fork", "spawn", "forkserver")] == ["fork", "spawn", "forkserver"]
+    for platform, methods, expected in (
+        ("linux", ["fork", "spawn", "forkserver"], "forkserver"),
+        ("darwin", ["spawn", "fork", "forkserver"], "spawn"),
+        ("win32", ["spawn"], "spawn"),
+    ):
+        monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda methods=methods: methods)
+        assert choose_mp_context("auto") == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_cpu", "cores", "processes", "expected"),
+    [
+        (0, False, 64, 1, 0),
+        (3, True, 2, 8, 3),
+        ("5", True, 2, 8, 5),
+        ("auto", True, 1, 1, 0),
+        ("auto", True, 3, 1, 0),
+        ("auto", True, 4, 1, 1),
+        ("auto", True, 16, 2, 2),
+        ("auto", False, 1, 1, 1),
+        ("auto", False, 2, 2, 1),
+        ("auto", False, 8, 1, 7),
+        ("auto", False, 64, 8, 7),
+        ("auto", False, 96, 1, 16),
+    ],
+)
+def test_the_number_of_workers_follows_the_cores(
+    monkeypatch: pytest.MonkeyPatch, asked: int | str, on_cpu: bool, cores: int, processes: int, expected: int
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    number, reason = choose_num_workers(asked, on_cpu, processes)
+    assert number == expected
+    assert (reason == "as set") == (asked != "auto")
+    if asked == "auto":
+        assert str(cores // processes) in reason
+
+
+def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    assert choose_num_workers("auto", False, 1)[0] == 8
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert choose_num_workers("auto", False, 1)[0] == 1
+
+
+def test_a_plain_fork_is_warned_of():
+    note = mp_context_note("fork", 2)
+    assert note.startswith("Warning: data.mp_context=fork copies")
+    assert "Hint: data.mp_context=forkserver" in note
+    assert mp_context_note("fork", 0) == mp_context_note("auto", 2) == mp_context_note("spawn", 2) == ""
+
+
+# ---- start methods -------------------------------------------------------------------------------------------------
+
+# While the loader processes start, a thread of the training process holds a lock that they need: that of logging's
+# registry, which getLogger takes.
+LOCKED = """
+    import logging, sys, threading
+    from torch.utils.data import DataLoader
+    from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+
+    class Images:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            logging.getLogger(f"decoder {index}")
+            return index
+
+    def hold():
+        logging._acquireLock() if hasattr(logging, "_acquireLock") else logging._lock.acquire()
+        held.set()
+        threading.Event().wait()
+
+    if __name__ == "__main__":
+        method = choose_mp_context(sys.argv[1])
+        if method == "forkserver":
+            start_fork_server()
+        loader = DataLoader(Images(), num_workers=1, multiprocessing_context=method, worker_init_fn=begin_worker)
+        held = threading.Event()
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait()
+        print([int(index) for index in loader], flush=True)
+        import os
+        os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@linux_only
+def test_a_lock_that_a_thread_holds_stops_a_plain_fork_but_not_our_default(tmp_path: Path):
+    script = tmp_path / "locked.py"
+    script.write_text(textwrap.dedent(LOCKED))
+    processes = {
+        method: subprocess.Popen(
+            [sys.executable, script, method], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ()
+        )
+        for method in ("auto", "fork")
+    }
+    try:
+        said, complaint = processes["auto"].communicate(timeout=60)
+        assert said == b"[0, 1, 2, 3]\n", complaint
+        # which began at the same time and has less to do
+        time.sleep(3)
+        assert processes["fork"].poll() is None
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.slow
+def test_every_start_method_trains_an_epoch(tree: Path, tmp_path: Path):
+    processes = {}
+    for method in ("fork", "forkserver", "spawn"):
+        (tmp_path / method).mkdir()
+        processes[method] = subprocess.Popen(
+            [sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1",
+             "data.num_workers=2", f"data.mp_context={method}"],
+            cwd=tmp_path / method, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+    for method, process in processes.items():
+        said, _ = process.communicate(timeout=180)
+        assert process.returncode == 0, said
+        assert "11 of 11 validation images" in said
+        assert ("Warning: data.mp_context=fork copies" in said) == (method == "fork")
+
+
+# ---- deaths --------------------------------------------------------------------------------------------------------
+
+DYING = """
+    import os, resource, signal, sys
+    from pathlib import Path
+    import torch
+    from torch.utils.data import DataLoader
+    from imagenet_ddp.data.loading.worker_failures import explained
+    from imagenet_ddp.data.loading.stall_watchdog import Waiting
+    from imagenet_ddp.data.loading.worker_processes import begin_worker, start_fork_server
+    from imagenet_ddp.errors import RunError
+
+    what, method = sys.argv[1:]
+    armed = Path(f"{__file__}.{what}")
+
+    class Images:
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            if index == 7:
+                if what.startswith("SIG") and (what != "SIGSTOP" or armed.exists()):
+                    os.kill(os.getpid(), getattr(signal, what))
+                if what == "exit":
+                    os._exit(3)
+            if what == "files":
+                return [torch.zeros(9) for _ in range(100)]
+            return torch.zeros(2**18)  # 1 MiB
+
+    if __name__ == "__main__":
+        if what == "files":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        if method == "forkserver":
+            start_fork_server()
+        loader = DataLoader(Images(), batch_size=None, num_workers=2, multiprocessing_context=method,
+                            persistent_workers=True, worker_init_fn=begin_worker)
+        before = signal.getsignal(signal.SIGCHLD)
+        try:
+            kept = list(explained(loader.__iter__, loader, Waiting(loader, None)))
+            armed.touch()  # its processes have started
+            kept = list(explained(loader.__iter__, loader, Waiting(loader, None, "Rank 3", print, timeout_s=4)))
+        except RunError as error:
+            assert signal.getsignal(signal.SIGCHLD) == before
+            print("RunError:", error)
+        loader._iterator._shutdown_workers()  # they are deaf to the signal that would end them
+"""
+
+
+@pytest.fixture
+def dying(tmp_path: Path) -> Path:
+    script = tmp_path / "dying.py"
+    script.write_text(textwrap.dedent(DYING))
+    return script
+
+
+@pytest.mark.slow
+@linux_only
+def test_the_cause_is_said_and_what_to_set(dying: Path):
+    cases = {
+        ("SIGKILL", "spawn"): r"loader process \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
+        ("SIGSEGV", "fork"): r"was killed by SIGSEGV: a library crashed.* Hint: .*prepare=check",
+        ("exit", "forkserver"): r"ended with exit code 3; what it said stands above",
+        ("files", "forkserver"): r"may open 128 \(ulimit -n\)\. Hint: a higher limit",
+        ("SIGSTOP", "forkserver"): r"must get a batch of images within 4 s \(data\.loader_timeout_s\), but "
+        r"has none: loader processes (\d+) is stopped; \d+ (sleeps|works)\. Hint: kill -CONT \1 would",
+    }
+    processes = {
+        case: subprocess.Popen(
+            [sys.executable, dying, *case], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=clean_environ(),
+        )
+        for case in cases
+    }  # fmt: skip
+    for case, process in processes.items():
+        said, complaint = process.communicate(timeout=120)
+        assert re.search(cases[case], said), (case, said, complaint)
+        assert "RunError: " in said
+        assert ("Rank 3 has waited" in said) == (case[0] == "SIGSTOP")
+
+
+@pytest.mark.slow
+@linux_only
+def test_a_full_shared_memory_is_said(dying: Path):
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm of its own needs root, and the right to unshare")
+    small = f"mount -t tmpfs -o size=4m none /dev/shm && exec {sys.executable} {dying} full forkserver"
+    found = subprocess.run(
+        ["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=clean_environ(), timeout=120
+    )
+    assert re.search(r"^RunError: .*because /dev/shm is full: \d of 4 MiB are free\. Hint: docker run --shm-size=64m",
+                     found.stdout), found  # fmt: skip
+
+
+@pytest.mark.slow
+@linux_only
+def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
+    """A person, or the kernel, kills a loader process of a training that runs."""
+    command = [
+        sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=100000",
+        "data.num_workers=2",
+    ]  # fmt: skip
+    errors = (tmp_path / "errors").open("w+")
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environ(), stdout=subprocess.PIPE, stderr=errors, text=True
+    )
+    assert process.stdout is not None
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    try:
+        while not process.stdout.readline().startswith("epoch 2/"):
+            assert process.poll() is None
+        workers = [pid for pid in _below(process.pid) if "forkserver" in _command(pid) and not _children(pid)]
+        os.kill(workers[0], signal.SIGKILL)
+        process.communicate(timeout=60)
+    finally:
+        watch.cancel()
+        process.kill()
+    errors.seek(0)
+    said = errors.read()
+    errors.close()
+    assert process.returncode == 1
+    assert "must live as long as the training, but was killed by SIGKILL" in said
+    assert "Traceback" not in said
+    assert "DataLoader" not in said
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _below(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [each for child in children for each in _below(child)]
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+class Worker(SimpleNamespace):
+    """As a process of multiprocessing that has ended. Its exit code comes a little after its end, as on a busy
+    machine."""
+
+    def __init__(self, pid: int, exitcode: int | None):
+        self.reader, writer = multiprocessing.Pipe(duplex=False)
+        writer.close()  # its end, to whoever waits for it
+        super().__init__(pid=pid, exitcode=None, code=exitcode, sentinel=self.reader.fileno())
+
+    def join(self, timeout: float) -> None:
+        self.exitcode = self.code
+
+
+def loader_of(*codes: int | None, num_workers: int = 4) -> Any:
+    workers = [Worker(100 + number, code) for number, code in enumerate(codes)]
+    sampler = SimpleNamespace(batch_size=32, epoch=0)
+    dataset = SimpleNamespace(transform=SimpleNamespace(size=lambda epoch: 224))
+    iterator = SimpleNamespace(_workers=workers)
+    return SimpleNamespace(
+        num_workers=num_workers, prefetch_factor=2, batch_sampler=sampler, dataset=dataset, _iterator=iterator
+    )
+
+
+def machine(root: Path, job: int, whole: int, *, version: int = 2) -> Machine:
+    if version == 2:
+        own, path = root / "cgroup/slurm/job_7", "0::/slurm/job_7"
+        files = {"memory.events": f"low 0\noom 3\noom_kill {job}\n", "memory.max": "max\n"}
+        (root / "cgroup/slurm").mkdir(parents=True, exist_ok=True)
+        (root / "cgroup/slurm/memory.max").write_text(f"{8 * 2**30}\n")
+    else:
+        own, path = root / "cgroup/memory/docker/x", "9:cpu:/\n4:memory:/docker/x\n0::/"
+        files = {
+            "memory.oom_control": f"oom_kill_disable 0\nunder_oom 0\noom_kill {job}\n",
+            "memory.limit_in_bytes": f"{2 * 2**30}\n",
+        }
+    own.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (own / name).write_text(text)
+    (root / "self").mkdir(exist_ok=True)
+    (root / "self/cgroup").write_text(path + "\n")
+    (root / "vmstat").write_text(f"pgfault 77\noom_kill {whole}\n")
+    return Machine(root, root / "cgroup", root)
+
+
+GONE = RuntimeError("DataLoader worker (pid(s) 100) exited unexpectedly")
+
+
+def said_of(watch: Watch, loader: Any, error: BaseException = GONE) -> str:
+    found = watch.explain(error, loader)
+    assert isinstance(found, RunError)
+    return str(found)
+
+
+@pytest.mark.parametrize(("version", "limit"), [(2, "8.0"), (1, "2.0")])
+def test_a_kill_for_lack_of_memory_is_told_from_another(tmp_path: Path, version: int, limit: str):
+    watch = Watch(machine(tmp_path, 2, 5, version=version))
+    said = said_of(watch, loader_of(-9, None))
+    assert "the kernel's counters show no lack of memory" in said
+    machine(tmp_path, 2, 6, version=version)
+    assert "meanwhile the kernel has killed 1 process on this machine for lack of memory" in said_of(
+        watch, loader_of(-9)
+    )
+    machine(tmp_path, 4, 7, version=version)
+    assert said_of(watch, loader_of(None, -9)) == (
+        "loader process 101 (one of 4) must live as long as the training, but was killed by SIGKILL; "
+        f"meanwhile the kernel has killed 2 processes of this job for lack of memory, which may use {limit} GiB. "
+        "Hint: data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or ask for more memory."
+    )
+
+
+def test_a_bus_error_is_a_full_shared_memory_or_a_file_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    room = 64 * 2**20, 64 * 2**20
+    monkeypatch.setattr(Machine, "shm_bytes", lambda self: room)
+    said = said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7))
+    assert f"was killed by SIGBUS, and {tmp_path} has room: a file that is mapped into memory" in said
+    assert "prepare=check data=packed" in said
+    assert "is full" in said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7, num_workers=16))  # 147 MiB on their way
+    room = 10 * 2**20, 64 * 2**20
+    said = said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7))
+    assert "was killed by SIGBUS, because " in said
+    assert "; 8 batches of 4.6 MiB are on their way at a time. Hint: docker run --shm-size=73m" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
+        ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
+        ("unable to open shared memory object </torch_1_2> in read-write mode: Permission denied (13)", r"a tmpfs"),
+        ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"is full: \d+ of"),
+        ("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory", r"finds? memory|no more"),
+    ],
+)  # fmt: skip
+def test_what_a_process_could_still_say(text: str, expected: str):
+    assert re.search(expected, said_of(Watch(), loader_of(), RuntimeError(text)))
+
+
+def test_other_errors_are_left_as_they_are():
+    watch = Watch()
+    assert watch.explain(ValueError("of one's own"), loader_of()) is None
+    assert watch.explain(RunError("said already"), loader_of(-9)) is None
+    assert watch.explain(GONE, loader_of(-9, num_workers=0)) is None
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+FLAT = """
+    import json, sys
+    from pathlib import Path
+    import numpy as np
+    from imagenet_ddp.data.loading.dataloader import make_loader
+    from imagenet_ddp.data.loading.sampler import BatchSampler
+    from imagenet_ddp.data.sources.folder.images import FileImages
+    from imagenet_ddp.data.transforms import Sizes, TrainTransform
+
+    def private_mib(pid):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+    def main():
+        image, number, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        folder, name = Path(image).parent, Path(image).name
+        images = FileImages.of(folder, ["./" * (index % 20) + name for index in range(number)], np.zeros(number, int))
+        sampler = BatchSampler(number, 100, 1, 0, shuffle=True, seed=0, fill_to=2)
+        loader = make_loader(images, TrainTransform(Sizes(8), (0.9, 1.0), 0.5), sampler, seed=0, num_workers=2,
+                             pin_memory=False, mp_context=method)
+        found = []
+        for step, _ in enumerate(loader):
+            if step in (len(loader) // 10, len(loader) - 3):
+                found.append([private_mib(worker.pid) for worker in loader._iterator._workers])
+        print(json.dumps(found))
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.slow
+@linux_only
+def test_a_workers_memory_is_flat_over_an_epoch(tree: Path, tmp_path: Path):
+    """A list of 50,000 names would be copied page by page: 5 MiB, and as much again for their objects."""
+    script = tmp_path / "flat.py"
+    script.write_text(textwrap.dedent(FLAT))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, tree / "train/cat/000.jpg", "50000", method],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ(),
+        )
+        for method in ("fork", "forkserver")
+    ]  # fmt: skip
+    for process in processes:
+        said, complaint = process.communicate(timeout=180)
+        assert process.returncode == 0, complaint
+        early, late = json.loads(said.splitlines()[-1])
+        for before, after in zip(early, late, strict=True):
+            assert after - before < 6, (early, late)  # MiB

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.data.sources.detect import name_of, options_for
+
+
+@pytest.mark.parametrize(
+    ("made", "typed"),
+    [
+        ([], ["data=imagefolder", "data.root={}"]),
+        (["train/cat/", "val/cat/"], ["data=imagefolder", "data.root={}"]),
+        (["train/n01440764/", "val/n01440764/"], ["data=imagenet", "data.root={}"]),
+        (["train/cat/"], ["data=imagefolder", "data.root={}", "data.val_fraction=0.1"]),
+        (["cat/", "dog/"], ["data=imagefolder", "data.root={}", "data.train_dir=.", "data.val_fraction=0.1"]),
+        (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
+        (["packed.json"], ["data=packed", "data.root={}"]),
+        (["stl10_binary/"], ["data=stl10", "data.root={}"]),
+        (["shapes.json", "train/disc/"], ["data=shapes", "data.root={}"]),
+    ],
+)
+def test_options_for(made: list[str], typed: list[str], tmp_path: Path):
+    for path in made:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).mkdir() if path.endswith("/") else (tmp_path / path).touch()
+    assert options_for(str(tmp_path)) == [option.replace("{}", str(tmp_path)) for option in typed]
+
+
+def test_elsewhere():
+    assert options_for("s3://bucket/pets") == ["data=streamed", "data.root=s3://bucket/pets"]
+    assert options_for("gone", "imagenet") == ["data=imagenet", "data.root=gone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("STL-10", "stl10"), ("ImageNet-1k", "imagenet"), ("imagefolder", "imagefolder"), ("x", None)]
+)
+def test_name_of(text: str, name: str | None):
+    assert name_of(text) == name

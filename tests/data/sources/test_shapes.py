@@ -1,0 +1,226 @@
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagenet_ddp.data.sources import shapes
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import paths
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "NUM_PER_CLASS", {"train": 3, "val": 2})
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_cache_dir_follows_the_environment():
+    assert paths.cache_dir({"HOME": "/h"}) == Path("/h/.cache/imagenet_ddp")
+    assert paths.cache_dir({"HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/x/imagenet_ddp")
+    assert paths.cache_dir({"HOME": "/h", "XDG_CACHE_HOME": "relative"}) == Path("/h/.cache/imagenet_ddp")
+    with pytest.raises(ConfigError, match=r"Hint: set data\.root=FOLDER"):
+        paths.cache_dir({})
+
+
+@pytest.mark.usefixtures("few")
+def test_tree_has_every_class_and_readable_jpegs(tmp_path: Path):
+    folder = shapes.ensure(None, 7, {"XDG_CACHE_HOME": str(tmp_path)})
+    assert folder == tmp_path / "imagenet_ddp" / "shapes-v2-seed7"
+    for part, num_images in (("train", 3), ("val", 2)):
+        assert tuple(sorted(path.name for path in (folder / part).iterdir())) == shapes.CLASSES
+        for name in shapes.CLASSES:
+            files = list((folder / part / name).glob("*.jpg"))
+            assert len(files) == num_images
+            for file in files:
+                with Image.open(file) as image:
+                    assert image.format == "JPEG"
+                    assert image.mode == "RGB"
+                    assert 72 <= min(image.size) <= max(image.size) <= 96
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # no draft is left
+
+
+@pytest.mark.usefixtures("few")
+def test_same_seed_same_bytes_and_another_seed_other_images(tmp_path: Path):
+    first, again, other = (
+        tree(shapes.ensure(tmp_path / name, seed, {})) for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert first == again
+    images = {name: data for name, data in first.items() if name.endswith(".jpg")}
+    assert len(set(images.values())) == len(images) == 50  # no image twice, neither within nor across train and val
+    assert not set(images.values()) & set(other.values())
+
+
+def test_an_image_does_not_depend_on_what_was_drawn_before():
+    alone, quality = shapes.draw("val", "star", 4, seed=3)
+    shapes.draw("val", "ring", 0, seed=3)
+    again, same_quality = shapes.draw("val", "star", 4, seed=3)
+    assert quality == same_quality
+    np.testing.assert_array_equal(alone, again)
+
+
+def test_sizes_and_qualities_vary():
+    drawn = [shapes.draw("train", "circle", index, seed=0) for index in range(60)]
+    assert len({pixels.shape for pixels, _ in drawn}) > 40
+    qualities = {quality for _, quality in drawn}
+    assert min(qualities) >= 60
+    assert max(qualities) <= 95
+    assert len(qualities) > 15
+
+
+@pytest.mark.usefixtures("few")
+def test_a_finished_tree_is_not_generated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = shapes.ensure(tmp_path / "set", 0, {})
+    monkeypatch.setattr(shapes, "draw", lambda *_: pytest.fail("generated again"))
+    assert shapes.ensure(tmp_path / "set", 0, {}) == folder
+
+
+@pytest.mark.usefixtures("few")
+def test_what_a_killed_process_left_does_not_count(tmp_path: Path):
+    code = f"""
+        import os
+        from pathlib import Path
+        from imagenet_ddp.data.sources import shapes
+        draw = shapes.draw
+        def draw_and_die(part, name, index, seed):
+            if (name, index) == ("star", 1):
+                os.kill(os.getpid(), 9)
+            return draw(part, name, index, seed)
+        shapes.draw = draw_and_die
+        shapes.ensure(Path({str(tmp_path / "set")!r}), 0, {{}})
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1  # the draft is there
+    assert not (tmp_path / "set").exists()
+    shapes.ensure(tmp_path / "set", 0, {})
+    assert len(list((tmp_path / "set").rglob("*.jpg"))) == 50
+
+
+@pytest.mark.usefixtures("few")
+def test_an_interrupted_generation_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shapes, "draw", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shapes.ensure(tmp_path / "set", 0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_four_processes_at_once_make_one_tree(tmp_path: Path):
+    # Each waits until all four have found nothing there, so that all of them generate.
+    code = """
+        import os, time
+        from pathlib import Path
+        from imagenet_ddp.data.sources import shapes
+        shapes.NUM_PER_CLASS = {"train": 3, "val": 2}
+        here = Path(os.environ["XDG_CACHE_HOME"])
+        write = shapes._write
+        def write_together(folder, seed):
+            (here / f"arrived-{os.getpid()}").touch()
+            deadline = time.monotonic() + 60
+            while len(list(here.glob("arrived-*"))) < 4:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            write(folder, seed)
+        shapes._write = write_together
+        print(shapes.ensure(None, 0, os.environ))
+    """
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    processes = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = {process.communicate(timeout=120)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0, 0]
+    folder = tmp_path / "imagenet_ddp" / "shapes-v2-seed0"
+    assert said == {str(folder)}
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # the losers' drafts are gone
+    assert len(list(folder.rglob("*.jpg"))) == 50
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_a_hint(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"can be written and read.*Hint: set data\.root=FOLDER"):
+        shapes.ensure(None, 0, {"XDG_CACHE_HOME": str(tmp_path / "file")})
+
+
+def test_a_read_only_cache_is_said_with_a_hint(tmp_path: Path):
+    cache = tmp_path
+    if os.geteuid() == 0:  # may write anywhere but into the kernel's own tree
+        cache = Path("/proc/sys/kernel")
+        if not cache.is_dir():
+            pytest.skip("the superuser may write anywhere, and there is no /proc here")
+    else:
+        tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match=r"can be written and read.*Hint: set data\.root=FOLDER"):
+        shapes.ensure(None, 0, {"XDG_CACHE_HOME": str(cache)})
+
+
+@pytest.mark.usefixtures("few")
+def test_an_empty_root_is_filled(tmp_path: Path):
+    assert (shapes.ensure(tmp_path, 0, {}) / "val" / "star").is_dir()
+
+
+@pytest.mark.usefixtures("few")
+def test_a_root_with_other_files_is_refused_and_untouched(tmp_path: Path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"holds other files\. Hint: .*data=imagefolder"):
+        shapes.ensure(tmp_path, 0, {})
+    assert [path.name for path in tmp_path.rglob("*")] == ["train", "cat"]
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="Hint"):
+        shapes.ensure(tmp_path / "file", 0, {})
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("few")
+def test_a_root_with_another_seed_or_a_lost_class_is_refused(tmp_path: Path):
+    shapes.ensure(tmp_path / "set", 0, {})
+    with pytest.raises(ConfigError, match=r"'seed': 1.*'seed': 0.*Hint"):
+        shapes.ensure(tmp_path / "set", 1, {})
+    for file in (tmp_path / "set" / "val" / "star").iterdir():
+        file.unlink()
+    (tmp_path / "set" / "val" / "star").rmdir()
+    with pytest.raises(ConfigError, match=r"lacks val/star.*Hint: delete"):
+        shapes.ensure(tmp_path / "set", 0, {})
+    assert json.loads((tmp_path / "set" / shapes.MARK).read_text())["seed"] == 0
+
+
+def softmax_accuracy(x: np.ndarray, y: np.ndarray, x_val: np.ndarray, y_val: np.ndarray) -> float:
+    """Top-1 on the second pair of a linear softmax model fitted to the first by gradient descent."""
+    mean, std = x.mean(0), x.std(0)
+    x, x_val = (np.column_stack([(a - mean) / std, np.ones(len(a))]) for a in (x, x_val))
+    weight, target = np.zeros((x.shape[1], len(shapes.CLASSES))), np.eye(len(shapes.CLASSES))[y]
+    for _ in range(2000):
+        score = np.exp(x @ weight)
+        weight -= 0.5 * x.T @ (score / score.sum(1, keepdims=True) - target) / len(x)
+    return float(((x_val @ weight).argmax(1) == y_val).mean())
+
+
+def test_classes_are_not_separable_by_mean_colour():
+    def mean_colours(part: str, num_images: int) -> tuple[np.ndarray, np.ndarray]:
+        drawn = [(label, i) for label in range(len(shapes.CLASSES)) for i in range(num_images)]
+        colours = [shapes.draw(part, shapes.CLASSES[label], i, seed=0)[0].mean((0, 1)) / 255 for label, i in drawn]
+        return np.array(colours), np.array([label for label, _ in drawn])
+
+    train, val = mean_colours("train", 80), mean_colours("val", 40)
+    assert softmax_accuracy(*train, *val) < 0.25
+    leaky = [(x + np.eye(10)[y][:, :3] + np.outer(y, [0.1, 0.2, -0.1]), y) for x, y in (train, val)]
+    assert softmax_accuracy(*leaky[0], *leaky[1]) > 0.4  # the model itself finds a colour that tells the class
+
+
+def test_needs_no_torch():
+    code = "import sys, imagenet_ddp.data.sources.shapes; "
+    code += "print(sorted({'torch', 'torchvision', 'lightning'} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said.strip() == "[]"

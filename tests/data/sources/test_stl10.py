@@ -1,0 +1,415 @@
+"""STL-10: the layout on real records and small sets, and the archive's way from a server into the folder."""
+
+import hashlib
+import io
+import multiprocessing
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_ddp.data.sources import download, stl10
+from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.errors import ConfigError
+
+NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+
+
+def generated(num_images: int, seed: int) -> np.ndarray:
+    """(N, 3, 96, 96) uint8 noise: no image is like another, like its mirror image, or compressible."""
+    return np.random.default_rng(seed).integers(0, 256, (num_images, 3, 96, 96), dtype=np.uint8)
+
+
+def write_set(folder: Path, num_train: int = 20, num_test: int = 10) -> Path:
+    folder.mkdir(parents=True)
+    for split, num_images in (("train", num_train), ("test", num_test)):
+        generated(num_images, seed=num_images).transpose(0, 1, 3, 2).tofile(folder / f"{split}_X.bin")
+        (np.arange(num_images) % 10 + 1).astype(np.uint8).tofile(folder / f"{split}_y.bin")
+    (folder / "class_names.txt").write_text("\n".join(NAMES) + "\n")
+    lines = [f"{k} {num_train - 1 - k} " for k in range(10)]  # the official lines end in a blank, too
+    (folder / "fold_indices.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_set(tmp_path / "stl10_binary")
+
+
+# ---- layout --------------------------------------------------------------------------------------------------------
+
+
+def test_images_labels_and_names(folder: Path) -> None:
+    train, test = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
+    assert (len(train), len(test)) == (20, 10)
+    assert train.targets.dtype == np.int64
+    assert train.targets.tolist() == [i % 10 for i in range(20)]
+    assert stl10.class_names(folder) == NAMES
+    for images, expected in ((train, generated(20, 20)), (test, generated(10, 10))):
+        for i in range(len(images)):
+            np.testing.assert_array_equal(images.read(i), expected[i])
+    image = train.read(17)
+    assert type(image) is np.ndarray
+    assert image.flags.writeable
+    assert image.flags.c_contiguous
+    assert train.name(17) == "train_X.bin[17]"
+
+
+def test_a_fold_takes_its_images_of_train_only(folder: Path) -> None:
+    train = stl10.load(folder, "train", 3)
+    assert train.targets.tolist() == [3, 6]
+    assert [train.name(i) for i in range(2)] == ["train_X.bin[3]", "train_X.bin[16]"]
+    np.testing.assert_array_equal(train.read(1), generated(20, 20)[16])
+    assert len(stl10.load(folder, "test", 3)) == 10
+
+
+def test_pickled_without_pixels(folder: Path) -> None:
+    images = stl10.load(folder, "train", None)
+    images.read(0)
+    data = pickle.dumps(images)
+    assert len(data) < 2000
+    np.testing.assert_array_equal(pickle.loads(data).read(5), images.read(5))
+
+
+def test_real_records_stand_upright(shared_data: Path, folder: Path) -> None:
+    """95 records of the official file. With the sky above, the upper rows are the brighter ones."""
+    sample = shared_data / "stl10-real" / "stl10_binary"
+    shutil.copyfile(sample / "test_X.first95.bin", folder / "test_X.bin")
+    shutil.copyfile(sample / "class_names.txt", folder / "class_names.txt")
+    (folder / "test_y.bin").write_bytes(bytes([1] * 95))
+    images = stl10.load(folder, "test", None)
+    assert stl10.class_names(folder) == NAMES
+    pixels = np.stack([images.read(i) for i in range(len(images))]).astype(float)  # (95, 3, 96, 96)
+    assert pixels[:, :, :32, :].mean() > pixels[:, :, -32:, :].mean() + 10
+    assert abs(pixels[:, :, :, :32].mean() - pixels[:, :, :, -32:].mean()) < 10
+    # planar channels: neighbouring pixels of a photograph are alike, along the rows and along the columns
+    assert np.abs(np.diff(pixels, axis=2)).mean() < 15
+    assert np.abs(np.diff(pixels, axis=3)).mean() < 15
+    # sky is blue, ground is not: the order of the channels
+    assert pixels[:, 2, :32].mean() - pixels[:, 0, :32].mean() > pixels[:, 2, -32:].mean() - pixels[:, 0, -32:].mean()
+
+
+def test_no_torch() -> None:
+    code = "import sys, imagenet_ddp.data.sources.stl10; "
+    code += "sys.exit(bool({'torch', 'torchvision', 'lightning'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_say(tmp_path: Path, folder: Path) -> None:
+    assert stl10.mistakes(tmp_path, 9, download=False) == []
+    assert stl10.prepare(tmp_path, download=False) == folder
+    assert stl10.mistakes(tmp_path / "not yet", None, download=True) == []
+    assert not (tmp_path / "not yet").exists()
+
+
+def test_a_small_set_is_noted(folder: Path) -> None:
+    train, test = stl10.notes(folder)
+    assert "20 train images; the official STL-10 has 5000" in train
+    assert "10 test images; the official STL-10 has 8000" in test
+
+
+@pytest.mark.parametrize("fold", [-1, 10])
+def test_folds_are_0_to_9(tmp_path: Path, folder: Path, fold: int) -> None:
+    (sentence,) = stl10.mistakes(tmp_path, fold, download=True)
+    assert sentence.startswith(f"data.fold must be 0 to 9, got {fold}. Hint: ")
+
+
+def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None:
+    with (folder / "train_X.bin").open("r+b") as file:
+        file.truncate(20 * 27648 - 1000)
+    (folder / "test_y.bin").unlink()
+    sentences = stl10.mistakes(tmp_path, None, download=True)
+    assert len(sentences) == 2
+    assert "test_y.bin" in sentences[0]
+    assert f"must be {20 * 27648} bytes (20 images of 27648), got {20 * 27648 - 1000}" in sentences[1]
+    with pytest.raises(ConfigError) as caught:
+        stl10.prepare(tmp_path, download=True)
+    assert caught.value.mistakes == sentences
+
+
+def test_fewer_labels_than_official_images(tmp_path: Path, folder: Path) -> None:
+    with (folder / "train_X.bin").open("r+b") as file:
+        file.truncate(5000 * 27648)  # sparse
+    (sentence,) = stl10.mistakes(tmp_path, None, download=True)
+    assert "train_y.bin must be 5000 bytes" in sentence
+    assert "but is 20." in sentence
+
+
+def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
+    (folder / "test_y.bin").write_bytes(bytes([1, 2, 0, 11, 1, 1, 1, 1, 1, 1]))
+    with pytest.raises(ConfigError, match=r"labels from 1 to 10 .* but label 2 is 0"):
+        stl10.load(folder, "test", None)
+    (folder / "fold_indices.txt").write_text("0 20\n3 x\n")
+    for fold in (0, 1, 2):  # beyond the end, no number, no line
+        (sentence,) = stl10.mistakes(tmp_path, fold, download=False)
+        assert f"from 0 to 19 in line {fold + 1} (data.fold={fold})" in sentence
+        with pytest.raises(ConfigError):
+            stl10.load(folder, "train", fold)
+
+
+def test_neither_folder_nor_archive(tmp_path: Path) -> None:
+    (sentence,) = stl10.mistakes(tmp_path, None, download=False)
+    assert "holds neither" in sentence
+    assert "data.download=true" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
+    (sentence,) = stl10.mistakes(folder, None, download=True)
+    assert f"Hint: set data.root={tmp_path}." in sentence
+
+
+def test_broken_off_official_archive(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "stl10-real" / "stl10_binary.first-2244608-bytes.tar.gz"
+    shutil.copyfile(source, tmp_path / "stl10_binary.tar.gz")
+    expected = "stl10_binary.tar.gz must be 2,640,397,119 bytes, got 2,244,608: the download broke off."
+    for download_too in (False, True):
+        with pytest.raises(ConfigError) as caught:
+            stl10.prepare(tmp_path, download_too)
+        assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where nobody may write")
+def test_root_that_cannot_be_written() -> None:
+    with pytest.raises(ConfigError, match=r"data.root must be a folder that takes STL-10, but .* Hint"):
+        stl10.prepare(Path("/proc/stl10"), download=True)
+
+
+# ---- archive and download ------------------------------------------------------------------------------------------
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` anywhere. cuts: bytes after which the next connections are closed."""
+
+    daemon_threads = True
+
+    def __init__(self, content: bytes):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = content
+        self.cuts: list[int] = []
+        self.ranges = True
+        self.delay_s = 0.0
+        self.requested: list[str | None] = []  # the Range header of each request
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/stl10_binary.tar.gz"
+
+    def archive(self, md5: str = "") -> Archive:
+        md5 = md5 or hashlib.md5(self.content, usedforsecurity=False).hexdigest()
+        return Archive("stl10_binary.tar.gz", self.url, len(self.content), md5)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.requested.append(asked)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
+        body = self.server.content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            end = len(self.server.content)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{end}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        time.sleep(self.server.delay_s)
+        if self.server.cuts:
+            body = body[: self.server.cuts.pop(0)]
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """An archive of a small set, which also holds what is not needed, and a member that wants to leave the folder."""
+    source = write_set(tmp_path / "source" / "stl10_binary")
+    (source / "unlabeled_X.bin").write_bytes(b"x" * 100_000)
+    packed = tmp_path / "source" / "packed.tar.gz"
+    with tarfile.open(packed, "w:gz", compresslevel=1) as tar:
+        stray = tarfile.TarInfo("../stray.txt")
+        stray.size = 5
+        tar.addfile(stray, io.BytesIO(b"stray"))
+        tar.add(source, "stl10_binary")
+    with Server(packed.read_bytes()) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(download.time, "sleep", lambda _, nap=time.sleep: nap(0.01))  # pauses between tries
+    return []
+
+
+def assert_complete(root: Path) -> None:
+    folder = root / "stl10_binary"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(stl10.NEEDED)
+    np.testing.assert_array_equal(stl10.load(folder, "test", None).read(9), generated(10, 10)[9])
+    left = {"stl10_binary", "stl10_binary.lock", "stl10_binary.tar.gz"}
+    assert {path.name for path in root.iterdir()} == left
+    assert not (root.parent / "stray.txt").exists()
+
+
+def test_download(server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "REPORT_S", 0.0)
+    root = tmp_path / "deep" / "root"
+    assert stl10.prepare(root, True, server.archive(), said.append) == root / "stl10_binary"
+    assert_complete(root)
+    assert server.requested == [None]
+    assert any("MiB/s" in line for line in said)
+    size = len(server.content)
+    goes_to = (
+        f"STL-10 goes to {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) are downloaded, 0.36 GB unpacked."
+    )
+    assert said[0] == goes_to and said[1].startswith("Downloading ")
+    stl10.prepare(root, True, server.archive(), said.append)
+    assert len(server.requested) == 1
+
+
+def test_an_archive_that_is_there_is_unpacked(server: Server, tmp_path: Path, said: list[str]) -> None:
+    root = tmp_path / "root"
+    (root / "stl10_binary.unpacking").mkdir(parents=True)  # left by a run that was killed
+    (root / "stl10_binary.unpacking" / "train_X.bin").write_bytes(b"half")
+    (root / "stl10_binary.tar.gz").write_bytes(server.content)
+    stl10.prepare(root, False, server.archive(), said.append)
+    assert_complete(root)
+    assert server.requested == []
+
+
+def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path, said: list[str]) -> None:
+    server.cuts = [300_000, 0, 200_000]
+    stl10.prepare(tmp_path / "root", True, server.archive(), said.append)
+    assert_complete(tmp_path / "root")
+    assert server.requested == [None, "bytes=300000-", "bytes=300000-", "bytes=500000-"]
+
+
+def test_a_killed_download_goes_on_with_the_next_run(server: Server, tmp_path: Path, said: list[str]) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "stl10_binary.tar.gz.part").write_bytes(server.content[:123_456])
+    stl10.prepare(root, True, server.archive(), said.append)
+    assert_complete(root)
+    assert server.requested == ["bytes=123456-"]
+
+
+def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path, said: list[str]) -> None:
+    server.ranges, server.cuts = False, [300_000]
+    stl10.prepare(tmp_path / "root", True, server.archive(), said.append)
+    assert_complete(tmp_path / "root")
+
+
+def test_a_server_that_gives_up_keeps_what_came(server: Server, tmp_path: Path, said: list[str]) -> None:
+    server.cuts = [300_000, 0, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(ConfigError, match=r"closed early\. 300000 of \d+ bytes are kept, and the next run goes on"):
+        stl10.prepare(tmp_path / "root", True, server.archive(), said.append)
+    assert (tmp_path / "root" / "stl10_binary.tar.gz.part").stat().st_size == 300_000
+
+
+def test_wrong_md5_of_a_download(server: Server, tmp_path: Path, said: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"expected to have MD5 0{32}, but has [0-9a-f]{32}\. Hint: run this again"):
+        stl10.prepare(tmp_path / "root", True, server.archive("0" * 32), said.append)
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["stl10_binary.lock"]
+
+
+def test_wrong_md5_of_a_file_of_the_person_is_kept(server: Server, tmp_path: Path, said: list[str]) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "stl10_binary.tar.gz").write_bytes(server.content[:-1] + b"x")
+    with pytest.raises(ConfigError, match=r"MD5 .* Hint: delete "):
+        stl10.prepare(root, True, server.archive(), said.append)
+    assert (root / "stl10_binary.tar.gz").exists()
+    assert not (root / "stl10_binary").exists()
+
+
+def test_another_file_behind_the_address(server: Server, tmp_path: Path, said: list[str]) -> None:
+    archive = server.archive()
+    server.content = b"<html>Please log in to this network</html>"
+    with pytest.raises(ConfigError, match=rf"sends a file of 42 bytes instead of {archive.num_bytes}"):
+        stl10.prepare(tmp_path / "root", True, archive, said.append)
+
+
+def test_no_network(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    archive = Archive("stl10_binary.tar.gz", "http://no.invalid/stl10_binary.tar.gz", 1000, "0" * 32)
+    with pytest.raises(
+        ConfigError, match=r"the host name no.invalid does not resolve .* Hint: put stl10_binary.tar.gz"
+    ):
+        stl10.prepare(tmp_path, True, archive, said.append)
+
+
+def test_refused(server: Server, tmp_path: Path, said: list[str]) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{taken.getsockname()[1]}/x", 1000, "0" * 32)
+        with pytest.raises(ConfigError, match=r"127.0.0.1 refuses the connection\. Hint"):
+            stl10.prepare(tmp_path, True, archive, said.append)
+
+
+@pytest.mark.parametrize("limit", ["CONNECT_S", "READ_S"])
+def test_silence_has_an_end(
+    server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(download, limit, 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # the system accepts, but no answer ever comes
+        archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{silent.getsockname()[1]}/x", 1000, "0" * 32)
+        begin_s = time.monotonic()
+        with pytest.raises(ConfigError, match=r"127.0.0.1 does not answer within \S+ s"):
+            stl10.prepare(tmp_path, True, archive, said.append)
+        assert time.monotonic() - begin_s < 5
+
+
+def test_one_downloads_and_the_others_wait(server: Server, tmp_path: Path) -> None:
+    server.delay_s = 1.0
+    root = tmp_path / "root"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=stl10.prepare, args=(root, True, server.archive())) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert server.requested == [None]
+    assert_complete(root)
+
+
+def test_waiting_says_so_and_has_an_end(
+    server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "STALL_S", 0.1)
+    lock, part = tmp_path / "stl10_binary.lock", tmp_path / "part"
+    with (
+        download.one_at_a_time(lock, part, said.append),
+        pytest.raises(ConfigError, match=r"without progress\. Hint: stop that process"),
+        download.one_at_a_time(lock, part, said.append),
+    ):
+        pass
+    assert said[0].startswith(f"Waiting for another process that prepares {tmp_path}")
+    with download.one_at_a_time(lock, part, said.append):  # free again
+        pass

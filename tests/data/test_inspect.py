@@ -1,0 +1,255 @@
+"""How images lie, in the states in which people have them; the lines that are proposed are typed here."""
+
+import shutil
+import subprocess
+import tarfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import write_images
+from PIL import Image
+
+from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.data import inspect
+from imagenet_ddp.data.inspect import Layout, examine, read_samples
+from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES, walk
+
+WNIDS = ["n01440764", "n01443537", "n01484850"]
+
+
+def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> dict[str, Any]:
+    return asdict(DataConfig(name=name, root=str(root) if root else None)) | more
+
+
+def look(root: Path | None, name: str = "imagefolder", **more: Any) -> Layout:
+    return examine(keys(root, name, **more), 0, {"HOME": str(root)})
+
+
+def decode(content: bytes, path: str) -> None:
+    if not content.startswith(b"\xff\xd8"):
+        raise ValueError(f"{path} is no JPEG.")
+
+
+def typed(line: str) -> None:
+    subprocess.run(["bash", "-c", line], check=True, timeout=30)
+
+
+def in_backticks(layout: Layout) -> str:
+    return layout.mistakes[0].split("`")[1]
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """ImageNet of three classes, whole: 4 training images and 2 validation images of each."""
+    monkeypatch.setattr(inspect, "IMAGENET", {"train": (12, 3, 5), "val": (6, 2, 2)})
+    monkeypatch.setattr(inspect, "NUM_IMAGENET_CLASSES", 3)
+    monkeypatch.setattr(inspect, "_imagenet_classes", lambda: [f"{name}\tfish" for name in WNIDS])
+    write_images(tmp_path / "train", dict.fromkeys(WNIDS, 4))
+    write_images(tmp_path / "val", dict.fromkeys(WNIDS, 2))
+    return tmp_path
+
+
+def test_a_good_tree_is_counted(tree: Path):
+    found = look(tree)
+    assert found.mistakes == [] and found.notes == [] and found.num_classes == 3
+    assert found.splits["train"].counts == {"cat": 10, "dog": 10, "owl": 9}
+    assert found.splits["val"].num_images == 11 and found.splits["val"].is_whole
+
+
+def test_classes_that_link_to_each_other_are_counted_as_training_reads_them(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "dog": 3})
+    write_images(tmp_path / "elsewhere", {"owl": 4, "fox": 5})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1, "fox": 1, "owl": 1})
+    train = tmp_path / "train"
+    for name in ("owl", "fox"):  # classes that lie elsewhere, of which one links to the other
+        (train / name).symlink_to(tmp_path / "elsewhere" / name)
+    for link, leads_to in (("cat/more", "dog"), ("dog/more", "cat"), ("owl/more", "../elsewhere/fox")):
+        (train / link).symlink_to(train / leads_to)
+    found = look(tmp_path).splits["train"]
+    images = walk(train, ["cat", "dog", "fox", "owl"])
+    assert list(found.counts.values()) == np.bincount(images.targets).tolist() == [2, 3, 5, 4]
+    read: list[str] = []
+    inspect.reading_s(keys(tmp_path), lambda content, path: read.append(path), 5.0)
+    assert not [path for path in read if "more" in path]
+    for image in (train / "cat").glob("*.jpg"):
+        image.unlink()  # what is left is a link to the images of another class
+    (mistake,) = look(tmp_path).mistakes
+    assert "1 of 4 holds none: cat. Hint: " in mistake
+
+
+def test_what_check_says_is_said_too(tree: Path, tmp_path: Path):
+    shutil.copytree(tree, tmp_path / "t")
+    shutil.rmtree(tmp_path / "t" / "val" / "owl")
+    found = look(tmp_path / "t")
+    assert len(found.mistakes) == 1 and "1 only in train: owl" in found.mistakes[0]
+
+
+def test_images_beside_the_class_folders(tree: Path, tmp_path: Path):
+    shutil.copytree(tree, tmp_path / "t")
+    for number in range(3):
+        shutil.copy(next((tree / "val" / "cat").iterdir()), tmp_path / "t" / "val" / f"{number}.jpg")
+    (mistake,) = look(tmp_path / "t").mistakes
+    assert f"3 images in {tmp_path / 't' / 'val'} itself" in mistake and "Hint: move each" in mistake
+
+
+def test_an_uneven_and_a_swapped_set_are_noted(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "dog": 30})
+    write_images(tmp_path / "val", {"cat": 20, "dog": 20})
+    notes = look(tmp_path).notes
+    assert notes[0] == "train is uneven: 30 images of dog, 2 of cat" and "swapped?" in notes[1]
+
+
+def test_a_class_of_one_image_cannot_be_split(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 5, "dog": 1})
+    (mistake,) = look(tmp_path, val_fraction=0.2).mistakes
+    assert "dog has 1." in mistake
+
+
+def test_counting_ends_with_its_time(tree: Path):
+    found = examine(keys(tree), 0, {}, budget_s=-1.0)
+    assert found.mistakes == [] and found.notes[0] == "train: counted 0 of 3 classes, no more time"
+    assert not found.splits["train"].is_whole
+
+
+def test_imagenet_whole(imagenet: Path):
+    assert look(imagenet, "imagenet").mistakes == []
+
+
+def test_imagenet_with_images_missing(imagenet: Path):
+    for path in list((imagenet / "train" / WNIDS[1]).iterdir())[:2]:
+        path.unlink()
+    (mistake,) = look(imagenet, "imagenet").mistakes
+    assert "expects 12 images of 3 classes in train" in mistake
+    assert "has 10 of 3; 1 class with fewer than 3: n01443537 (2). Hint: " in mistake
+
+
+def test_imagenet_with_a_class_missing(imagenet: Path):
+    for split in ("train", "val"):
+        shutil.rmtree(imagenet / split / WNIDS[0])
+    train, val = look(imagenet, "imagenet").mistakes
+    assert "in train, but" in train and "has 8 of 2; 1 class missing: n01440764" in train
+    assert "expects 6 images of 3 classes in val" in val
+
+
+def test_other_folders_need_not_be_imagenet(imagenet: Path):
+    shutil.rmtree(imagenet / "train" / WNIDS[0])
+    shutil.rmtree(imagenet / "val" / WNIDS[0])
+    assert look(imagenet, "imagefolder").mistakes == []
+
+
+def flatten(val: Path) -> dict[str, str]:
+    """Image name -> its class, once all lie in val itself."""
+    classes = {}
+    for name in WNIDS:
+        for path in list((val / name).iterdir()):
+            number = len(classes) + 1
+            path.rename(val / f"ILSVRC2012_val_{number:08}.JPEG")
+            classes[f"ILSVRC2012_val_{number:08}"] = name
+        (val / name).rmdir()
+    return classes
+
+
+def test_kaggles_flat_val_is_sorted_by_the_line_proposed(imagenet: Path):
+    classes = flatten(imagenet / "val")
+    lines = ["ImageId,PredictionString", *(f"{image},{name} 1 2 3 4 {name} 5 6 7 8" for image, name in classes.items())]
+    (imagenet / "LOC_val_solution.csv").write_text("\n".join(lines) + "\n")
+    found = look(imagenet, "imagenet")
+    assert "images but no class folders" in found.mistakes[0]
+    typed(in_backticks(found))
+    assert look(imagenet, "imagenet").mistakes == []
+
+
+def test_a_flat_val_without_a_list_of_classes(imagenet: Path):
+    flatten(imagenet / "val")
+    (mistake,) = look(imagenet, "imagenet").mistakes
+    assert f"prepare=imagenet archive_dir=ARCHIVES out={imagenet}" in mistake and "ILSVRC2012_devkit_t12" in mistake
+    for name in ("ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"):
+        (imagenet / name).touch()
+    (mistake,) = look(imagenet, "imagenet").mistakes
+    assert f"archive_dir={imagenet} out={imagenet}`" in mistake
+
+
+def test_a_half_sorted_val_of_imagenet(imagenet: Path):
+    path = next((imagenet / "val" / WNIDS[0]).iterdir())
+    path.rename(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG")
+    stray, few = look(imagenet, "imagenet").mistakes
+    assert "1 image in" in stray and "devkit" in stray and "1 class with fewer than 2: n01440764 (1)" in few
+
+
+def test_packed_classes_are_unpacked_by_the_line_proposed(imagenet: Path):
+    train = imagenet / "train"
+    for name in WNIDS:
+        with tarfile.open(train / f"{name}.tar", "w") as tar:
+            for path in (train / name).iterdir():
+                tar.add(path, path.name)
+        shutil.rmtree(train / name)
+    found = look(imagenet, "imagenet")
+    typed(in_backticks(found))
+    assert look(imagenet, "imagenet").mistakes == []
+
+
+def test_kaggles_archive_is_entered(imagenet: Path, tmp_path: Path):
+    inside = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
+    inside.mkdir(parents=True)
+    for split in ("train", "val"):
+        (imagenet / split).rename(inside / split)
+    for mistake in look(tmp_path / "ILSVRC", "imagenet").mistakes:
+        assert mistake.endswith(f"Hint: this is Kaggle's archive: data.root={inside}.")
+    assert look(inside, "imagenet").mistakes == []
+
+
+def test_the_embedded_set_is_not_drawn_for_this(tmp_path: Path):
+    found = look(tmp_path / "shapes", "shapes")
+    assert found.mistakes == [] and "2400 training and 500 validation images will be drawn" in found.notes[0]
+    assert found.num_classes == 10 and not (tmp_path / "shapes").exists()
+
+
+def test_stl10_is_not_fetched_for_this(tmp_path: Path):
+    found = look(tmp_path / "data", "stl10")
+    assert found.mistakes == [] and "will be downloaded" in found.notes[0] and not (tmp_path / "data").exists()
+
+
+def test_samples_are_read_from_both_splits(tree: Path):
+    reading = read_samples(look(tree), decode)
+    assert reading.num_read == 6 and reading.mistakes == [] and reading.images_per_s > 0
+
+
+def test_what_cannot_be_read_is_named(tree: Path, tmp_path: Path):
+    shutil.copytree(tree, tmp_path / "t")
+    for path in (tmp_path / "t" / "train" / "cat").iterdir():
+        path.write_bytes(b"GIF89a")
+    for path in (tmp_path / "t" / "val" / "dog").iterdir():
+        path.unlink()
+        path.symlink_to("nowhere")
+    broken, missing = read_samples(look(tmp_path / "t"), decode).mistakes
+    assert "train/cat" in broken and "is no JPEG. Hint: copy that file again" in broken
+    assert "val/dog" in missing and "No such file or directory" in missing
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 1})
+    write_images(tmp_path / "val", {"cat": 1})
+    with (tmp_path / "val" / "cat" / "000.jpg").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)  # takes no room on the disk
+    (mistake,) = read_samples(look(tmp_path), decode).mistakes
+    assert "val/cat/000.jpg cannot be read as an image: the file has 1.0 GiB. Hint: " in mistake
+
+
+def test_reading_ends_with_its_time(tree: Path):
+    assert read_samples(look(tree), decode, budget_s=0.0).num_read == 1
+
+
+def test_reading_time_of_an_image(tree: Path):
+    paths = []
+    seconds = inspect.reading_s(keys(tree), lambda content, path: paths.append(path), 5.0)
+    assert 0 < seconds < 1 and len(paths) == 2 * 12 and all("/train/" in path for path in paths)
+    assert inspect.reading_s(keys(None, "shapes"), decode, 5.0) == 0.0
+
+
+def test_an_unreadable_image_does_not_end_the_timing(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2})
+    Image.new("RGB", (8, 8)).save(tmp_path / "train" / "cat" / "odd.png")
+    assert inspect.reading_s(keys(tmp_path), decode, 5.0) > 0

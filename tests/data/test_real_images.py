@@ -1,0 +1,118 @@
+"""Files as found in the wild, through loader processes and through whole commands."""
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run, write_images
+
+from imagenet_ddp.data.bad_images import Bad
+from imagenet_ddp.data.loading.dataloader import make_loader
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.sources.folder.images import walk
+from imagenet_ddp.data.sources.folder.scan import is_image
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform
+
+
+@pytest.fixture(scope="module")
+def odd(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them as images of one class: those whose name is none of an image get one."""
+    folder = tmp_path_factory.mktemp("odd") / "cat"
+    folder.mkdir()
+    for path in (shared_data / "odd").iterdir():
+        if path.name != "MANIFEST.md":
+            name = path.name if is_image(path.name) else f"not-hidden-{path.name.strip('.')}.jpg"
+            shutil.copy(path, folder / name)
+    assert len(list(folder.iterdir())) == 101
+    return folder.parent
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_each_odd_file_is_read_or_refused_and_none_ends_a_loader_process(odd: Path, replace: bool):
+    images = walk(odd, ["cat"])
+    assert len(images) == 101
+    transform: Transform = TrainTransform(Sizes(64), (0.08, 1.0), 0.5)
+    if not replace:
+        transform = EvalTransform(64, 73, (0.5,) * 3, (0.5,) * 3)
+    told: list[Bad] = []
+    loader = make_loader(
+        images, transform, BatchSampler(101, 8, 1, 0, shuffle=False, seed=0, fill_to=1), seed=0, num_workers=1,
+        pin_memory=False, mp_context="auto", replace=replace, judge=told.extend,
+    )  # fmt: skip
+    num_counted = 0
+    workers = set()
+    for batch in loader:
+        num_counted += batch["num_counted"]
+        workers |= {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
+    loader.close()
+    assert len(workers) == 1
+    names = {Path(path).name for path, _ in told}
+    assert len(names) == len(told) == 101 - 78  # Pillow reads 78 of them
+    assert num_counted == (101 if replace else 78)
+    assert {"broken_data_stream.png", "huge_20000x20000_bomb.png", "truncated_half.JPEG", "zero_bytes.JPEG"} <= names
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("broken")
+    write_images(root / "train", {"cat": 10, "dog": 10, "owl": 9})
+    write_images(root / "val", {"cat": 4, "dog": 4, "owl": 3}, seed=1)
+    (root / "train" / "cat" / "003.jpg").write_bytes(b"no image")
+    (root / "train" / "owl" / "001.jpg").write_bytes((root / "train" / "owl" / "001.jpg").read_bytes()[:300])
+    (root / "val" / "dog" / "002.jpg").write_bytes(b"")
+    return root
+
+
+def test_an_unreadable_image_ends_a_run_in_one_sentence(broken: Path, run: Run):
+    done = run("train", *SMALL, f"data.root={broken}", "trainer.max_epochs=1", "hydra.run.dir=found")
+    assert done.returncode == 1
+    said = done.stderr.strip().splitlines()[-1]
+    assert "must be an image, but cannot be read" in said and "Hint: data.on_bad_image=skip" in said
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_names_that_are_no_text_and_a_validation_without_an_image(tmp_path: Path, run: Run):
+    write_images(tmp_path / "train", {"cat": 4, "dog": 4})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1})
+    for folder in (tmp_path / "train", tmp_path / "val"):
+        (folder / "dog").rename(os.fsdecode(os.fsencode(folder) + b"/h\xf6nd"))
+    Path(os.fsdecode(os.fsencode(tmp_path / "train" / "cat") + b"/\xff.jpg")).write_bytes(b"no image")
+    for image in (tmp_path / "val").rglob("*.jpg"):
+        image.write_bytes(b"no image")
+    skip = ("data.on_bad_image=skip", "data.bad_image_limit=9")
+    done = run("train", *SMALL, *skip, f"data.root={tmp_path}", "trainer.max_epochs=1", "hydra.run.dir=found")
+    assert done.returncode == 1
+    assert "Skipped, because it cannot be read:" in done.stdout and "\\udcff.jpg" in done.stdout
+    assert "at least one of 2 validation images must be readable, but none is" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "found" / "checkpoints" / "best.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_ranks_stay_in_step_and_all_unreadable_images_are_listed_once(broken: Path, run: Run, tmp_path: Path):
+    skip = ("data.on_bad_image=skip", "data.bad_image_limit=3", f"data.root={broken}")
+    done = run("train", *SMALL, *skip, "trainer.devices=2", "data.num_workers=1", "hydra.run.dir=found")
+    assert done.returncode == 0, done.stderr
+    assert "10 of 11 validation images, each once, 1 unreadable." in done.stdout
+    with (tmp_path / "found" / "bad_images.csv").open(newline="") as file:
+        rows = {row["path"]: row["reason"] for row in csv.DictReader(file)}
+    names = [f"{broken}/{name}" for name in ("train/cat/003.jpg", "train/owl/001.jpg", "val/dog/002.jpg")]
+    assert list(rows) == names
+    assert rows[names[0]] == "it is no image of a known format"
+    assert rows[names[2]] == "the file is empty"
+    summary = json.loads((tmp_path / "found" / "summary.json").read_text())
+    assert (summary["num_unreadable_images"], summary["num_val_images"]) == (3, 10)
+
+    last = tmp_path / "found" / "checkpoints" / "last.ckpt"
+    done = run("evaluate", f"checkpoint={last}", "trainer.accelerator=cpu", "hydra.run.dir=evaluated")
+    assert done.returncode == 0, done.stderr
+    assert "10 of 11 validation images, each once, 1 unreadable." in done.stdout
+    assert json.loads((tmp_path / "evaluated" / "evaluation.json").read_text())["num_val_images_unreadable"] == 1
+
+    done = run("train", *SMALL, *skip, "data.bad_image_limit=1", "trainer.devices=2", "hydra.run.dir=limited")
+    assert done.returncode == 1
+    assert "at most 1 image may be unreadable (data.bad_image_limit), but 2 are" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,158 @@
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema import DataConfig, LoaderConfig
+from imagenet_ddp.data.validate import validate
+
+Tree = Callable[..., Path]
+
+
+def config(name: str = "imagefolder", **typed: Any) -> dict[str, Any]:
+    return {"data": asdict(DataConfig(name=name)) | typed, "loader": asdict(LoaderConfig())}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Make empty files; the checks look at names only."""
+
+    def make(*files: str) -> Path:
+        for file in files:
+            path = tmp_path / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir() if file.endswith("/") else path.touch()
+        return tmp_path
+
+    return make
+
+
+GOOD = (
+    "train/cat/1.jpg",
+    "train/dog/deep/er/2.JPEG",
+    "val/cat/3.webp",
+    "val/dog/4.jp2",
+    "train/.cache/x",
+    "classes.txt",
+)
+
+
+def test_a_good_folder(tree: Tree):
+    root = str(tree(*GOOD))
+    assert validate(config(root=root), {}) == []
+    assert validate(config(root=root), {}, verb="evaluate") == []
+
+
+@pytest.mark.parametrize(
+    ("files", "typed", "said"),
+    [
+        (("train/a/1.jpg", "val/a/"), {}, "1 of 1 holds none: a."),
+        (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 holds none: b."),
+        (("train/a/1.jpg", "val/1.jpg"), {}, "has images but no class folders"),
+        (("train/a/1.jpg", "val/x.txt"), {}, "has no class folders"),
+        (("train/a/1.jpg",), {}, "Hint: data.val_fraction=0.1 keeps a tenth"),
+        (("train/a/1.jpg", "val/b/1.jpg"), {}, "train has 1 and val 1, 1 only in train: a; 1 only in val: b."),
+        (("train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg"), {}, "train has 2 and val 1, 1 only in train: a."),
+        (("train/a/1.jpg", "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null, or name"),
+        (("training/a/1.jpg", "val/a/1.jpg"), {}, "which holds training. Hint: data.train_dir=NAME"),
+    ],
+)
+def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str):
+    found = validate(config(root=str(tree(*files)), **typed), {})
+    assert any(said in text for text in found)
+    assert all("Hint: " in text for text in found)
+    assert len(found) <= 2
+
+
+def test_classes_without_train(tree: Tree):
+    found = validate(config(root=str(tree("cat/1.jpg", "dog/1.jpg"))), {})
+    assert "which holds cat, dog. Hint: data.train_dir=. data.val_fraction=0.1 if these are the classes" in found[0]
+    typed = config(root=str(tree("cat/1.jpg", "dog/1.jpg")), train_dir=".", val_fraction=0.1)
+    assert validate(typed, {}) == []
+
+
+def test_evaluate_needs_the_validation_side_only(tree: Tree):
+    root = str(tree("val/a/1.jpg"))
+    assert validate(config(root=root), {}, verb="evaluate") == []
+    (text,) = validate(config(root=root), {})
+    assert text.startswith("data.train_dir must be a folder")
+    (text,) = validate(config(root=root, val_fraction=0.1, val_dir="none"), {}, verb="evaluate")
+    assert text.startswith("data.train_dir must be a folder")
+
+
+def test_predict_and_an_unmerged_config_need_no_folder():
+    assert validate(config(), {}, verb="predict") == []
+    assert validate(config(), {}, partial=True) == []
+    assert len(validate(config(), {})) == 1
+
+
+def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert "but is not set. Hint: data.root=FOLDER" in validate(config(), {})[0]
+    assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"), {})[0]
+    assert "is a file." in validate(config(root="file"), {})[0]
+    assert "Hint: data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
+
+
+def test_imagenet_wants_wordnet_ids(tree: Tree):
+    root = str(tree("train/n01440764/1.JPEG", "train/cat/1.jpg", "val/n01440764/1.JPEG", "val/cat/1.jpg"))
+    found = validate(config("imagenet", root=root), {})
+    assert len(found) == 2  # one for train, one for val
+    assert "1 of 2 in" in found[0]
+    assert "are not: cat. Hint: data=imagefolder" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"batch_size": 0}, "data.batch_size must be a whole number of 1 or more, got 0."),
+        ({"val_batch_size": 0}, "data.val_batch_size is expected"),
+        ({"num_workers": -1}, "data.num_workers must be auto or a whole number of 0 or more"),
+        ({"num_workers": "many"}, "data.num_workers is expected"),
+        ({"pin_memory": "yes"}, "data.pin_memory must be auto, true or false"),
+        ({"mp_context": "thread"}, "data.mp_context must be auto, fork, forkserver or spawn"),
+        ({"loader_timeout_s": -1.0}, "data.loader_timeout_s must be a number ≥ 0, got -1.0"),
+        ({"image_size": 4}, "data.image_size is expected"),
+        ({"val_resize": 100}, "at least data.image_size (224)"),
+        ({"augment": "all"}, "data.augment must be crop or none"),
+        ({"crop_scale": [0.5, 0.1]}, "data.crop_scale is expected"),
+        ({"crop_scale": [0.5]}, "data.crop_scale is expected"),
+        ({"flip": 1.1}, "data.flip must be a number ≥ 0 and ≤ 1"),
+        ({"mean": [0.5, 0.5]}, "data.mean must be three numbers"),
+        ({"std": [0.5, 0.5, 0.0]}, "data.std must be three numbers > 0"),
+        ({"val_fraction": 1.0}, "data.val_fraction must be a number > 0 and < 1 or null"),
+        ({"val_fraction": 0.1}, "shapes has validation images of its own"),
+        ({"fold": 3}, "data.fold is for stl10's official folds"),
+        ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
+    ],
+)
+def test_one_value(typed: dict[str, Any], said: str):
+    found = [text for text in validate(config(**({"name": "shapes"} | typed)), {}) if said in text]
+    assert len(found) == 1
+    assert "Hint: " in found[0]
+
+
+def test_stl10(tmp_path: Path):
+    assert validate(config("stl10", root=str(tmp_path / "new"), fold=9), {}) == []
+    (text,) = validate(config("stl10", root=str(tmp_path), fold=10), {})
+    assert text.startswith("data.fold must be a whole number from 0 to 9 or null, got 10.")
+    (text,) = validate(config("stl10", root=str(tmp_path), download=False), {})
+    assert "data.download" in text
+
+
+def test_own_data_is_left_alone():
+    assert validate(config("mine", _target_="mypkg.Data", root="anything"), {}) == []
+
+
+def test_a_thousand_classes_are_cheap(tree: Tree):
+    files = [
+        f"{split}/n{number:08d}/{image}.JPEG" for split in ("train", "val") for number in range(1000) for image in "ab"
+    ]
+    root = str(tree(*files))
+    start = time.perf_counter()
+    assert validate(config("imagenet", root=root), {}) == []
+    assert time.perf_counter() - start < 0.5

@@ -1,0 +1,557 @@
+"""The frozen table: what surrounds a command and what is typed -> what its process is, or the sentence."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
+from imagenet_ddp.distributed.launchers.detect import detect, restarted
+from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, own_place
+from imagenet_ddp.errors import ConfigError
+
+AUTO = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
+
+# ---- surroundings, as they were seen ---------------------------------------------------------------------------------
+
+# torchrun --nproc_per_node=2 [--nnodes=2 --node_rank=1 --master_addr=node-a --master_port=29511], the last of its ranks
+TORCHRUN_1 = {
+    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+TORCHRUN_2 = TORCHRUN_1 | {
+    "RANK": "3", "WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29511",
+}  # fmt: skip
+STANDALONE = TORCHRUN_1 | {
+    "MASTER_ADDR": "localhost", "MASTER_PORT": "43211", "TORCHELASTIC_RUN_ID": "5c7a-1",
+}  # fmt: skip
+BY_HAND = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29501"}
+KUBEFLOW = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+
+# sbatch --nodes=2 --ntasks-per-node=4: the batch script itself, and task 5 of an srun in it
+BATCH = {
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NTASKS": "8",
+    "SLURM_NTASKS_PER_NODE": "4", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_NODELIST": "node[03-04]",
+    "SLURM_NODELIST": "node[03-04]", "SLURM_JOB_NAME": "train", "SLURM_NODEID": "0", "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}  # fmt: skip
+STEP = BATCH | {
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "8",
+     "SLURM_STEP_NODELIST": "node[03-04]",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+}  # fmt: skip
+PER_NODE = STEP | {
+    "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_PROCID": "1", "SLURM_LOCALID": "0",
+}  # fmt: skip
+ON_ONE = STEP | {
+    "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NODELIST": "node03", "SLURM_NODEID": "0", "SLURM_PROCID": "1",
+}  # fmt: skip
+ONE_TASK = STEP | {
+    "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1",
+    "SLURM_STEP_NODELIST": "node03", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+}  # fmt: skip
+BATCH_1 = BATCH | {"SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1", "SLURM_NTASKS": "4"}
+
+
+def mpi(rank: int, size: int, local_rank: int, local_size: int, **more: str) -> dict[str, str]:
+    numbers = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    return {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers.items()} | more
+
+
+def typed(line: str) -> dict[str, Any]:
+    """ "num_nodes=2 devices=8 cluster.rank=1": keys of the trainer, unless they say otherwise."""
+    config: dict[str, Any] = {
+        "trainer": dict(AUTO), "strategy": asdict(StrategyConfig()), "cluster": asdict(ClusterConfig()),
+    }  # fmt: skip
+    for option in line.split():
+        key, value = option.split("=", 1)
+        key = {"cluster": "cluster.name", "strategy": "strategy.name"}.get(key, key)
+        node, _, name = key.rpartition(".")
+        config[node or "trainer"][name] = int(value) if value.isdecimal() else value
+    return config
+
+
+def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
+    return detect(typed(line), environ, typed=line.split(), **more)
+
+
+# ---- one process -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({}, ""),
+        ({}, "num_nodes=1 devices=8"),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
+        ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before (T3): says nothing by itself
+        ({"NODE_RANK": "0"}, ""),
+        ({"NODE_RANK": "3"}, "num_nodes=1"),  # left over too
+        ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, ""),
+        ({}, "num_nodes=1 cluster.node_rank=0"),
+        ({}, "strategy=dp devices=4"),
+        (BATCH_1, ""),
+        (BATCH_1, "devices=4"),
+        (BATCH, "num_nodes=1"),
+        (ONE_TASK, "devices=8"),  # of several such steps in one job of two nodes
+        (ONE_TASK, "strategy=dp devices=4"),
+        (BATCH_1 | {"MASTER_ADDR": "node03"}, ""),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "bash", "SLURM_NTASKS": "1"}, ""),
+        (mpi(0, 1, 0, 1), ""),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, "num_nodes=1 devices=8 cluster.node_rank=0"),
+    ],
+)
+def test_alone(environ: dict[str, str], line: str):
+    found = find(environ, line)
+    assert found.alone and found.place is None
+    assert (found.num_nodes, found.node_rank) == (1, 0)
+
+
+# ---- a rank ----------------------------------------------------------------------------------------------------------
+# Place: rank, local rank, node rank, world size, local world size, number of nodes, address, port, served, source
+
+
+@pytest.mark.parametrize(
+    ("environ", "line", "place"),
+    [
+        # torchrun, torch.distributed.launch
+        (TORCHRUN_1, "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun")),
+        (TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2, "devices=2 num_nodes=2", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2, "cluster.address=node-a:29511", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2, "cluster.rank=3 cluster.local_rank=1 cluster.world_size=4 cluster.node_rank=1",
+         WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2 | {"MASTER_ADDR": "fd00::20"}, "",
+         WorldInfo(3, 1, 1, 4, 2, 2, "fd00::20", 29511, True, "torchrun")),
+        (TORCHRUN_2 | {"NODE_RANK": "0"}, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2, "cluster=env", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (STANDALONE, "", WorldInfo(1, 1, 0, 2, 2, 1, "localhost", 43211, True, "torchrun")),
+        (TORCHRUN_1 | {"TORCHELASTIC_RESTART_COUNT": "2"}, "",
+         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun", 2)),
+        (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "",
+         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
+        (TORCHRUN_1 | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, "",
+         WorldInfo(source="a launcher's single process")),
+        # in a step: torchrun's world is meant. A step inside of torchrun looks the same, and its ranks come twice
+        (PER_NODE | TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (STEP | TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        # set by hand, or by a platform
+        (BY_HAND, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+        (BY_HAND, "num_nodes=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+        (BY_HAND | {"LOCAL_WORLD_SIZE": "2"}, "", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False,
+                                                        "environment variables")),
+        (BY_HAND | {"NODE_RANK": "1"}, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False,
+                                                          "environment variables")),
+        (BY_HAND | {"GROUP_RANK": "1"}, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False,
+                                                           "environment variables")),
+        # how many there are per node is counted when all have come
+        (BY_HAND, "", WorldInfo(3, 1, 0, 4, 0, 1, "10.0.0.1", 29501, False, "environment variables")),
+        (BY_HAND | {"RANK": "2", "LOCAL_RANK": "0"}, "",
+         WorldInfo(2, 0, 0, 4, 0, 1, "10.0.0.1", 29501, False, "environment variables")),
+        # without LOCAL_RANK where it follows
+        ({k: v for k, v in BY_HAND.items() if k != "LOCAL_RANK"}, "num_nodes=2",
+         WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+        (KUBEFLOW, "devices=2 num_nodes=2",
+         WorldInfo(1, 1, 0, 4, 2, 2, "job-master-0", 23456, False, "environment variables")),
+        (KUBEFLOW, "devices=1", WorldInfo(1, 0, 1, 4, 1, 4, "job-master-0", 23456, False, "environment variables")),
+        (KUBEFLOW, "devices=1 num_nodes=4",
+         WorldInfo(1, 0, 1, 4, 1, 4, "job-master-0", 23456, False, "environment variables")),
+        (KUBEFLOW | {"LOCAL_WORLD_SIZE": "2"}, "",
+         WorldInfo(1, 1, 0, 4, 2, 2, "job-master-0", 23456, False, "environment variables")),
+        ({k: v for k, v in BY_HAND.items() if k != "MASTER_PORT"}, "devices=2",
+         WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29500, False, "environment variables")),
+        ({k: v for k, v in BY_HAND.items() if k != "MASTER_ADDR"}, "devices=2 cluster.address=tcp://b:77",
+         WorldInfo(3, 1, 1, 4, 2, 2, "b", 77, False, "environment variables")),
+        (BY_HAND, "devices=2 cluster.address=tcp://b:77",
+         WorldInfo(3, 1, 1, 4, 2, 2, "b", 77, False, "environment variables")),
+        (BY_HAND, "devices=2 cluster=env",
+         WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+        # explicit: cluster.rank wins over the variables
+        ({}, "cluster.rank=3 cluster.local_rank=1 cluster.world_size=4 cluster.address=tcp://10.1.1.20:23456",
+         WorldInfo(3, 1, 0, 4, 0, 1, "10.1.1.20", 23456, False, "cluster.rank")),
+        ({}, "cluster.rank=3 cluster.world_size=4 devices=2 cluster.address=tcp://10.1.1.20:23456",
+         WorldInfo(3, 1, 1, 4, 2, 2, "10.1.1.20", 23456, False, "cluster.rank")),
+        ({}, "cluster=tcp cluster.rank=3 cluster.world_size=4 num_nodes=2 cluster.address=10.1.1.20",
+         WorldInfo(3, 1, 1, 4, 2, 2, "10.1.1.20", 29500, False, "cluster.rank")),
+        (BY_HAND, "cluster.rank=0 cluster.local_rank=0 cluster.world_size=2 devices=2",
+         WorldInfo(0, 0, 0, 2, 2, 1, "10.0.0.1", 29501, False, "cluster.rank")),
+        (BY_HAND, "cluster.rank=2 cluster.local_rank=0 devices=2",  # the rest from the variables
+         WorldInfo(2, 0, 1, 4, 2, 2, "10.0.0.1", 29501, False, "cluster.rank")),
+        ({}, "cluster.rank=1 cluster.world_size=2 devices=2 cluster.address=file:///mnt/nfs/job42",
+         WorldInfo(1, 1, 0, 2, 2, 1, None, 29500, False, "cluster.rank")),
+        ({}, "cluster.rank=0 cluster.world_size=1 cluster.address=tcp://a", WorldInfo(source="cluster.rank")),
+        ({"MASTER_ADDR": "a"}, "cluster=env cluster.rank=1 cluster.world_size=2 devices=2",
+         WorldInfo(1, 1, 0, 2, 2, 1, "a", 29500, False, "cluster.rank")),
+        # a step of nodes × devices tasks
+        (STEP, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 29500 + 711, False, "slurm job 4711")),
+        (STEP, "num_nodes=2 devices=4", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP | {"SLURM_JOB_NAME": "bash"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP | {"SLURM_JOB_NAME": "interactive"}, "",
+         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP | {"MASTER_ADDR": "10.0.0.3", "MASTER_PORT": "1234"}, "",
+         WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "slurm job 4711")),
+        (STEP | {"MASTER_PORT": "1234"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 1234, False, "slurm job 4711")),
+        (STEP | {"MASTER_ADDR": "x"}, "cluster.address=y:5",
+         WorldInfo(5, 1, 1, 8, 4, 2, "y", 5, False, "slurm job 4711")),
+        (STEP | {"WORLD_SIZE": "8"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP | {"SLURM_STEP_ID": "2"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30411, False, "slurm job 4711")),
+        # srun --distribution=cyclic: SLURM's own rank 1 is on the second node
+        (STEP | {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "",
+         WorldInfo(4, 0, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP, "cluster.rank=5 cluster.local_rank=1 cluster.world_size=8 cluster.node_rank=1",
+         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (ON_ONE, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "slurm job 4711")),
+        (ON_ONE, "devices=4", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "slurm job 4711")),
+        (ON_ONE | {"SLURM_GPUS_ON_NODE": "8"}, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False,
+                                                        "slurm job 4711")),
+        (PER_NODE, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False, "slurm job 4711")),
+        (PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
+                                                          "slurm job 4711")),
+        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "devices=1", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
+                                                                   "slurm job 4711")),
+        # OpenMPI
+        (mpi(1, 2, 1, 2), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
+        (mpi(1, 2, 1, 2, MASTER_PORT="77"), "devices=2",
+         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 77, False, "OpenMPI")),
+        (mpi(3, 4, 1, 2, MASTER_ADDR="a"), "", WorldInfo(3, 1, 1, 4, 2, 2, "a", 29500, False, "OpenMPI")),
+        (mpi(3, 4, 1, 2), "cluster.address=a", WorldInfo(3, 1, 1, 4, 2, 2, "a", 29500, False, "OpenMPI")),
+        (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "", WorldInfo(1, 0, 1, 2, 1, 2, "a", 29500, False, "OpenMPI")),
+        (mpi(1, 2, 1, 2, WORLD_SIZE="2"), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
+        # a worker of ours
+        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "own workers"},
+         "strategy=dp num_nodes=7",
+         WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "own workers")),
+    ],
+)  # fmt: skip
+def test_a_rank(environ: dict[str, str], line: str, place: WorldInfo):
+    found = find(environ, line)
+    assert found.place == place
+    assert (found.source, found.num_nodes, found.node_rank) == (
+        (place.source, place.num_nodes, place.node_rank) if place.world_size > 1 else ("one process", 1, 0)
+    )
+    assert found.alone == (place.world_size == 1)
+    assert found.by_hand == (not found.alone and place.source in ("cluster.rank", "environment variables"))
+
+
+# ---- a node ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "line", "expected"),
+    [
+        ({"MASTER_ADDR": "a"}, "num_nodes=2 devices=8", ("MASTER_ADDR", "a:29500", 2, None)),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "77"}, "num_nodes=2", ("MASTER_ADDR", "a:77", 2, None)),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 1)),
+        ({"MASTER_ADDR": "a", "GROUP_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 1)),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "0", "GROUP_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 0)),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2 cluster.node_rank=0", ("MASTER_ADDR", "a:29500", 2, 0)),
+        ({"MASTER_ADDR": "::1"}, "num_nodes=2", ("MASTER_ADDR", "[::1]:29500", 2, None)),
+        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster=env", ("MASTER_ADDR", "a:29500", 2, None)),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2 cluster=env", ("MASTER_ADDR", "a:29500", 2, 1)),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "1", "WORLD_SIZE": "4"}, "num_nodes=2 devices=2",
+         ("MASTER_ADDR", "a:29500", 2, 1)),
+        ({}, "num_nodes=2 cluster.address=tcp://10.1.1.20:23456", ("cluster.address", "10.1.1.20:23456", 2, None)),
+        ({"MASTER_PORT": "77"}, "num_nodes=2 cluster.address=b", ("cluster.address", "b:77", 2, None)),
+        ({"MASTER_ADDR": "a"}, "num_nodes=3 cluster.address=b:5 cluster.node_rank=2",
+         ("cluster.address", "b:5", 3, 2)),
+        ({}, "num_nodes=2 cluster=tcp cluster.address=b", ("cluster.address", "b:29500", 2, None)),
+        ({}, "num_nodes=2 cluster=file cluster.address=file:///mnt/nfs/job42",
+         ("cluster.address", "file:///mnt/nfs/job42", 2, None)),
+        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/job42 cluster.node_rank=1",
+         ("cluster.address", "file:///mnt/nfs/job42", 2, 1)),
+        # Kubeflow, told that RANK counts machines
+        (KUBEFLOW, "cluster.node_rank=1 num_nodes=4", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
+        (KUBEFLOW, "cluster.node_rank=1 num_nodes=4 devices=8", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
+        # one task per node
+        (PER_NODE, "devices=8", ("slurm job 4711", "node03:30211", 2, 1)),
+        (PER_NODE, "devices=8 num_nodes=2 cluster.node_rank=1", ("slurm job 4711", "node03:30211", 2, 1)),
+        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "", ("slurm job 4711", "node03:30211", 2, 1)),
+        (PER_NODE | {"WORLD_SIZE": "16", "MASTER_ADDR": "a", "MASTER_PORT": "5"}, "devices=8",
+         ("slurm job 4711", "a:5", 2, 1)),
+        (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "devices=8", ("OpenMPI", "a:29500", 2, 1)),
+        # in a batch shell, where it is plain that the other nodes are started in another way
+        (BATCH, "num_nodes=2 cluster.address=node03", ("cluster.address", "node03:29500", 2, None)),
+        (BATCH | {"MASTER_ADDR": "a", "NODE_RANK": "0"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 0)),
+        (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=0", ("MASTER_ADDR", "a:29500", 2, 0)),
+    ],
+)  # fmt: skip
+def test_a_node(environ: dict[str, str], line: str, expected: tuple[str, str, int, int | None]):
+    found = find(environ, line)
+    assert found.place is None
+    assert (found.source, str(found.address), found.num_nodes, found.node_rank) == expected
+
+
+def test_a_node_without_gpus_has_one_process():
+    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).place is not None
+
+
+# ---- the sentences ---------------------------------------------------------------------------------------------------
+
+
+def without(environ: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("environ", "line", "said"),
+    [
+        # row 2, T1: several nodes, and nowhere to meet
+        ({}, "num_nodes=2 devices=8", "needs a place where the nodes meet, but there is no cluster.address, no "
+         "MASTER_ADDR"
+         "...Hint: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
+         "devices=8`"),
+        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a place where the nodes meet"),
+        # row 4: the mix-up
+        ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "counts processes"
+         "...is 2: did you mean trainer.num_nodes=2 (machines)? Hint: one command per machine: trainer.num_nodes=2 "
+         "cluster.node_rank=1, without"),
+        ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
+         "did you mean trainer.num_nodes=8"),
+        ({}, "cluster.world_size=3 devices=2", "did you mean trainer.num_nodes=3...cluster.node_rank=RANK"),
+        ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but not set: cluster.world_size. "
+         "Hint: cluster.world_size=WORLD_SIZE, of this process"),
+        ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size."),
+        ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
+         "not set: cluster.local_rank. Hint: cluster.local_rank=LOCAL_RANK, ...one process: trainer.devices=1; ..."
+         "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
+        ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
+         "cluster.rank must be below cluster.world_size (2), but is 2. Hint: ranks count from 0, "
+         "to cluster.rank=1."),
+        ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
+         "cluster.local_rank must be below the processes of one node (2), got 2. Hint: local ranks"),
+        ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 devices=2 cluster.address=a",
+         "cluster.rank must be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + "
+         "0 = 2, "
+         "but is 3. Hint: count the ranks node by node, 0, 1 on node 0."),
+        ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
+         "= 1 × 2 + 0 = 2, but is 0"),
+        ({}, "cluster.rank=3 cluster.world_size=4 num_nodes=3 devices=2 cluster.address=a",
+         "expected to be trainer.num_nodes × trainer.devices = 3 × 2, but is 4. Hint:"),
+        ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
+         "expected to be a multiple of trainer.num_nodes (3), but is 4. Hint:"),
+        ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
+         "needs a place where the processes meet, but there is no cluster.address and no MASTER_ADDR. Hint: on each"),
+        # a launcher's world stands
+        (TORCHRUN_2, "cluster.rank=2 cluster.world_size=4",
+         "that of torchrun, and what is set differs: cluster.rank=2, where it says 3. Hint: leave cluster.rank, "
+         "cluster.world_size out."),
+        (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0, where it says 1. Hint: leave cluster.node_rank out."),
+        (STEP, "cluster.rank=0 cluster.world_size=8", "that of slurm job 4711, and what is set differs: "
+         "cluster.rank=0"),
+        (STEP, "cluster.node_rank=0", "that of slurm job 4711, and what is set differs: cluster.node_rank=0, where "
+         "it says 1"),
+        (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1, where each task starts its "
+         "workers"),
+        (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2", "that of OpenMPI, and what is set differs: "
+         "cluster.rank=0"),
+        (TORCHRUN_2, "cluster.address=b:29511", "torchrun's, which meets at node-a:29511, but cluster.address is "
+         "b:29511."
+         " Hint: leave it out."),
+        (TORCHRUN_2, "cluster.address=file:///x", "torchrun's, which meets at node-a:29511"),
+        (TORCHRUN_2, "cluster=tcp", "cluster=tcp expects an address. Hint: cluster.address=tcp://HOST:29500."),
+        (TORCHRUN_2, "devices=4", "trainer.devices must equal LOCAL_WORLD_SIZE (2, from the launcher), "
+         "but is 4. "
+         "Hint: set trainer.devices=2, or leave"),
+        (TORCHRUN_2, "num_nodes=3", "to equal WORLD_SIZE (4), but is 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
+        (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "LOCAL_WORLD_SIZE must be the same on every node, got 2 "
+         "here"
+         "...Hint: the same --nproc_per_node on each."),
+        (BY_HAND | {"RANK": "4"}, "", "RANK must be below WORLD_SIZE (4), got 4 (environment). Hint:"),
+        (BY_HAND | {"RANK": "x"}, "", "RANK must be a whole number, got x (environment). Hint:"),
+        (BY_HAND | {"WORLD_SIZE": "0", "RANK": "0"}, "", "WORLD_SIZE must be 1 or more...Hint:"),
+        (BY_HAND | {"LOCAL_WORLD_SIZE": "0"}, "", "LOCAL_WORLD_SIZE must be 1 or more...Hint:"),
+        (BY_HAND | {"MASTER_PORT": "0"}, "devices=2", "MASTER_PORT must be from 1 to 65535, got 0. Hint:"),
+        (BY_HAND | {"MASTER_ADDR": ""}, "devices=2", "not set: MASTER_ADDR. Hint:"),
+        (BY_HAND | {"NODE_RANK": "0"}, "devices=2", "RANK must be NODE_RANK × 2 (processes per node) + "
+         "LOCAL_RANK = 0 × 2 + 1 = 1, but is 3. Hint:"),
+        (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK must be below the processes of one node "
+         "(2)"),
+        (BY_HAND, "devices=3", "trainer.devices must divide WORLD_SIZE (4), but is 3. Hint:"),
+        (BY_HAND, "num_nodes=3", "trainer.num_nodes must divide WORLD_SIZE (4), but is 3. Hint:"),
+        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment says that a launcher started this process, "
+         "but not "
+         "set: RANK. Hint: start it with torchrun"),
+        (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3 in the environment...not set: WORLD_SIZE. Hint:"),
+        (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. Hint:"),
+        # Kubeflow: WORLD_SIZE counts machines
+        (KUBEFLOW, "devices=8", "WORLD_SIZE must count processes, a multiple of trainer.devices=8, but is 4 "
+         "(environment, without LOCAL_RANK), as where it counts machines. Hint: cluster.node_rank=$RANK "
+         "trainer.num_nodes=4, on each machine."),
+        (KUBEFLOW, "devices=4", "WORLD_SIZE=4 (environment, without LOCAL_RANK) may count processes or machines"
+         "...Hint: where it counts machines: cluster.node_rank=$RANK trainer.num_nodes=4"
+         "...where it counts processes: set LOCAL_RANK, or trainer.num_nodes=1."),
+        (KUBEFLOW, "devices=2", "may count processes or machines"),
+        (KUBEFLOW, "devices=2 num_nodes=4", "as where it counts machines"),
+        (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "Hint: cluster.node_rank=$RANK trainer.num_nodes=1"),
+        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start it with torchrun; or set LOCAL_RANK=LOCAL_RANK in front of "
+         "the command; or trainer.devices=1 where each machine has one process; or cluster.node_rank=$RANK "
+         "trainer.num_nodes=4"),
+        (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 where RANK counts machines"),
+        # SLURM (T2, T24)
+        (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
+         "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). Hint: "
+         "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),
+        (ON_ONE, "devices=2", "expected are 2 (one per device) or 1 (one per node)"),
+        (STEP, "num_nodes=1", "trainer.num_nodes must equal the nodes of slurm job 4711 (2), got 1. "
+         "Hint: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
+        (STEP | {"CUDA_VISIBLE_DEVICES": "0"}, "", "each task of slurm job 4711 must see the 4 GPUs of its "
+         "node, but sees 1 (CUDA_VISIBLE_DEVICES=0). Hint: #SBATCH --gpus-per-node=4, "),
+        (PER_NODE | {"CUDA_VISIBLE_DEVICES": "0,1"}, "devices=8", "to see the 8 GPUs of its node, but sees 2"),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "
+         "#SBATCH --ntasks-per-node=4."),
+        (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
+        (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, as slurm job 4711 started 8 tasks"
+         "...but is 2 (environment). Hint: leave it out."),
+        (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
+        (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
+         "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR says where they meet. Hint:"),
+        (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 asks for several. Hint:"),
+        (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
+         "Hint: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),
+        (BATCH, "num_nodes=2 devices=4", "has 2 nodes and trainer.num_nodes is 2, but this command was not started "
+         "by srun, "
+         "so it runs on one. Hint: `srun --ntasks-per-node=4 python -m imagenet_ddp.train num_nodes=2 devices=4`."),
+        (BATCH | {"MASTER_ADDR": "node03"}, "", "was not started by srun"),
+        (BATCH | {"MASTER_ADDR": "node03"}, "num_nodes=2", "was not started by srun"),
+        (BATCH, "cluster.address=node03", "was not started by srun"),
+        (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...Hint: `sbatch --nodes=2`, and in its "
+         "script `srun "),
+        (ONE_TASK, "num_nodes=2", "is the only task of its step, so it runs on one. Hint: `srun --nodes=2 python"),
+        (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2", "is the only task of its step"),
+        # OpenMPI
+        (mpi(3, 4, 1, 2), "", "mpirun started 4 processes on 2 machines, but where do they meet?...Hint: `mpirun -x "
+         "MASTER_ADDR"),
+        (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "node by node, but rank 1 has local rank 0 of 2. Hint: `mpirun "
+         "--map-by slot"),
+        (mpi(1, 2, 1, 2), "devices=3", "OpenMPI started 2 tasks (OMPI_COMM_WORLD_SIZE)...Hint: --npernode=3"),
+        (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "not the same number on each. Hint: --npernode="),
+        (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
+        (mpi(1, 2, 1, 2, WORLD_SIZE="4"), "", "WORLD_SIZE must be 2, as OpenMPI started 2 tasks"),
+        (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
+         "asks"),
+        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun asks for several. Hint:"),
+        # cluster=tcp, file, env, and what they need
+        ({}, "cluster=tcp", "cluster=tcp expects an address. Hint: cluster.address=tcp://HOST:29500."),
+        ({}, "cluster=file num_nodes=2", "cluster=file expects an address. Hint: cluster.address=file:///PATH."),
+        ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp expects an address."),
+        ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp and cluster.address=file:///x do not "
+         "fit. Hint:"),
+        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not "
+         "fit."),
+        ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
+         "cluster=env takes the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
+        ({}, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK. Hint: "
+         "in front of the command MASTER_ADDR=HOST"),
+        (STEP, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK."),
+        ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
+         "NODE_RANK=0 says that there are several nodes, but trainer.num_nodes is not set. Hint: trainer.num_nodes="),
+        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "three slashes before the path...Hint: "
+         "cluster.address=file:///nfs"),
+        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. Hint: "
+         "cluster.address=file:///mnt/nfs/job1."),
+        ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, but "
+         "is b."),
+        ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST or "
+         "file:///PATH, but"),
+        ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. Hint:"),
+        ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. Hint:"),
+        # node ranks
+        ({"NODE_RANK": "1"}, "", "NODE_RANK=1 says that there are several nodes, but trainer.num_nodes is not set. "
+         "Hint: "
+         "trainer.num_nodes=<number of nodes> "
+         "cluster.address=tcp://HOST:29500, the same on each, or `unset NODE_RANK` where it is left over."),
+        ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 says that there are several nodes...Hint:"),
+        ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank must be 0 (trainer.num_nodes=1), but "
+         "is 1. Hint:"),
+        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank must be a whole "
+         "number from 0 "
+         "to 1 (trainer.num_nodes=2), but is 2. Hint:"),
+        ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be a whole number from 0 "
+         "to 1"),
+        ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "but is empty. Hint:"),
+    ],
+)  # fmt: skip
+def test_refused(environ: dict[str, str], line: str, said: str):
+    with pytest.raises(ConfigError) as caught:
+        find(environ, line)
+    (text,) = caught.value.mistakes
+    text = text.replace("train trainer.num_nodes=auto`", "train ...`")
+    position = 0
+    for part in said.split("..."):
+        assert part in text[position:], text
+        position = text.index(part, position) + len(part)
+    assert "Hint: " in text and text.endswith(".")
+
+
+def test_several_mistakes_come_together():
+    with pytest.raises(ConfigError) as caught:
+        find(TORCHRUN_2, "devices=4 num_nodes=3")
+    assert len(caught.value.mistakes) == 2
+    with pytest.raises(ConfigError) as caught:
+        find(STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "num_nodes=3")
+    assert len(caught.value.mistakes) == 2
+
+
+# ---- names that stay -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "key"),
+    [
+        ({}, None),
+        (TORCHRUN_2, None),  # none for every static torchrun (E9)
+        (STANDALONE, "torchrun_5c7a-1"),
+        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": "05e8f6ab-6133-464b-954d-28b7ec8ad6df"}, None),  # made up by torch
+        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": "a/b c"}, "torchrun_a_b_c"),
+        (STEP, "slurm_4711_0"),
+        (BATCH_1, "slurm_4711"),
+        (STEP | {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}, "slurm_4700_3_0"),
+        (STEP | TORCHRUN_2, "slurm_4711_0"),
+        (STEP | TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": "x"}, "torchrun_x"),
+    ],
+)
+def test_run_key(environ: dict[str, str], key: str | None):
+    assert find(environ).run_key == key
+
+
+def test_job_id():
+    """Two steps of a job are two jobs, should they ever meet."""
+    assert find(STEP).job_id == find(PER_NODE, "devices=8").job_id == "slurm job 4711.0"
+    assert find(STEP | {"SLURM_STEP_ID": "1"}).job_id == "slurm job 4711.1"
+    assert find(STEP, "cluster.job_id=mine").job_id == "mine"
+    assert find({"MASTER_ADDR": "a"}, "num_nodes=2").job_id is None
+    assert find({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.job_id=mine").job_id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("environ", "again"),
+    [
+        ({}, False),
+        (TORCHRUN_1, False),
+        (TORCHRUN_1 | {"TORCHELASTIC_RESTART_COUNT": "1"}, True),
+        ({"SLURM_RESTART_COUNT": "2"}, True),
+        ({"SLURM_RESTART_COUNT": "x"}, False),
+    ],
+)
+def test_restarted(environ: dict[str, str], again: bool):
+    assert restarted(environ) == again
+
+
+def test_only_our_own_workers_have_an_own_place():
+    assert own_place({}) is None
+    assert own_place(TORCHRUN_2) is None
+    own = own_place(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
+    assert own == WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "MASTER_ADDR")
+
+
+def test_the_sentence_of_the_house():
+    place = find(STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "MASTER_PORT": "29511"}).place
+    assert place is not None
+    assert place.sentence() == (
+        "Rendezvous: slurm job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
+    )  # fmt: skip
+    assert WorldInfo().sentence() == "Rendezvous: none needed, one process."

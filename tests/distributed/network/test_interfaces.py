@@ -1,0 +1,159 @@
+import json
+import shutil
+import socket
+import subprocess
+
+import pytest
+from helpers.private_network import TWO_CARDS, in_own_network
+
+from imagenet_ddp.distributed.network import interfaces as module
+from imagenet_ddp.distributed.network.interfaces import (
+    Interface,
+    interfaces,
+    is_local,
+    reachable_addresses,
+    resolve,
+    route_to,
+    source_address,
+)
+
+NOWHERE = "203.0.113.1"  # an address for documentation: no machine has it
+
+
+def test_two_cards_with_several_addresses():
+    out = in_own_network(
+        TWO_CARDS,
+        """
+for attempt in range(50):  # the system may take a second to see that the other end is off
+    known = {one.name: one for one in i.interfaces()}
+    if not known["loose0"].is_up:
+        break
+    time.sleep(0.1)
+out["addresses"] = {name: one.addresses for name, one in known.items()}
+out["up"] = sorted(name for name, one in known.items() if one.is_up)
+own = ["10.1.1.20", "10.1.1.21", "10.1.7.20", "10.2.2.20", "fd00:2::20", "10.3.3.20", "127.0.1.1", "::ffff:10.1.1.20"]
+others = ["10.1.1.22", "10.9.9.9", "fd00:2::21", "0.0.0.0"]
+out["own"] = [address for address in own if not i.is_local(address)]
+out["others"] = [address for address in others if i.is_local(address)]
+name = lambda one: one and one.name
+to = ["10.1.1.99", "10.1.7.99", "10.2.2.99", "fd00:2::99", "10.9.9.9", "10.2.2.20", "10.1.1.21", "127.0.1.1"]
+out["route"] = {address: name(i.route_to(address)) for address in to}
+out["source"] = {address: i.source_address(address) for address in to}
+out["reachable"] = i.reachable_addresses()
+out["hostname"] = i.resolve("node-z")
+""",
+    )
+    addresses, source = out["addresses"], out["source"]
+    assert addresses["ens3"][:2] == ["10.1.1.20", "10.1.7.20"] and addresses["ens3:1"] == ["10.1.1.21"]
+    assert addresses["ens4"][:2] == ["10.2.2.20", "fd00:2::20"] and addresses["ens4"][2].endswith("%ens4")
+    assert addresses["far3"][0].startswith("fe80::")
+    # The other end of loose0 is switched off, off0 itself is.
+    assert out["up"] == ["ens3", "ens3:1", "ens4", "far3", "far4", "lo"]
+    assert out["own"] == [] and out["others"] == []
+    assert out["hostname"] == "127.0.1.1"  # and yet 10.1.1.20 is known to be this machine's
+    assert out["route"] == {
+        "10.1.1.99": "ens3",
+        "10.1.7.99": "ens3",
+        "10.2.2.99": "ens4",
+        "fd00:2::99": "ens4",
+        "10.9.9.9": None,
+        "10.2.2.20": "ens4",  # the system sends this through lo; others reach it at ens4
+        "10.1.1.21": "ens3:1",
+        "127.0.1.1": "lo",
+    }
+    assert (source["10.1.1.99"], source["10.1.7.99"], source["fd00:2::99"]) == ("10.1.1.20", "10.1.7.20", "fd00:2::20")
+    assert source["10.9.9.9"] is None
+    assert sorted(out["reachable"][:4]) == ["10.1.1.20", "10.1.1.21", "10.1.7.20", "10.2.2.20"]
+    assert out["reachable"][4:] == ["fd00:2::20"]
+
+
+def test_a_default_route_leads_everywhere():
+    out = in_own_network(
+        TWO_CARDS + "ip route add default via 10.2.2.1",
+        "out['route'] = i.route_to('10.9.9.9').name; out['source'] = i.source_address('10.9.9.9')",
+    )
+    assert out == {"route": "ens4", "source": "10.2.2.20"}
+
+
+def test_a_machine_without_any_network():
+    out = in_own_network(
+        "ip link set lo down",
+        "out['all'] = [one.is_up for one in i.interfaces()]; out['reachable'] = i.reachable_addresses()\n"
+        "out['route'] = i.route_to('10.1.1.1'); out['own'] = i.is_local('127.0.0.1')",
+    )
+    assert out == {"all": [False], "reachable": [], "route": None, "own": True}
+
+
+def test_this_machine_as_ip_tells_it():
+    if not shutil.which("ip"):
+        pytest.skip("needs ip")
+    told = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout)
+    expected = {
+        (row.get("label", link["ifname"]), row["local"])
+        for link in told
+        if link
+        for row in link["addr_info"]
+        if row["family"] in ("inet", "inet6")
+    }
+    found = {(one.name, address.partition("%")[0]) for one in interfaces() for address in one.addresses}
+    assert found == expected
+    assert {one.name for one in interfaces()} >= {link["ifname"] for link in told if link}
+
+
+def test_loopback():
+    (first,) = [one for one in interfaces() if "127.0.0.1" in one.addresses]
+    assert first.is_loopback and first.is_up
+    assert first.addresses[0] == "127.0.0.1"
+    assert route_to("127.0.0.1") == route_to("127.0.1.1") == first
+    assert source_address("127.0.0.1") == "127.0.0.1"
+    assert not any(address.startswith("127.") for address in reachable_addresses())
+
+
+def test_own_addresses_route_through_their_owner():
+    for one in interfaces():
+        for address in one.addresses:
+            assert is_local(address)
+            assert route_to(address) == one
+    assert not is_local(NOWHERE)
+
+
+def test_a_name_is_no_address():
+    for ask in (is_local, route_to, source_address):
+        with pytest.raises(ValueError, match="localhost"):
+            ask("localhost")
+
+
+def test_resolve():
+    assert resolve("localhost") == "127.0.0.1"
+    assert resolve("10.1.1.20") == "10.1.1.20"
+    assert resolve("[::1]") == resolve("::1") == "::1"
+    for name in ("a..b", "x" * 64, ""):
+        with pytest.raises(socket.gaierror):
+            resolve(name)
+
+
+def test_resolve_prefers_ipv4(monkeypatch: pytest.MonkeyPatch):
+    answers = [(socket.AF_INET6, 1, 6, "", ("fd00::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("10.1.1.20", 0))]
+    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *args, **kwargs: list(answers))
+    assert resolve("node-a") == "10.1.1.20"
+    answers.pop()
+    assert resolve("node-a") == "fd00::1"
+
+
+def test_where_the_platform_cannot_say(monkeypatch: pytest.MonkeyPatch):
+    class Bare:
+        def __init__(self, *args: object, **kwargs: object):
+            pass
+
+    monkeypatch.setattr(module.ctypes, "CDLL", Bare)
+    assert interfaces() == []
+    assert reachable_addresses() == []
+    assert route_to("127.0.0.1") is None
+    # A socket can be bound to an address of this machine only.
+    assert is_local("127.0.0.1") and not is_local(NOWHERE)
+
+
+def test_an_interface_that_is_up_owns_an_address_before_one_that_is_down(monkeypatch: pytest.MonkeyPatch):
+    down, up = (Interface(name, ("10.1.1.20",), name == "up0", False) for name in ("down0", "up0"))
+    monkeypatch.setattr(module, "interfaces", lambda: [down, up])
+    assert route_to("10.1.1.20") == up

@@ -1,0 +1,92 @@
+"""Do the nodes reach each other? Two machines on one, told apart by what they say of themselves."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from helpers.ports import program
+from torch.distributed import HashStore
+
+from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.rendezvous import connectivity
+from imagenet_ddp.distributed.rendezvous.connectivity import own_address, try_both_ways
+from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, SharedError
+
+
+def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:
+    """machines: a letter per rank. The mistakes that each rank is told."""
+    members = [{"host": f"host-{machine}", "pid": 1, "machine": machine} for machine in machines]
+    store = HashStore()
+
+    def one(rank: int) -> list[str]:
+        threading.current_thread().name = str(rank)
+        try:
+            try_both_ways(RankGroup(store, rank, members, "rank", 20), address_of(rank))
+        except SharedError as error:
+            return error.mistakes
+        return []
+
+    with ThreadPoolExecutor(len(machines)) as pool:
+        return list(pool.map(one, range(len(machines))))
+
+
+@pytest.mark.parametrize("machines", ["aa", "ab", "aabb", "abab", "abc", "aaabbbccc"])
+def test_all_reach_each_other(machines: str):
+    assert tried(machines) == [[]] * len(machines)
+
+
+def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.MonkeyPatch):
+    """Both came to the rendezvous, but nothing of the first machine is heard at the address it gives."""
+    monkeypatch.setattr(connectivity, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    found = tried("aabb", lambda rank: "127.0.0.2" if rank < 2 else "127.0.0.1")
+    assert all(mistakes == found[0] for mistakes in found)
+    (text,) = found[0]
+    assert text.startswith("node 1 (host-b) cannot reach node 0 (host-a) at 127.0.0.2:")
+    assert ": Connection refused, though both reach the rendezvous. Hint: the cloud's security group" in text
+
+
+def test_each_direction_is_a_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connectivity, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    found = tried("abc", lambda rank: "127.0.0.2")
+    assert len(found[0]) == 6
+    assert sum(text.startswith("node 2 (host-c) cannot reach node 0 (host-a)") for text in found[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(b"SSH-2.0\r\n", "another program answers there"), (None, "no answer within 0 s"), (b"", "another")],
+)
+def test_what_answers_must_be_ours(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connectivity, "CONNECT_S", 0.3)
+    with program(answer) as port:
+        reason = connectivity._try({"host": "127.0.0.1", "port": port, "token": "x"})
+    assert reason is not None and reason.startswith(said)
+
+
+def test_every_node_is_tried_by_some_other():
+    for size in (2, 3, 16, 17, 100):
+        pairs = {(node, other) for node in range(size) for other in connectivity._targets(node, size)}
+        assert {other for _, other in pairs} == set(range(size))
+        assert all(node != other for node, other in pairs)
+        assert len(pairs) == size * (size - 1) if size <= 16 else len(pairs) <= 2 * size
+
+
+def test_own_address(monkeypatch: pytest.MonkeyPatch):
+    known = [
+        interfaces.Interface("lo", ("127.0.0.1",), True, True),
+        interfaces.Interface("eth0", ("10.0.0.5", "fd00::5"), True, False),
+        interfaces.Interface("empty", (), True, False),
+    ]
+    monkeypatch.setattr(interfaces, "interfaces", lambda: known)
+    monkeypatch.setattr(interfaces, "source_address", lambda number: {"10.1.1.20": "10.1.1.7"}.get(number))
+    for environ, master, expected in (
+        ({}, "10.1.1.20", "10.1.1.7"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, "10.1.1.20", "10.0.0.5"),
+        ({"GLOO_SOCKET_IFNAME": "eth0,lo"}, "10.1.1.20", "10.0.0.5"),
+        ({"GLOO_SOCKET_IFNAME": "empty"}, "10.1.1.20", "10.1.1.7"),
+        ({"GLOO_SOCKET_IFNAME": "gone"}, "10.1.1.20", "10.1.1.7"),
+        ({}, "10.1.1.99", "10.1.1.99"),
+    ):
+        assert own_address(environ, master) == expected

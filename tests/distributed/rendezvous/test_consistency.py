@@ -1,0 +1,134 @@
+"""What must be the same in every command of one run."""
+
+import json
+import os
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema import ClusterConfig, DataConfig, NcclConfig
+from imagenet_ddp.distributed.rendezvous import consistency
+from imagenet_ddp.distributed.rendezvous.consistency import code_digest, differences, of_this_command, this_process
+
+
+def config(**changed: Any) -> dict[str, Any]:
+    nodes: dict[str, Any] = {
+        "seed": 0, "resume": None, "trainer": {"devices": 2, "max_epochs": 3}, "cluster": asdict(ClusterConfig()),
+        "nccl": asdict(NcclConfig()), "data": asdict(DataConfig()), "callbacks": {},
+    }  # fmt: skip
+    for key, value in changed.items():
+        node, _, name = key.partition("__")
+        if name:
+            nodes[node][name] = value
+        else:
+            nodes[node] = value
+    return nodes
+
+
+def differing(**changed: Any) -> list[str]:
+    return differences([of_this_command(config(), 2), of_this_command(config(**changed), 2)], "node")
+
+
+def test_equal_commands_agree():
+    assert differing() == []
+    assert json.loads(json.dumps(of_this_command(config(), 2))) == of_this_command(config(), 2)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"cluster__rank": 1}, {"cluster__local_rank": 1}, {"cluster__node_rank": 1}, {"cluster__address": "a:5"},
+        {"nccl__socket_ifname": "eth0"}, {"nccl__gloo_socket_ifname": "eth0"},
+        {"data__root": "/elsewhere"}, {"data__train_dir": "other"}, {"data__val_dir": "other"}, {"resume": "x.ckpt"},
+    ],
+)  # fmt: skip
+def test_a_node_s_own_may_differ(own: dict[str, Any]):
+    assert differing(**own) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: the same options on each."),
+        ({"trainer__max_epochs": None}, "trainer.max_epochs: 3 on node 0; null on node 1."),
+        ({"cluster__world_size": 4}, "cluster.world_size: null on node 0; 4 on node 1."),
+        ({"nccl__ib_disable": True}, "nccl.ib_disable: null on node 0; true on node 1."),
+        ({"callbacks": {"x": {"_target_": "y"}}}, "callbacks.x._target_: not set on node 0; y on node 1."),
+    ],
+)
+def test_other_options_may_not(changed: dict[str, Any], said: str):
+    assert any(said in text for text in differing(**changed))
+
+
+def test_paths_of_the_host_may_differ():
+    """Wherever they stand: a disk may be mounted elsewhere."""
+    assert differences([{"option trainer.x": "/a"}, {"option trainer.x": "/b"}], "rank") == []
+    assert len(differences([{"option trainer.x": "/a"}, {"option trainer.x": "b"}], "rank")) == 1
+
+
+def test_ranks_are_told_in_runs():
+    everyone = [{"torch": "2.11" if rank in (1, 9) else "2.15"} for rank in range(10)]
+    assert differences(everyone, "rank") == [
+        "the ranks disagree on torch: 2.15 on ranks 0, 2-8; 2.11 on ranks 1, 9. "
+        "Hint: install the same torch everywhere."
+    ]
+    everyone = [{"torch": str(rank % 2)} for rank in range(64)]
+    assert "0 on ranks 0, 2, 4, 6, 8, 10, 12, 14, ...; 1 on ranks 1, 3," in differences(everyone, "rank")[0]
+
+
+def test_many_differences_are_cut():
+    found = differences([{f"option k{n}": 0 for n in range(20)}, {f"option k{n}": 1 for n in range(20)}], "rank")
+    assert len(found) == 9
+    assert found[-1] == "the ranks disagree on 12 more. Hint: the same line on each."
+
+
+def test_hints():
+    def hint(key: str, *values: object) -> str:
+        return differences([{key: value} for value in values], "node")[0].partition("Hint: ")[2]
+
+    assert hint("number of workers", 2, 4) == "the same number of devices on each: trainer.devices=2."
+    assert hint("the code of imagenet_ddp", "a", "b") == "the same version of this project everywhere."
+    assert hint("the classes", "a", "b") == "the same images on every machine."
+    assert hint("Python", "3.11", "3.12") == "install the same Python everywhere."
+    assert hint("imagenet_ddp", "1", "2") == "the same version of this project everywhere."
+
+
+def test_one_command_per_node_and_one_per_rank_do_not_fit():
+    """They may meet at one address, as two of two: said, and no accident."""
+    for numbers in ((2, None), (None, 2)):
+        (text,) = differences([of_this_command(config(), number) for number in numbers], "node")
+        assert text.startswith("the nodes disagree on number of workers: ")
+
+
+def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    package = tmp_path / "package"
+    (package / "distributed").mkdir(parents=True)
+    (package / "a.py").write_text("1")
+    monkeypatch.setattr(consistency, "__file__", str(package / "distributed" / "rendezvous" / "consistency.py"))
+    seen = [code_digest.__wrapped__()]
+    (package / "a.py").write_text("2")
+    seen.append(code_digest.__wrapped__())
+    (package / "a.py").rename(package / "b.py")
+    seen.append(code_digest.__wrapped__())
+    (package / "distributed" / "c.py").touch()
+    seen.append(code_digest.__wrapped__())
+    assert len(set(seen)) == 4
+    (package / "notes.txt").touch()
+    assert code_digest.__wrapped__() == seen[-1]
+
+
+def test_versions_are_facts():
+    told = of_this_command(config(), None)
+    assert told["Python"].startswith("3.")
+    assert "number of workers" not in told
+    assert all(told[name] and told[name] != "not installed" for name in ("torch", "lightning", "hydra-core"))
+
+
+def test_this_process():
+    me = this_process()
+    assert (me["host"], me["pid"]) == (socket.gethostname(), os.getpid())
+    assert me == this_process()
+    assert me["host"] in me["machine"]

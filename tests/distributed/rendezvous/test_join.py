@@ -1,0 +1,296 @@
+"""Commands that meet: as many threads as there are commands, over real stores on the loopback."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.ports import free_port, program
+
+from imagenet_ddp.config.schema import ClusterConfig
+from imagenet_ddp.distributed.launchers.address import Address
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.rendezvous import address_file, consistency, store
+from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
+from imagenet_ddp.distributed.rendezvous.join import Meeting, meet
+from imagenet_ddp.errors import ConfigError
+
+MACHINE = threading.local()
+
+
+@pytest.fixture(autouse=True)
+def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each thread may be on a machine of its own."""
+    process = consistency.this_process
+    for module in (consistency, address_file):
+        monkeypatch.setattr(
+            module, "this_process",
+            lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
+        )  # fmt: skip
+    monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
+    for name, value in (("RENEW_S", 0.1), ("STALE_S", 0.8), ("LOOK_S", 0.02)):
+        monkeypatch.setattr(address_file, name, value)
+    yield
+    address_file.remove_owned()
+
+
+class Commands:
+    def __init__(self, timeout_s: float = 20) -> None:
+        self.pool, self.timeout_s = ThreadPoolExecutor(16), timeout_s
+
+    def start(
+        self, rendezvous: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
+    ) -> Future[Meeting]:
+        config = {"seed": 0, "cluster": {**asdict(ClusterConfig()), "timeout_s": self.timeout_s}, **options}
+
+        def command() -> Meeting:
+            MACHINE.name = machine
+            return meet(rendezvous, config, num_local)
+
+        return self.pool.submit(command)
+
+
+@pytest.fixture
+def commands() -> Iterator[Commands]:
+    commands = Commands()
+    yield commands
+    commands.pool.shutdown()
+
+
+def node(address: Address, rank: int | None, size: int = 2, **more: Any) -> LaunchInfo:
+    return LaunchInfo("cluster.address", address, None, size, rank, by_hand=True, **more)
+
+
+def tcp() -> Address:
+    return Address("127.0.0.1", free_port())
+
+
+def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        future.result(30)
+    assert type(caught.value) is kind
+    return caught.value.mistakes
+
+
+# ---- one command per node --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (None, None, None), (1, None, None)])
+def test_nodes_meet_at_a_port(commands: Commands, ranks: tuple[int | None, ...]):
+    """Given, found out, and mixed: the one that serves is node 0, and holds rank 0."""
+    address = tcp()
+    met = [future.result(30) for future in [commands.start(node(address, rank, 3), 2) for rank in ranks]]
+    assert sorted(each.gathering.number for each in met) == [0, 1, 2]
+    for each, rank in zip(met, ranks, strict=True):
+        number = each.gathering.number
+        assert rank in (None, number)
+        assert each.starts_workers
+        assert each.place == WorldInfo(
+            2 * number, 0, number, 6, 2, 3, "127.0.0.1", address.port, True, "cluster.address"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (None, None)])
+def test_nodes_meet_through_a_file(commands: Commands, ranks: tuple[int | None, ...], tmp_path: Path):
+    address = Address(file=str(tmp_path / "job42"))
+    futures = [commands.start(node(address, rank)) for rank in ranks]
+    met = [future.result(30) for future in futures]
+    assert sorted(each.gathering.number for each in met) == [0, 1]
+    assert len({each.place.port for each in met}) == 1
+    address_file.remove_owned()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_serves_leaves_last(commands: Commands):
+    address = tcp()
+    first, second = (each.result(30) for each in [commands.start(node(address, rank)) for rank in (0, 1)])
+    leaving = commands.pool.submit(first.leave)
+    time.sleep(0.3)
+    assert not leaving.done()
+    second.leave()
+    leaving.result(1)
+
+
+def test_who_serves_does_not_wait_for_ever(commands: Commands):
+    address = tcp()
+    first, _ = (each.result(30) for each in [commands.start(node(address, rank)) for rank in (0, 1)])
+    begin = time.monotonic()
+    first.leave(2.0)
+    assert 1.5 < time.monotonic() - begin < 4
+
+
+def test_a_missing_node_is_named(commands: Commands):
+    commands.timeout_s = 0.5
+    address = tcp()
+    futures = [commands.start(node(address, rank, 4)) for rank in (0, 2)]
+    for future in futures:
+        (text,) = mistakes(future)
+        assert (
+            "2 of 4 nodes joined after" in text and "Missing: node 1, node 3. Hint: start the command there too" in text
+        )
+        assert "127.0.0.1 is this machine itself on every node: give the address of node 0" in text
+
+
+def test_missing_nodes_of_a_file_are_asked_for_the_disk(commands: Commands, tmp_path: Path):
+    commands.timeout_s = 0.5
+    address = Address(file=str(tmp_path / "job"))
+    (text,) = mistakes(commands.start(node(address, None)))
+    assert "Missing: 1 more node." in text and f"is {tmp_path}/job on the same disk there?" in text
+
+
+def test_different_commands_are_refused_on_all(commands: Commands):
+    address = tcp()
+    futures = [
+        commands.start(node(address, 0), 2, seed=0),
+        commands.start(node(address, 1), 4, seed=1),
+    ]
+    for future in futures:
+        found = mistakes(future)
+        assert len(found) == 2
+        assert "disagree on seed: 0 on node 0; 1 on node 1." in found[0]
+        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: the same number of devices" in found[1]
+
+
+def test_a_node_given_twice(commands: Commands):
+    address = tcp()
+    futures = [commands.start(node(address, rank, 3), machine=name) for rank, name in ((0, "a"), (1, "b"), (1, "c"))]
+    for future in futures:
+        (text,) = mistakes(future)
+        assert text.startswith("node 1 must be given once, got claimed by ")
+        assert "b (process " in text and "c (process " in text
+        assert "Hint: cluster.node_rank or NODE_RANK must differ on each." in text
+
+
+def test_another_program_has_the_port(commands: Commands, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store, "ANSWER_S", 0.5)
+    monkeypatch.setattr(store, "NAMES_S", 2.0)
+    with program(b"") as port:
+        for rank in (0, None):
+            assert f"port {port} of this machine is in use" in mistakes(
+                commands.start(node(Address("127.0.0.1", port), rank)), store.PortInUseError
+            )[0]  # fmt: skip
+
+
+def test_a_name_nobody_knows(commands: Commands):
+    for rank in (0, 1, None):
+        (text,) = mistakes(commands.start(node(Address("a..b"), rank)), ConfigError)
+        assert text.startswith("the name a..b cannot be resolved")
+
+
+def test_an_address_of_another_machine(commands: Commands):
+    (text,) = mistakes(commands.start(node(Address("192.0.2.1"), 0)), ConfigError)
+    assert "must be an address of this machine, where node 0 and rank 0 are" in text
+
+
+# ---- one command per process -----------------------------------------------------------------------------------------
+
+
+def ranks(address: Address, local: int, size: int = 4, local_ranks: tuple[int, ...] = ()) -> list[LaunchInfo]:
+    """local 0: not told."""
+    found = []
+    for rank in range(size):
+        local_rank = local_ranks[rank] if local_ranks else rank % (local or 2)
+        place = WorldInfo(
+            rank, local_rank, rank // local if local else 0, size, local, size // local if local else 1, address.host,
+            address.port, False, "cluster.rank",
+        )  # fmt: skip
+        found.append(LaunchInfo("cluster.rank", address, place, place.num_nodes, place.node_rank, by_hand=True))
+    return found
+
+
+def test_ranks_meet(commands: Commands):
+    address = tcp()
+    futures = [commands.start(each, machine=name) for each, name in zip(ranks(address, 2), "aabb", strict=True)]
+    for rank, future in enumerate(futures):
+        met = future.result(30)
+        assert not met.starts_workers
+        assert met.place == WorldInfo(
+            rank, rank % 2, rank // 2, 4, 2, 2, "127.0.0.1", address.port, False, "cluster.rank"
+        )  # fmt: skip
+
+
+def test_ranks_meet_through_a_file(commands: Commands, tmp_path: Path):
+    address = Address(file=str(tmp_path / "job"))
+    met = [each.result(30) for each in [commands.start(each) for each in ranks(address, 2, 2)]]
+    assert [each.place.rank for each in met] == [0, 1]
+    assert all(each.place.address and each.place.port == met[0].place.port for each in met)
+
+
+def test_nodes_are_counted_where_nobody_said(commands: Commands):
+    futures = [commands.start(each, machine=name) for each, name in zip(ranks(tcp(), 0), "aabb", strict=True)]
+    places = [future.result(30).place for future in futures]
+    assert [(each.node_rank, each.local_rank, each.local_world_size, each.num_nodes) for each in places] == [
+        (0, 0, 2, 2), (0, 1, 2, 2), (1, 0, 2, 2), (1, 1, 2, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("local", "machines", "local_ranks", "said"),
+    [
+        (2, "abcd", (), "ranks 0 and 1 must be on one machine (2 processes per node), but are on a and b. "
+         "Hint: trainer.devices=1 where each machine has one process; cluster.node_rank and trainer.num_nodes=4 where"),
+        (0, "aaab", (0, 1, 2, 0), "as many processes as the others, but there are 3 on a, 1 on b. Hint:"),
+        (0, "abab", (0, 0, 1, 1), "ranks 0 and 1 must be on one machine"),
+    ],
+)  # fmt: skip
+def test_ranks_that_do_not_lie_as_they_say(
+    commands: Commands, local: int, machines: str, local_ranks: tuple[int, ...], said: str
+):
+    """WORLD_SIZE counted machines, say: everyone is told the same."""
+    found = ranks(tcp(), local, local_ranks=local_ranks)
+    futures = [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]
+    for future in futures:
+        (text,) = mistakes(future)
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("machines", "local_ranks", "said"),
+    [
+        ("aabb", (0, 1, 0, 0), "cluster.local_rank must count from 0 on each machine, 0, 1 for ranks 2 to 3 on b, got "
+         "0, 0. Hint: cluster.local_rank=1 where cluster.rank=3."),
+        ("aa", (0, 0), "0, 1 for ranks 0 to 1 on a, got 0, 0. Hint: cluster.local_rank=1 where cluster.rank=1; or "
+         "trainer.num_nodes=2 on each, where 2 nodes of 1 shall share a."),
+        ("aaaa", (0, 1, 0, 1), "0, 1, 2, 3 for ranks 0 to 3 on a, got 0, 1, 0, 1. Hint: cluster.local_rank=2 where "
+         "cluster.rank=2, cluster.local_rank=3 where cluster.rank=3; or trainer.num_nodes=2 on each, where 2 nodes of "
+         "2 shall share a."),
+    ],
+)  # fmt: skip
+def test_local_ranks_that_do_not_fit(commands: Commands, machines: str, local_ranks: tuple[int, ...], said: str):
+    """The numbers of all show it, so all are told at once, and nobody waits for the one that is wrong."""
+    found = ranks(tcp(), 0, len(machines), local_ranks=local_ranks)
+    begin = time.monotonic()
+    for future in [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]:
+        (text,) = mistakes(future)
+        assert text.endswith(said)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_missing_rank_is_named_with_its_node(commands: Commands):
+    commands.timeout_s = 0.5
+    futures = [commands.start(each) for each in ranks(tcp(), 2) if each.place and each.place.rank != 3]
+    for future in futures:
+        assert "Missing: rank 3 (node 1, local rank 1). Hint:" in mistakes(future)[0]
+
+
+def test_a_launcher_s_store_is_used(commands: Commands):
+    """torchrun's agent serves it: rank 0 does not."""
+    served = store.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    address = Address("127.0.0.1", served.port)
+    found = []
+    for rank in range(2):
+        place = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
+        found.append(commands.start(LaunchInfo("torchrun", address, place, 1, 0)))
+    assert [each.result(30).gathering.number for each in found] == [0, 1]
+    assert served.check(["imagenet_ddp/1/commands/verdict"])
+
+
+def test_another_job_id(commands: Commands):
+    address = tcp()
+    futures = [commands.start(node(address, rank, job_id=name)) for rank, name in ((0, "a"), (1, "b"))]
+    for future in futures:
+        assert mistakes(future)[0].startswith("two jobs meet at one address: cluster.job_id is a and b")

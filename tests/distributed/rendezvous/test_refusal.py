@@ -1,0 +1,249 @@
+"""A command that is refused tells those who wait for it: real commands on the loopback, and its parts in threads."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SMALL, clean_environ
+from helpers.ports import free_port, program
+from torch.distributed import PrefixStore, TCPStore
+
+from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
+from imagenet_ddp.distributed.launchers.address import Address
+from imagenet_ddp.distributed.rendezvous import refusal, store
+from imagenet_ddp.distributed.rendezvous.consistency import this_process
+from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, Roster, SharedError, gather_ranks
+from imagenet_ddp.distributed.rendezvous.refusal import Refused
+
+MISTAKE = "optim.lr must be a number, got abc. Hint: set optim.lr=0.1."
+
+# ---- real commands ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("common", "own", "who", "said"),
+    [
+        (
+            ["cluster.world_size=2", "trainer.devices=2"],
+            [["cluster.rank=0", "cluster.local_rank=0"], ["cluster.rank=1", "cluster.local_rank=0"]],
+            1,
+            "rank 1 ({host}) was refused: cluster.rank must be cluster.node_rank × 2",
+        ),
+        (
+            ["trainer.num_nodes=2", "trainer.devices=1"],
+            [["cluster.node_rank=0"], ["cluster.node_rank=1", "data.root=/nowhere"]],
+            1,
+            "node 1 ({host}) was refused: data.root must be a folder, but /nowhere does not exist.",
+        ),
+        (
+            ["cluster.world_size=2"],
+            [["cluster.rank=0", "cluster.local_rank=0", "optim.lr=abc"], ["cluster.rank=1", "cluster.local_rank=1"]],
+            0,
+            "rank 0 ({host}) was refused: optim.lr must be a number, got abc.",
+        ),
+    ],
+    ids=["local rank", "data folder", "rank 0"],
+)
+def test_all_end_at_once_with_the_cause(
+    tmp_path: Path, tree: Path, common: list[str], own: list[list[str]], who: int, said: str
+) -> None:
+    """Started together, as by a script: the refused one is done before the others have imported torch."""
+    address = f"cluster.address=tcp://127.0.0.1:{free_port()}"
+    begin = time.monotonic()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", address, "cluster.timeout_s=90",
+             *common, *options],
+            cwd=tmp_path, env=clean_environ(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for options in own
+    ]  # fmt: skip
+    errs = [" ".join(process.communicate(timeout=80)[1].split()) for process in started]
+    assert time.monotonic() - begin < 45, errs
+    assert [process.returncode for process in started] == [2, 2], errs
+    assert said.format(host=this_process()["host"]) in errs[1 - who]
+    assert "are told that" in errs[who]
+    assert not any("Traceback" in err or "frame #" in err for err in errs)
+
+
+# ---- at the store ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PROMPT_S", 0.3), ("SCRIPT_S", 0.3), ("TELL_S", 8.0)):
+        monkeypatch.setattr(refusal, name, value)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+class Others:
+    """Those at the store who wait: rank 0, or rank 0 and more, of `size`."""
+
+    def __init__(self, pool: ThreadPoolExecutor, size: int = 2, there: int = 1, timeout_s: float = 2.0) -> None:
+        ten = timedelta(seconds=10)
+        self.server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
+        self.server.set(store.HELLO, "")
+        self.address = Address("127.0.0.1", self.server.port)
+        clients = [TCPStore("127.0.0.1", self.server.port, None, False, timeout=ten) for _ in range(there - 1)]
+        self.futures: list[Future[RankGroup]] = [
+            pool.submit(
+                gather_ranks, PrefixStore(store.commands_prefix(0), each), Roster(size, "rank", str, "x."), number, {},
+                timeout_s, chief=number == 0,
+            )
+            for number, each in enumerate([self.server, *clients])
+        ]  # fmt: skip
+
+    def told(self) -> list[str]:
+        (found,) = {tuple(self._told(future)) for future in self.futures}
+        return list(found)
+
+    def _told(self, future: Future[RankGroup]) -> list[str]:
+        with pytest.raises(SharedError) as caught:
+            future.result(15)
+        return caught.value.mistakes
+
+
+def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    others = Others(pool, size=3, there=2)
+    refusal.tell(Refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
+    host = this_process()["host"]
+    assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
+    assert capsys.readouterr().err == f"The others at {others.address} are told that rank 2 was refused.\n"
+
+
+@pytest.mark.parametrize(("noun", "number"), [("rank", None), ("node", None), ("node", 1)])
+def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, number: int | None) -> None:
+    """Also where it counts machines, and the others processes."""
+    others = Others(pool)
+    refusal.tell(Refused(others.address, noun, number, 2), [MISTAKE])
+    (text,) = others.told()
+    assert text.startswith(f"one {noun} (" if number is None else f"{noun} {number} (") and text.endswith(MISTAKE)
+
+
+@pytest.mark.parametrize(("there", "job_id"), [(1, "another"), (2, None)], ids=["another job", "that number is there"])
+def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: str | None) -> None:
+    others = Others(pool, size=3, there=there, timeout_s=1.0)
+    time.sleep(0.3)
+    refusal.tell(Refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
+    (text,) = others.told()
+    assert f"{there} of 3 ranks joined after 1 s. Missing:" in text
+
+
+def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    others = Others(pool, size=2, there=2)
+    assert [future.result(10).number for future in others.futures] == [0, 1]
+    refusal.tell(Refused(others.address, "rank", 1, 2), [MISTAKE])
+    assert capsys.readouterr().err == ""
+
+
+def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
+    """torchrun's is there before rank 0: rank 0's own refusal is said there."""
+    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    address = Address("127.0.0.1", server.port)
+    waiting = pool.submit(
+        gather_ranks,
+        PrefixStore(store.commands_prefix(0), server),
+        Roster(2, "rank", str, "x."),
+        1,
+        {},
+        5.0,
+        chief=False,
+    )
+    refusal.tell(Refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
+    with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
+        waiting.result(10)
+
+
+def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
+    port = free_port()
+
+    def come() -> RankGroup:
+        found = store.client("127.0.0.1", port, 10, "rank 1 of 2")
+        return gather_ranks(
+            PrefixStore(store.commands_prefix(0), found), Roster(2, "rank", str, "x."), 1, {}, 5.0, chief=False
+        )
+
+    waiting = pool.submit(come)
+    time.sleep(0.5)
+    refusal.tell(Refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
+    with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
+        waiting.result(10)
+
+
+def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    others = Others(pool)
+    pointed = {**this_process(), "token": "t", "job_id": None, "hosts": ["127.0.0.1"], "port": others.address.port}
+    (tmp_path / "job").write_text(json.dumps(pointed))
+    refusal.tell(Refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
+    assert others.told()[0].endswith(MISTAKE)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nobody_is_there(number: int) -> None:
+    begin = time.monotonic()
+    refusal.tell(Refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, number: int) -> None:
+    monkeypatch.setattr(store, "NAMES_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
+    begin = time.monotonic()
+    with program(answer) as port:
+        refusal.tell(Refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
+    assert time.monotonic() - begin < 6
+
+
+# ---- who waits for this command --------------------------------------------------------------------------------------
+
+TCP = "tcp://10.0.0.1:29500"
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "2", "WORLD_SIZE": "4",
+            "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cluster", "trainer", "environ", "found"),
+    [
+        ({}, {}, {}, None),
+        ({}, {"devices": 8}, {"MASTER_ADDR": "10.0.0.1"}, None),  # left over
+        ({"address": TCP, "rank": 1, "local_rank": 1, "world_size": 2}, {}, {}, ("rank", 1, 2)),
+        ({"address": TCP, "rank": 2, "local_rank": 1, "world_size": 2}, {}, {}, ("rank", 2, 2)),  # wrong numbers
+        ({"address": TCP, "rank": 1, "local_rank": 0, "world_size": 2}, {"devices": 2}, {}, ("rank", 1, 2)),
+        ({"address": TCP, "rank": 1}, {}, {}, ("rank", 1, 2)),
+        ({}, {}, {"RANK": "3", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}, ("rank", 3, 2)),
+        ({"address": TCP}, {"num_nodes": 2}, {}, ("node", None, 2)),
+        ({"address": TCP, "node_rank": 5}, {"num_nodes": 2}, {}, ("node", 5, 2)),
+        ({"address": "file://nfs/job", "rank": 1, "world_size": 2}, {}, {}, None),
+        ({}, {}, TORCHRUN, ("rank", 2, 4)),
+        ({}, {}, TORCHRUN | {"LOCAL_RANK": "1", "RANK": "3"}, None),  # the node's first rank speaks
+        ({}, {}, TORCHRUN | {"WORLD_SIZE": "2", "RANK": "0", "GROUP_RANK": "0"}, None),  # torchrun ends the others
+        ({}, {"devices": 3}, TORCHRUN, None),  # the same on all, and torchrun's numbers are right
+    ],
+)
+def test_who_waits(
+    cluster: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], found: tuple[str, int | None, int] | None
+) -> None:
+    config = {
+        "cluster": {**asdict(ClusterConfig()), **cluster},
+        "strategy": asdict(StrategyConfig()),
+        "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
+    }
+    refused = refusal.of(config, environ)
+    assert (refused and (refused.noun, refused.number, refused.size)) == found
+    assert refused is None or str(refused.address) == "10.0.0.1:29500"

@@ -1,0 +1,110 @@
+"""A file on its way from number 0 to the others."""
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.fake_ranks import Crowd, connect, met, mistakes, on_all
+from torch.distributed import TCPStore
+
+from imagenet_ddp.distributed.rendezvous import send_file as module
+from imagenet_ddp.distributed.rendezvous.send_file import send_file
+from imagenet_ddp.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def connections() -> list[TCPStore]:
+    return connect(3)
+
+
+@pytest.fixture
+def crowd(connections: list[TCPStore]) -> Iterator[Crowd]:
+    with Crowd(connections) as crowd:
+        yield crowd
+
+
+@pytest.fixture
+def sent(crowd: Crowd) -> Callable[[Path | None], list[Path | None]]:
+    def send(path: Path | None) -> list[Path | None]:
+        members = met(crowd, 3)
+        return [future.result(60) for future in on_all(crowd, members, lambda m: send_file(m, path))]
+
+    return send
+
+
+def test_a_file_that_is_there_is_not_sent(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"weights")
+    monkeypatch.setattr(module, "_send", None)
+    assert sent(path) == [path] * 3
+
+
+def test_no_file(sent: Callable[..., Any]):
+    assert sent(None) == [None] * 3
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, path: Path, content: bytes | None) -> None:
+    """On the disks of the others the path holds another content, or nothing: theirs is looked at by these threads,
+    after number 0 has told of its own."""
+    here, is_file = hashlib.sha256(path.read_bytes()).hexdigest(), Path.is_file
+    chief: set[int] = set()
+    digest = module.sha256
+
+    def seen(each: Path) -> str:
+        if each != path:
+            return digest(each)
+        if not chief:
+            chief.add(threading.get_ident())
+        mine = threading.get_ident() in chief
+        return here if mine else hashlib.sha256(content or b"").hexdigest()
+
+    monkeypatch.setattr(module, "sha256", seen)
+    monkeypatch.setattr(Path, "is_file", lambda each: is_file(each) if each != path else content is not None)
+
+
+@pytest.mark.parametrize("content", [None, b"the weights of another run"])
+def test_a_file_that_is_lacking_is_sent(
+    sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+):
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"weights" * 1000)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 999)
+    elsewhere(monkeypatch, path, content)
+    found = sent(path)
+    assert found[0] == path
+    for copy in found[1:]:
+        assert copy != path and copy.name == "last.ckpt"
+        assert copy.read_bytes() == path.read_bytes()
+    assert found[1] != found[2]
+
+
+def test_an_empty_file(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "empty"
+    path.touch()
+    elsewhere(monkeypatch, path, None)
+    assert [each.read_bytes() for each in sent(path)] == [b""] * 3
+
+
+def test_a_large_file_takes_seconds(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "large.ckpt"
+    path.write_bytes(os.urandom(2**20) * 100)
+    elsewhere(monkeypatch, path, None)
+    begin = time.monotonic()
+    found = sent(path)
+    assert time.monotonic() - begin < 20
+    assert found[1].read_bytes() == path.read_bytes()
+
+
+def test_a_file_that_changes_on_the_way_is_noticed(crowd: Crowd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"weights")
+    elsewhere(monkeypatch, path, None)
+    send = module._send
+    monkeypatch.setattr(module, "_send", lambda *args: (path.write_bytes(b"WEIGHTS"), send(*args)))
+    _, *others = on_all(crowd, met(crowd, 2), lambda m: send_file(m, path))
+    assert "arrived from rank 0 with another content. Hint: " in mistakes(others[0], ConfigError)[0]

@@ -1,0 +1,219 @@
+"""The store all meet at: served, found, and what is said where it is not."""
+
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers.ports import free_port, program
+from helpers.private_network import in_own_network
+from torch.distributed import TCPStore
+
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous import store as module
+from imagenet_ddp.distributed.rendezvous import timeout
+from imagenet_ddp.distributed.rendezvous.store import PortInUseError, client, connect, serve
+from imagenet_ddp.errors import ConfigError
+
+
+def sentence(what: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        what()
+    (text,) = caught.value.mistakes
+    assert "Hint: " in text
+    return text
+
+
+def test_rank_0_serves_and_the_others_find_it():
+    port = free_port()
+    second = WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", port, False)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(connect(second, 20)))
+    thread.start()  # before there is a server
+    time.sleep(0.3)
+    server = serve("127.0.0.1", port)
+    thread.join(20)
+    connect(replace(second, rank=0), 20).set("key", "word")
+    assert found[0].get("key") == b"word"
+    assert serve("127.0.0.1", port) is server, "once in a process"
+    assert server.get("imagenet_ddp/0/key") == b"word"
+    again = connect(replace(second, attempt=1), 20)
+    assert not again.check(["key"]), "a launcher's second attempt has keys of its own"
+
+
+def test_any_free_port():
+    assert serve("127.0.0.1", 0).port > 0
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(timeout, "SAY_EVERY_S", 0.2)
+    port = free_port()
+    begin = time.monotonic()
+    text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
+    assert time.monotonic() - begin < 2
+    assert text.startswith(
+        f"rank 1 of 2 waited 1 s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:"
+    )
+    assert "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address" in text
+    assert f"rank 1 of 2: waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_name_that_does_not_resolve(host: str):
+    begin = time.monotonic()
+    for what in (lambda: client(host, 29500, 60, "rank 1 of 2"), lambda: serve(host, 29500)):
+        text = sentence(what)
+        assert text.startswith(f"the name {host} cannot be resolved on this machine: ")
+        assert "Hint: give the numeric address of node 0, or add the name to /etc/hosts." in text
+    assert time.monotonic() - begin < 5, "at once"
+
+
+def test_the_port_is_in_use():
+    """For who serves: before anybody waits for anything."""
+    with program(b"") as port:
+        with pytest.raises(PortInUseError) as caught:
+            serve("127.0.0.1", port)
+        assert str(caught.value) == (
+            f"port {port} of this machine is in use by another program, or by another run. Hint: another port, the "
+            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
+        )
+
+
+def test_an_address_that_is_not_ours():
+    text = sentence(lambda: serve("192.0.2.7", 29500))
+    assert text.startswith("192.0.2.7 must be an address of this machine, where node 0 and rank 0 are, but its ")
+    assert "127.0.0.1" in text
+    assert "Hint: give the private address of node 0 on every node, or start node 0's command there." in text
+
+
+def test_a_server_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Permission denied.\nframe #0")
+
+    monkeypatch.setattr(module, "TCPStore", refuse)
+    port = free_port()
+    text = sentence(lambda: serve("127.0.0.1", port))
+    assert text.startswith(
+        f"this machine cannot serve the rendezvous store at 127.0.0.1:{port}: Permission denied. Hint:"
+    )
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_another_program_at_the_port(
+    answer: bytes | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """One that hangs up, one that speaks another language, one that stays silent; torch's C++ stack is not shown."""
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    monkeypatch.setattr(module, "NAMES_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
+    begin = time.monotonic()
+    with program(answer) as port:
+        text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
+    assert time.monotonic() - begin < 15
+    assert text.startswith(f"rank 1 of 2 expects the rendezvous store at 127.0.0.1:{port}, but another program answers")
+    assert text.endswith("Hint: another port, the same on every node.")
+    assert ("(it accepts connections and stays silent)" in text) == (answer is None)
+    os.write(2, b"shown again\n")
+    err = capfd.readouterr().err
+    assert "shown again\n" in err
+    assert f":{port}" not in err, "other lines are those of an earlier test's threads"
+
+
+def test_another_store_at_the_port(monkeypatch: pytest.MonkeyPatch):
+    """torch's own, of another framework; but a launcher's is what is asked for."""
+    other = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    client("127.0.0.1", other.port, 10, "rank 1 of 2", ours=False)
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    text = sentence(lambda: client("127.0.0.1", other.port, 10, "rank 1 of 2"))
+    assert "but another program answers there" in text
+
+
+def test_a_slow_first_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    """torch asks a name server for the name behind each address; one that does not answer uses up the time."""
+    server = serve("127.0.0.1", 0)
+    tries: list[int] = []
+
+    def slow(number: str, port: int, ours: bool) -> Any:
+        tries.append(port)
+        return connected(number, port, ours) if len(tries) > 1 else module.DistNetworkError("timed out after 5000ms")
+
+    connected = module._connected
+    monkeypatch.setattr(module, "_connected", slow)
+    assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
+    assert len(tries) == 2
+
+
+NETWORK = r"""
+    ip link add card type veth peer name far
+    ip addr add 10.9.9.1/24 dev card
+    ip link set card up; ip link set far up
+    ip neigh add 10.9.9.9 lladdr 02:00:00:00:00:09 dev card
+    names=$(mktemp); printf 'nameserver 10.9.9.9\noptions timeout:3 attempts:1\n' >$names
+    mount --bind $names /etc/resolv.conf; rm -f $names
+"""
+SCRIPT = """
+import os, socket, threading
+from imagenet_ddp.distributed.rendezvous import store
+from imagenet_ddp.errors import ConfigError
+
+def said(name, what):
+    begin = time.monotonic()
+    try:
+        what()
+    except ConfigError as error:
+        out[name] = [str(error), time.monotonic() - begin]
+
+said("no route", lambda: store.client("192.0.2.1", 29500, 60, "rank 1 of 2"))
+store.ANSWER_S = 0.5
+said("silent", lambda: store.client("10.9.9.9", 29500, 60, "rank 1 of 2"))
+store.ANSWER_S = 1.0
+begin = time.monotonic()
+pipe = os.pipe()
+server = os.fork()
+if not server:
+    os.write(pipe[1], str(store.serve("10.9.9.1", 0).port).encode())
+    time.sleep(60)
+port = int(os.read(pipe[0], 100))
+out["server"] = time.monotonic() - begin
+out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.HELLO).decode()
+out["both"] = time.monotonic() - begin
+os.kill(server, 9)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_network_of_its_own():
+    """No route; a machine that drops what is sent; and a name server that does not answer, which torch asks."""
+    found = in_own_network(NETWORK, SCRIPT)
+    text, seconds = found["no route"]
+    assert text.startswith(
+        "rank 1 of 2 cannot reach 192.0.2.1:29500: Network is unreachable. Hint: is the address right"
+    )
+    assert seconds < 2
+    text, seconds = found["silent"]
+    assert text.startswith(
+        "rank 1 of 2 cannot reach 10.9.9.9:29500: no answer within 1 s, not even a refusal. Hint: a firewall"
+    )
+    assert seconds < 4
+    assert found["client"] == ""
+    assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"
+
+
+def test_the_first_free_port_of_several():
+    """The others look at each, and pass by another program and another job."""
+    with program(b"220 not a store\r\n") as taken:
+        another, free = free_port(), free_port()
+        serve("127.0.0.1", another).set(module.HELLO, "slurm job 7.0")
+        ours = module.serve_one_of("127.0.0.1", (taken, free), "slurm job 7.1")
+        assert ours.port == free
+        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), job_id="slurm job 7.1")
+        assert found.port == free
+        text = sentence(
+            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), job_id="slurm job 7.1")
+        )
+        assert f"rank 0 at 127.0.0.1:{taken}, {another}, but only other jobs answer there. Missing: rank 0" in text
+        text = sentence(lambda: module.serve_one_of("127.0.0.1", (taken,), "slurm job 7.1"))
+        assert text.startswith(
+            f"ports {taken} of 127.0.0.1 are all in use by other programs. Hint: export MASTER_PORT="
+        )

@@ -1,0 +1,250 @@
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.errors import ConfigError
+
+
+def strategy(name: str, **keys: Any) -> dict[str, Any]:
+    return {**asdict(StrategyConfig(name=name)), **keys}
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_devices", range(1, 9))
+def test_dp_cuts_as_torch_chunk(num_devices: int):
+    for num_images in range(1, 40):
+        chunks = [len(chunk) for chunk in torch.arange(num_images).chunk(num_devices)]
+        expected = chunks + [0] * (num_devices - len(chunks))
+        assert batch_split.shares(num_images, num_devices, None, num_devices * 8) == expected
+    assert batch_split.shares(5, 4, None, 32) == [2, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("num_images", "sizes"),
+    [(8, [2, 3, 3]), (7, [2, 3, 2]), (6, [2, 2, 2]), (5, [1, 2, 2]), (4, [1, 2, 1]), (3, [1, 1, 1]), (2, [1, 1, 0]),
+     (1, [0, 1, 0]), (16, [4, 6, 6])],
+)  # fmt: skip
+def test_a_smaller_batch_keeps_the_proportion_of_2_3_3(num_images: int, sizes: list[int]):
+    assert batch_split.shares(num_images, 3, 2, 8) == sizes
+
+
+@pytest.mark.parametrize("num_devices", range(2, 7))
+@pytest.mark.parametrize(("first", "batch_size"), [(0, 3), (1, 4), (2, 3), (7, 8), (8, 8), (12, 5)])
+def test_balanced_shares(num_devices: int, first: int, batch_size: int):
+    full = first + (num_devices - 1) * batch_size
+    assert batch_split.shares(full, num_devices, first, full) == [first] + (num_devices - 1) * [batch_size]
+    for num_images in range(full):
+        own, *others = batch_split.shares(num_images, num_devices, first, full)
+        assert own + sum(others) == num_images
+        assert abs(own - first * num_images / full) <= 0.5
+        assert own <= first
+        assert min(others) >= 0
+        assert max(others) - min(others) <= 1
+        assert max(others) <= batch_size
+
+
+def test_one_device_takes_all():
+    assert batch_split.shares(7, 1, None, 8) == batch_split.shares(7, 1, 2, 2) == [7]
+
+
+def test_images_per_forward():
+    assert [batch_split.processes(strategy(name), 4) for name in ("auto", "ddp", "dp", "balanced_dp")] == [4, 4, 1, 1]
+    assert batch_split.loaded(strategy("ddp"), 32, 4) == 32
+    assert batch_split.loaded(strategy("auto"), 32, 4) == 32
+    assert batch_split.loaded(strategy("dp"), 32, 4) == 128
+    assert batch_split.loaded(strategy("balanced_dp", first_device_batch=2), 3, 3) == 8
+    assert batch_split.loaded(strategy("balanced_dp", first_device_batch=0), 3, 3) == 6
+    assert batch_split.loaded(strategy("balanced_dp"), 32, 4) == 128  # auto moves images, and adds none
+    with pytest.raises(ConfigError, match="expects two devices or more, but there is 1"):
+        batch_split.loaded(strategy("balanced_dp", first_device_batch=0), 3, 1)
+
+
+# ---- auto ----------------------------------------------------------------------------------------------------------
+
+
+class Simulated:
+    """Memory that grows by `per_image` bytes, from `first` bytes on the first device and `other` on the others."""
+
+    def __init__(self, num_devices: int, full: int, first: int, other: int, per_image: int):
+        self.num_devices, self.full, self.per_image = num_devices, full, per_image
+        self.fixed = [first] + (num_devices - 1) * [other]
+        self.now = [0] * num_devices
+        self.reads = 0
+
+    def reset(self) -> None:
+        self.now = [0] * self.num_devices
+
+    def forward(self, share: batch_split.FirstShare, num_images: int, training: bool = True) -> list[int]:
+        sizes = batch_split.shares(num_images, self.num_devices, *share.of(num_images, training))
+        needs = [fixed + self.per_image * size for fixed, size in zip(self.fixed, sizes, strict=True)]
+        self.now = list(map(max, self.now, needs))
+        return sizes
+
+    def peaks(self) -> list[int]:
+        self.reads += 1
+        return self.now
+
+
+@pytest.mark.parametrize("num_devices", [2, 3, 4, 8])
+@pytest.mark.parametrize("more", [0, 100, 250, 700])
+def test_auto_makes_the_peaks_equal(num_devices: int, more: int):
+    full, said = 32 * num_devices, []
+    memory = Simulated(num_devices, full, 1000 + more, 1000, 10)
+    share = batch_split.FirstShare(num_devices, "auto", full, memory, said.append)
+    for _ in range(4):
+        assert not said
+        memory.forward(share, full)
+        share.end_step()
+    memory.reset()
+    sizes = memory.forward(share, full)
+    first, *others = memory.now
+    assert sum(sizes) == full
+    best = 32 - more / 10 * (num_devices - 1) / num_devices
+    assert sizes[0] == max(0, int(best + 1e-6))
+    if best > 0:  # else even a first device without images needs more than the others
+        assert abs(first - max(others)) <= 2 * memory.per_image
+    assert len(said) == 1
+    assert f"Split: {' + '.join(map(str, sizes))} = {full} images per forward" in said[0]
+    share.end_step()
+    assert memory.reads == 2  # and never again
+
+
+def test_auto_repeats_a_step_that_tells_nothing():
+    said: list[str] = []
+    memory = Simulated(2, 64, 1200, 1000, 10)
+    share = batch_split.FirstShare(2, "auto", 64, memory, said.append)
+    memory.forward(share, 64, training=False)  # a validation before a step is none of it
+    memory.forward(share, 64)
+    memory.forward(share, 64)  # accumulation
+    share.end_step()
+    memory.forward(share, 10)  # the last step of an epoch
+    share.end_step()
+    memory.forward(share, 64)
+    memory.forward(share, 500, training=False)
+    share.end_step()
+    assert memory.reads == 0
+    for _ in range(3):
+        memory.forward(share, 64)
+        share.end_step()
+    assert memory.reads == 2
+    assert memory.forward(share, 64) == [22, 42]  # 1200 + 220 = 1000 + 420
+    assert "1520, 1320" not in said[0]  # MiB
+
+
+def test_auto_without_a_difference_splits_evenly():
+    said: list[str] = []
+    memory = Simulated(2, 64, 1200, 1000, 0)
+    share = batch_split.FirstShare(2, "auto", 64, memory, said.append)
+    for _ in range(4):
+        memory.forward(share, 64)
+        share.end_step()
+    assert memory.forward(share, 64) == [32, 32]
+    assert "The peaks do not tell" in said[0]
+
+
+def test_auto_on_a_cpu_is_even_from_the_start():
+    share = batch_split.FirstShare(3, "auto", 9, None, pytest.fail)
+    for _ in range(6):
+        assert batch_split.shares(9, 3, *share.of(9, True)) == [3, 3, 3]
+        share.end_step()
+    assert batch_split.shares(4, 3, *share.of(4, True)) == [1, 2, 1]
+
+
+def test_a_full_batch_that_is_not_told_is_the_first_one_trained_on():
+    share = batch_split.FirstShare(3, 2, None, None, pytest.fail)
+    assert batch_split.shares(9, 3, *share.of(9, False)) == [3, 3, 3]
+    assert batch_split.shares(8, 3, *share.of(8, True)) == [2, 3, 3]
+    assert batch_split.shares(4, 3, *share.of(4, True)) == [1, 2, 1]
+
+
+# ---- sentences -----------------------------------------------------------------------------------------------------
+
+
+def test_the_arithmetic_of_the_two_examples():
+    two_three_three = strategy("balanced_dp", first_device_batch=2)
+    assert batch_split.start_lines(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward."
+    assert batch_split.start_lines(two_three_three, 3, 3, 2, False)[0] == (
+        "Split: 2 + 3 + 3 = 8 images per forward; with accumulation 2 twice that: 4 + 6 + 6 = 16 per step."
+    )
+    assert batch_split.arithmetic([2, 3], 3) == (
+        "Split: 2 + 3 = 5 images per forward; with accumulation 3 3 times that: 6 + 9 = 15 per step."
+    )
+    assert batch_split.arithmetic([2]) == "Split: none, one device."
+
+
+def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
+    said = " ".join(batch_split.start_lines(strategy("dp"), 32, 2, 1, False))
+    assert "ddp is usually faster" in said
+    assert "one copy of the data" in said
+    assert "auto" not in said
+    assert "On a CPU" not in said
+    assert batch_split.start_lines(strategy("ddp"), 32, 2, 1, False) == []
+
+
+def test_auto_says_what_it_does():
+    on_cpu = " ".join(batch_split.start_lines(strategy("balanced_dp"), 4, 3, 1, True))
+    assert "Split: 4 + 4 + 4 = 12" in on_cpu
+    assert "first_device_batch=auto on a CPU: an even split" in on_cpu
+    on_gpus = " ".join(batch_split.start_lines(strategy("balanced_dp"), 4, 3, 1, False))
+    assert "the memory that the first steps need then decides" in on_gpus
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "trainer", "environ", "num_devices"),
+    [
+        ({"name": "dp"}, {"num_nodes": 1, "sync_batchnorm": False}, {"WORLD_SIZE": "1"}, 2),
+        ({"name": "dp"}, {"num_nodes": "auto"}, {}, None),
+        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {}, None),
+        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {}, 2),
+        ({"name": "balanced_dp", "first_device_batch": 64}, {}, {}, 2),  # a first device with more memory
+        ({"name": "ddp", "comm_hook": "fp16"}, {"num_nodes": 2}, {"WORLD_SIZE": "4"}, 2),
+    ],
+)
+def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], num_devices: int | None):
+    assert batch_split.mistakes(strategy(**keys), trainer, environ, num_devices) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "trainer", "environ", "said"),
+    [
+        ({"name": "dp"}, {"num_nodes": 2}, {},
+         "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: strategy=ddp, or trainer.num_nodes=1."),
+        ({"name": "balanced_dp"}, {}, {"WORLD_SIZE": "4"},
+         "strategy=balanced_dp runs in one process, but a launcher started 4 (WORLD_SIZE in the environment)."
+         " Hint: strategy=ddp, or start it without the launcher."),
+        ({"name": "dp"}, {"sync_batchnorm": True}, {},
+         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp: of its batch-norm statistics,"
+         " those of the first replica count. Hint: trainer.sync_batchnorm=false, or strategy=ddp."),
+        ({"name": "dp", "comm_hook": "fp16"}, {}, {},
+         "strategy.comm_hook=fp16 is for strategy=ddp, but the strategy is dp, which has no process group."
+         " Hint: leave it out, or strategy=ddp."),
+        ({"name": "balanced_dp", "process_group_backend": "nccl", "static_graph": True}, {}, {},
+         "strategy.process_group_backend=nccl, strategy.static_graph=true are for strategy=ddp, but the strategy is"
+         " balanced_dp, which has no process group. Hint: leave them out, or strategy=ddp."),
+        ({"name": "ddp", "first_device_batch": 2}, {}, {},
+         "strategy.first_device_batch=2 is for strategy=balanced_dp, but the strategy is ddp."
+         " Hint: strategy=balanced_dp, or leave it out."),
+        ({"name": "balanced_dp", "first_device_batch": -1}, {}, {},
+         "strategy.first_device_batch must be auto or a whole number of 0 or more, got -1."
+         " Hint: set strategy.first_device_batch=auto."),
+        ({"name": "balanced_dp", "first_device_batch": False}, {}, {},
+         "strategy.first_device_batch must be auto or a whole number of 0 or more, got false."
+         " Hint: set strategy.first_device_batch=auto."),
+        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {},
+         "strategy.first_device_batch=0 keeps the first device for gathering, which expects two devices or more, but"
+         " there is 1. Hint: trainer.devices=2, or strategy.first_device_batch=auto."),
+    ],
+)  # fmt: skip
+def test_each_mistake_has_its_sentence(
+    keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], said: str
+):
+    assert batch_split.mistakes(strategy(**keys), trainer, environ, 1) == [said]

@@ -1,0 +1,582 @@
+"""On CPU threads everywhere; where two GPUs or more are there, the same numbers against nn.DataParallel itself."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
+from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+
+
+def make_net(dropout: float = 0.0, seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+def replicas_of(net: nn.Module, num_devices: int, first: int | None = None, full: int = 8) -> Replicas:
+    share = None if first is None else batch_split.FirstShare(num_devices, first, full, None, pytest.fail)
+    return Replicas(net, [CPU] * num_devices, share)
+
+
+def images_of(num_images: int, seed: int = 0) -> Tensor:
+    return torch.randn(num_images, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def record(net: nn.Module) -> list[int]:
+    """The list gets the number of images of each call, by whichever thread, in order of size where threads race."""
+    sizes: list[int] = []
+    net.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    return sizes
+
+
+def calls(replicas: Replicas, num_images: int) -> list[int]:
+    """Images per call of one forward whose replicas take turns."""
+    sizes = record(replicas.net)
+    replicas._draws = {True: True, False: True}
+    replicas(images_of(num_images))
+    return sizes
+
+
+# ---- the replicas --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_images", [1, 2, 3, 8, 29])
+@pytest.mark.parametrize(
+    ("num_devices", "first", "full"), [(1, None, 0), (2, None, 0), (3, None, 0), (3, 2, 8), (3, 0, 6)]
+)
+def test_gradients_are_those_of_one_device(num_images: int, num_devices: int, first: int | None, full: int):
+    """Batch norm in eval mode, where no image's result depends on another's. The second round is the threaded one."""
+    images, target = images_of(num_images), torch.arange(num_images) % 5
+    net = make_net().eval()
+    parameters = list(net.parameters())
+    expected = torch.autograd.grad(F.cross_entropy(net(images), target), parameters)
+    replicas = replicas_of(net, num_devices, first, full)
+    for _ in range(2):
+        logits = replicas(images)
+        torch.testing.assert_close(logits, net(images), rtol=0, atol=1e-6)
+        found = torch.autograd.grad(F.cross_entropy(logits, target), parameters)
+        for mine, its in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("num_images", "num_devices", "first", "full", "sizes"),
+    [(8, 3, 2, 8, [2, 3, 3]), (8, 3, None, 0, [3, 3, 2]), (5, 4, None, 0, [2, 2, 1]), (2, 3, None, 0, [1, 1]),
+     (1, 3, None, 0, [1]), (6, 3, 0, 6, [3, 3]), (1, 3, 0, 6, [1]), (7, 3, 2, 8, [2, 3, 2])],
+)  # fmt: skip
+def test_devices_without_images_are_not_called(
+    num_images: int, num_devices: int, first: int | None, full: int, sizes: list[int]
+):
+    assert calls(replicas_of(make_net(), num_devices, first, full), num_images) == sizes
+
+
+@pytest.mark.parametrize(("first", "kept"), [(None, slice(0, 3)), (2, slice(0, 2)), (0, slice(0, 4))])
+def test_running_statistics_are_those_of_the_first_replica_called(first: int | None, kept: slice):
+    """By hand: running = 0.9 of itself + 0.1 of the part's mean and unbiased variance, over images and pixels."""
+    net = make_net().train()
+    norm: Any = net[1]  # type: ignore[index]
+    full = {None: 0, 2: 8, 0: 8}[first]
+    replicas = replicas_of(net, 3, first, full)
+    mean, var = torch.zeros(4), torch.ones(4)
+    for step in range(3):  # the first one in turn, the others in threads
+        images = images_of(8, seed=step)
+        with torch.no_grad():
+            maps = net[0](images[kept])  # type: ignore[index]
+        mean = 0.9 * mean + 0.1 * maps.mean((0, 2, 3))
+        var = 0.9 * var + 0.1 * maps.transpose(0, 1).flatten(1).var(1)
+        replicas(images)
+        torch.testing.assert_close(norm.running_mean, mean)
+        torch.testing.assert_close(norm.running_var, var)
+        assert norm.num_batches_tracked.item() == step + 1
+
+
+def test_each_part_is_normalised_by_itself():
+    net = make_net().train()
+    images = images_of(8)
+    expected = torch.cat([make_net().train()(part) for part in images.split([2, 3, 3])])
+    torch.testing.assert_close(replicas_of(net, 3, 2, 8)(images), expected)
+
+
+def test_validation_leaves_the_statistics_alone():
+    net = make_net().eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    replicas = replicas_of(net, 3)
+    with torch.inference_mode():
+        for _ in range(2):
+            torch.testing.assert_close(replicas(images_of(7)), net(images_of(7)))
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_replicas_add_no_keys():
+    net = make_net()
+    keys = list(net.state_dict())
+    replicas = replicas_of(net, 3)
+    replicas(images_of(8))
+    assert list(net.state_dict()) == keys
+    assert len(list(net.parameters())) == 6
+
+
+class Told(nn.Module):
+    """Writes down what its thread knows; raises where an image's first number is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.told: list[tuple[Any, ...]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images[0, 0] < 0:
+            raise ValueError(f"cannot take {images[0, 0].item():g}")
+        logits = self.linear(images)
+        self.told.append(
+            (threading.get_ident(), logits.dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        )
+        return logits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
+def test_autocast_reaches_the_threads(dtype: torch.dtype | None):
+    net = Told()
+    replicas = replicas_of(net, 3)
+    replicas(torch.rand(6, 2))
+    net.told.clear()
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        logits = replicas(torch.rand(6, 2))
+        assert torch.is_autocast_cache_enabled()
+    assert logits.dtype == (dtype or torch.float32)
+    assert {told[1:] for told in net.told} == {(logits.dtype, True, False)}
+    assert threading.get_ident() not in {told[0] for told in net.told}
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_replicas_do_not_share_what_autocast_converts():
+    """Else the gradients of a weight would be summed over the replicas in bfloat16, as it happens."""
+    outputs: dict[int, Tensor] = {}
+    meeting = threading.Barrier(2)
+    net = Told()
+    replicas = replicas_of(net, 2)
+    replicas(torch.rand(2, 2))
+
+    def before(module: nn.Module, args: tuple[Tensor]) -> None:
+        if args[0][0, 0] > 1:  # the second image waits until the first one's weights are converted
+            meeting.wait(timeout=20)
+
+    def after(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
+        outputs[int(args[0][0, 0])] = output
+        if args[0][0, 0] < 1:
+            meeting.wait(timeout=20)
+        meeting.wait(timeout=20)
+
+    net.register_forward_pre_hook(before)
+    net.register_forward_hook(after)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        replicas(torch.tensor([[0.5, 0.5], [2.0, 2.0]]))
+
+    def conversions(node: Any) -> set[Any]:
+        mine = {node} if type(node).__name__ == "ToCopyBackward0" else set()
+        return mine.union(*(conversions(above) for above, _ in node.next_functions if above))
+
+    first, second = (conversions(outputs[number].grad_fn) for number in (0, 2))
+    assert len(first) == len(second) == 2  # weight and bias
+    assert not first & second
+
+
+def test_gradients_off_and_inference_reach_the_threads():
+    net = Told()
+    replicas = replicas_of(net, 3)
+    with torch.no_grad():
+        assert not replicas(torch.rand(6, 2)).requires_grad
+    with torch.inference_mode():
+        assert replicas(torch.rand(6, 2)).is_inference()
+    assert [told[2:] for told in net.told] == 3 * [(False, False)] + 3 * [(False, True)]
+
+
+def test_replicas_are_called_at_the_same_time():
+    """Each waits for the others: one after the other would never end."""
+    meeting = threading.Barrier(3)
+    net = make_net().eval()
+    replicas = replicas_of(net, 3)
+    replicas(images_of(6))
+
+    def wait(module: nn.Module, args: tuple[Tensor]) -> None:
+        meeting.wait(timeout=20)
+
+    net.register_forward_pre_hook(wait)
+    replicas(images_of(6))
+    assert not meeting.broken
+
+
+@pytest.mark.parametrize("bad", [[1], [2], [1, 2], [0, 1, 2]])
+def test_an_error_in_a_replica_is_raised_here(bad: list[int]):
+    replicas = replicas_of(Told(), 3)
+    replicas(torch.rand(6, 2))
+    images = torch.rand(6, 2)
+    for device in bad:
+        images[2 * device] = -1.0 - device
+    with pytest.raises(ValueError, match=f"cannot take {-1 - bad[0]}") as caught:
+        replicas(images)
+    assert caught.value.__notes__ == [f"In replica {bad[0]} of 3, on cpu."]
+
+
+def test_dropout_draws_the_same_in_each_run():
+    def drawn() -> list[Tensor]:
+        replicas = replicas_of(make_net(dropout=0.5).train(), 3)
+        torch.manual_seed(5)
+        return [replicas(images_of(30)) for _ in range(5)]
+
+    first = drawn()
+    for _ in range(4):
+        for mine, its in zip(drawn(), first, strict=True):
+            torch.testing.assert_close(mine, its, rtol=0, atol=0)
+
+
+def test_a_recurrent_net_is_replicated():
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(6, 5, batch_first=True)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.lstm(images[:, 0])[0][:, -1]
+
+    torch.manual_seed(0)
+    net = Rows()
+    replicas = replicas_of(net, 3)
+    expected = torch.autograd.grad(net(images_of(7)).sum(), list(net.parameters()))
+    for mine, its in zip(
+        torch.autograd.grad(replicas(images_of(7)).sum(), list(net.parameters())), expected, strict=True
+    ):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-5)
+
+
+def test_channels_last_stays():
+    seen: list[bool] = []
+    net = make_net().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net[0].register_forward_pre_hook(  # type: ignore[index, operator]
+        lambda module, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    replicas_of(net, 3)(images_of(6).contiguous(memory_format=torch.channels_last))
+    assert seen == [True] * 3
+
+
+# ---- in Lightning's hands ------------------------------------------------------------------------------------------
+
+
+def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
+    """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
+    for text in ("does not have many workers", "LeafSpec.* is deprecated"):
+        test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
+    return test
+
+
+class Drawn(Dataset):
+    """Images in memory, with something to learn; a batch at a time, as the project's own loader gives them."""
+
+    def __init__(self, num_images: int):
+        self.num_images = num_images
+
+    def __len__(self) -> int:
+        return self.num_images
+
+    def __getitems__(self, keys: list[Key]) -> dict[str, Any]:
+        index = torch.tensor([key.index for key in keys])
+        drawn = [torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(key.index)) for key in keys]
+        return {
+            "image": torch.stack(drawn) + (index % 5).view(-1, 1, 1, 1),
+            "target": index % 5,
+            "index": index,
+            "num_counted": sum(key.counts for key in keys),
+            "step_images": keys[0].step_images,
+            "update_images": keys[0].update_images,
+        }
+
+
+class Batches(L.LightningDataModule):
+    """loaded: images per forward of the whole process."""
+
+    def __init__(self, num_train: int, num_val: int, loaded: int):
+        super().__init__()
+        self.num_train, self.num_val, self.loaded = num_train, num_val, loaded
+        self.train_sampler: BatchSampler | None = None
+
+    def _loader(self, num_images: int, *, shuffle: bool) -> DataLoader:
+        assert self.trainer
+        world_size, rank = self.trainer.world_size, self.trainer.global_rank
+        sampler = BatchSampler(num_images, self.loaded, world_size, rank, shuffle=shuffle, seed=1, fill_to=1 + shuffle)
+        return DataLoader(Drawn(num_images), batch_sampler=sampler, collate_fn=lambda batch: batch)
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.num_train, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.num_val, shuffle=False)
+
+
+class Fixed(nn.BatchNorm2d):
+    """Batch norm in eval mode all along: no image's result depends on another's."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+class Steps(L.Callback):
+    """Images per call of the net, of each step of training; as they were in order of devices or of threads."""
+
+    def __init__(self, net: nn.Module):
+        self.sizes = record(net)
+        self.forwards: list[list[int]] = []
+        self.steps: list[list[list[int]]] = []
+        self._done = 0
+
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        self.sizes.clear()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        self.forwards.append(sorted(self.sizes))
+        if trainer.global_step > self._done:
+            self._done = trainer.global_step
+            self.steps.append(self.forwards)
+            self.forwards = []
+
+
+def make_classifier(num_val: int, dropout: float = 0.0) -> ImageClassifier:
+    return ImageClassifier(
+        make_net(dropout),
+        5,
+        num_val,
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+        label_smoothing=0.0,
+        seed=0,
+    )
+
+
+def make_trainer(strategy: Any, folder: Path, callbacks: list[L.Callback] | None = None, **keys: Any) -> L.Trainer:
+    return L.Trainer(
+        **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **keys},
+        strategy=strategy,
+        plugins=[DetectedEnvironment(WorldInfo()), AtomicCheckpointIO()],
+        callbacks=callbacks,
+        logger=False,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=folder,
+    )
+
+
+def on_cpu(name: str, num_devices: int, batch_size: int, first: Any = "auto") -> Any:
+    keys = {"name": name, "first_device_batch": first}
+    return make_data_parallel(keys, "cpu", num_devices, batch_size, pytest.fail)
+
+
+@in_lightning
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_2_3_3_per_forward_and_4_6_6_per_step(accumulate: int, tmp_path: Path):
+    strategy = on_cpu("balanced_dp", 3, 3, first=2)
+    classifier = make_classifier(4)
+    steps = Steps(classifier.net)
+    trainer = make_trainer(strategy, tmp_path, [steps], max_epochs=1, accumulate_grad_batches=accumulate)
+    trainer.fit(classifier, datamodule=Batches(32, 4, loaded=8))
+    assert steps.steps == (4 // accumulate) * [accumulate * [[2, 3, 3]]]
+    per_step = {tuple(map(sum, zip(*step, strict=True))) for step in steps.steps}
+    assert per_step == {1: {(2, 3, 3)}, 2: {(4, 6, 6)}}[accumulate]
+
+
+@in_lightning
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-5), ("bf16-mixed", 5e-2)])
+@pytest.mark.parametrize(
+    ("num_train", "name", "first"), [(29, "dp", "auto"), (31, "balanced_dp", 1), (25, "dp", "auto")]
+)
+def test_training_is_that_of_one_device(
+    num_train: int, name: str, first: Any, precision: str, tolerance: float, tmp_path: Path
+):
+    """With last batches that do not divide, and are smaller than the devices are many."""
+    num_devices, found = 4, []
+    loaded = batch_split.loaded({"name": name, "first_device_batch": first}, 2, num_devices)
+    for strategy in ("auto", on_cpu(name, num_devices, 2, first)):
+        classifier = make_classifier(11)
+        classifier.net[1] = Fixed(4)  # type: ignore[index, operator]
+        trainer = make_trainer(strategy, tmp_path, precision=precision)
+        trainer.fit(classifier, datamodule=Batches(num_train, 11, loaded))
+        metrics = {key: value.item() for key, value in trainer.callback_metrics.items()}
+        found.append((metrics, classifier.state_dict(), classifier.counted.compute(), trainer.global_step))
+        assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (1, 0, True)
+        assert trainer.num_devices == (1 if strategy == "auto" else num_devices)
+    (metrics, weights, *counts), (its_metrics, its_weights, *its_counts) = found
+    assert counts == its_counts
+    assert counts[0] == (11, 1)
+    assert list(weights) == list(its_weights)
+    assert any(key.startswith("net.") for key in weights)
+    assert metrics == pytest.approx(its_metrics, abs=tolerance)
+    if precision != "bf16-mixed":
+        assert (metrics["val/top1"], metrics["val/top5"]) == (its_metrics["val/top1"], its_metrics["val/top5"])
+    for key, value in weights.items():
+        torch.testing.assert_close(value, its_weights[key], rtol=0, atol=tolerance)
+
+
+@in_lightning
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_resumed_run_ends_in_the_same_bits(dropout: float, tmp_path: Path):
+    whole = make_classifier(6, dropout)
+    make_trainer(on_cpu("dp", 3, 2), tmp_path).fit(whole, datamodule=Batches(29, 6, 6))
+    begun = make_trainer(on_cpu("dp", 3, 2), tmp_path, max_epochs=1)
+    begun.fit(make_classifier(6, dropout), datamodule=Batches(29, 6, 6))
+    begun.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = make_classifier(6, dropout)
+    resumed.net[5].weight.data.zero_()  # type: ignore[index, union-attr, operator]
+    trainer = make_trainer(on_cpu("dp", 3, 2), tmp_path)
+    trainer.fit(resumed, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    assert trainer.current_epoch == 2
+    for key, value in whole.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[key], value, rtol=0, atol=0)
+
+
+@in_lightning
+def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
+    files = []
+    for name, strategy in (("one", "auto"), ("dp", on_cpu("dp", 3, 2)), ("balanced", on_cpu("balanced_dp", 3, 3, 0))):
+        classifier = make_classifier(6)
+        trainer = make_trainer(strategy, tmp_path, max_epochs=1)
+        trainer.fit(classifier, datamodule=Batches(29, 6, 6))
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        files.append(torch.load(tmp_path / f"{name}.ckpt", weights_only=True))
+        assert "call_net" not in vars(classifier)  # after the run the classifier is as before
+    for file in files[1:]:
+        assert list(file["state_dict"]) == list(files[0]["state_dict"])
+        assert file["optimizer_states"][0].keys() == files[0]["optimizer_states"][0].keys()
+        assert file["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 5
+    other = make_classifier(6)
+    make_trainer("auto", tmp_path).fit(other, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "dp.ckpt")
+
+
+@in_lightning
+def test_the_strategies_are_known_by_name(tmp_path: Path):
+    classifier = make_classifier(6)
+    steps = Steps(classifier.net)
+    trainer = make_trainer("dp", tmp_path, [steps], devices=3, max_epochs=1)
+    assert isinstance(trainer.strategy, DataParallelStrategy)
+    trainer.fit(classifier, datamodule=Batches(16, 6, 8))
+    assert steps.steps == 2 * [[[2, 3, 3]]]
+    classifier = make_classifier(6)
+    steps = Steps(classifier.net)
+    trainer = make_trainer("balanced_dp", tmp_path, [steps], devices=3, max_epochs=1)
+    trainer.fit(classifier, datamodule=Batches(16, 6, 8))
+    assert steps.steps == 2 * [[[2, 3, 3]]]  # an even split
+
+
+@in_lightning
+def test_validation_runs_over_all_devices(tmp_path: Path):
+    classifier = make_classifier(8)
+    sizes = record(classifier.net)
+    make_trainer(on_cpu("dp", 3, 3), tmp_path).validate(classifier, datamodule=Batches(8, 8, 8), verbose=False)
+    assert sorted(sizes) == [2, 3, 3]
+    assert classifier.counted.compute() == (8, 1)
+
+
+def test_a_module_without_a_net_is_refused(tmp_path: Path):
+    class Other(L.LightningModule):
+        def training_step(self, batch: Any, batch_idx: int) -> None: ...
+        def train_dataloader(self) -> list:
+            return [0]
+
+        def configure_optimizers(self) -> None: ...
+
+    with pytest.raises(TypeError, match="calls its `net` as"):
+        make_trainer(on_cpu("dp", 2, 2), tmp_path).fit(Other())
+
+
+def test_one_device_is_lightnings_plain_one():
+    assert on_cpu("dp", 1, 8) == "auto"
+    assert make_data_parallel({"name": "balanced_dp", "first_device_batch": 2}, "cuda", [1], 8, pytest.fail) == "auto"
+
+
+def test_the_devices_are_those_of_the_list():
+    strategy = make_data_parallel({"name": "dp"}, "cuda", [2, 0], 8, pytest.fail)
+    assert isinstance(strategy, DataParallelStrategy)
+    assert strategy.parallel_devices == [torch.device("cuda", 2), torch.device("cuda", 0)]
+    assert strategy.root_device == torch.device("cuda", 2)
+
+
+# ---- on GPUs, against nn.DataParallel ------------------------------------------------------------------------------
+
+
+def gpus() -> list[torch.device]:
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+@two_gpus
+@pytest.mark.parametrize("num_images", [1, 2, 3, 8, 29])
+def test_on_gpus_it_is_nn_data_parallel(num_images: int):
+    mine, its = make_net().to(gpus()[0]).train(), make_net().to(gpus()[0]).train()
+    replicas, reference = Replicas(mine, gpus()), nn.DataParallel(its)
+    for step in range(3):
+        images = images_of(num_images, seed=step).to(gpus()[0])
+        target = (torch.arange(num_images) % 5).to(gpus()[0])
+        for net, call in ((mine, replicas), (its, reference)):
+            net.zero_grad()
+            F.cross_entropy(call(images), target).backward()
+        for one, other in zip(mine.parameters(), its.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
+        for one, other in zip(mine.buffers(), its.buffers(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@two_gpus
+def test_on_gpus_a_first_device_that_only_gathers():
+    net, alone = make_net().to(gpus()[0]).train(), make_net().train()
+    full = 4 * (len(gpus()) - 1)
+    replicas = Replicas(net, gpus(), batch_split.FirstShare(len(gpus()), 0, full, None, pytest.fail))
+    assert replicas.sizes(full) == [0] + [4] * (len(gpus()) - 1)
+    assert replicas(images_of(full).to(gpus()[0])).device == gpus()[0]
+    alone(images_of(full)[:4])
+    for one, other in zip(net.buffers(), alone.buffers(), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+
+
+@two_gpus
+def test_on_gpus_autocast_and_dropout():
+    net = make_net(dropout=0.5).to(gpus()[0]).train()
+    replicas = Replicas(net, gpus())
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            drawn.append(replicas(images_of(8).to(gpus()[0])))
+    assert drawn[0].dtype == torch.bfloat16
+    torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
+
+
+@two_gpus
+@in_lightning
+def test_on_gpus_auto_finds_a_share(tmp_path: Path):
+    said: list[str] = []
+    strategy = make_data_parallel(
+        {"name": "balanced_dp", "first_device_batch": "auto"}, "cuda", len(gpus()), 64, said.append
+    )
+    trainer = make_trainer(strategy, tmp_path, accelerator="cuda")
+    trainer.fit(make_classifier(64), datamodule=Batches(64 * 8 * len(gpus()), 64, 64 * len(gpus())))
+    assert len(said) == 1
+    assert f"= {64 * len(gpus())} images per forward" in said[0]

@@ -1,0 +1,230 @@
+"""strategy.* reaches DistributedDataParallel, hooks compress, accumulation is silent: two real ranks over Gloo, started
+once for all tests here; and the sentences for what torch or the device does not have."""
+
+import inspect
+import json
+import socket
+import subprocess
+import sys
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT, SMALL, Run, clean_environ
+from lightning.pytorch.strategies import DDPStrategy
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.distributed.strategies import ddp
+from imagenet_ddp.errors import ConfigError
+
+PROBES = ROOT / "tests" / "helpers" / "probes"
+TWO_RANKS_S = 180
+SMALL_BYTES = 217_040  # of the gradients of ddp_ranks.Small.net in fp32
+
+Seen = list[dict[str, dict[str, Any]]]  # by rank, by name in ddp_ranks.RUNS
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    ranks = []
+    for rank in range(2):
+        with (folder / f"rank{rank}.log").open("w") as log:
+            command = [sys.executable, str(PROBES / "ddp_ranks.py"), str(rank), str(port), str(folder)]
+            ranks.append(subprocess.Popen(command, env=clean_environ(), stdout=log, stderr=subprocess.STDOUT))
+    try:
+        codes = [rank.wait(TWO_RANKS_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    logs = [(folder / f"rank{rank}.log").read_text()[-3000:] for rank in range(2)]
+    assert codes == [0, 0], "\n".join(logs)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def bytes_sent(run: dict[str, Any]) -> list[int]:
+    """Per batch, by all-reduces that a hook called."""
+    return [sum(size for _, size in batch) for batch in run["sent"]]
+
+
+@pytest.mark.slow
+def test_all_ranks_have_the_same_weights(seen: Seen) -> None:
+    differing = [name for name in seen[0] if not torch.equal(seen[0][name]["weights"], seen[1][name]["weights"])]
+    assert differing == ["no_init_sync"], "which starts from other weights on each rank, and keeps them apart"
+
+
+@pytest.mark.slow
+def test_no_collective_more_than_bare_ddp(seen: Seen) -> None:
+    for rank in range(2):
+        for ours, bare in (("plain", "bare"), ("accumulated", "bare_accumulated")):
+            assert seen[rank][ours]["collectives"] == seen[rank][bare]["collectives"]
+            assert torch.allclose(seen[rank]["accumulated"]["weights"], seen[rank]["bare_accumulated"]["weights"])
+    assert seen[0]["plain"]["collectives"][-1].count("allreduce") == 1
+
+
+@pytest.mark.slow
+def test_accumulation_does_not_communicate_in_between(seen: Seen) -> None:
+    """Of two batches per step, the first forward fetches rank 0's buffers and the second backward sends gradients."""
+    batches = [Counter(batch) for batch in seen[0]["accumulated"]["collectives"]]
+    assert [batch["allreduce"] for batch in batches] == [0, 1, 0, 1, 0, 1]
+    assert all(set(batch) == {"allreduce"} for batch in batches[1::2])
+    assert bytes_sent(seen[0]["bf16_accumulated"]) == [0, SMALL_BYTES // 2] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hook", "dtype", "tolerance"), [("fp16", "float16", 1e-5), ("bf16", "bfloat16", 1e-4)])
+def test_half_precision_hooks_halve_the_bytes(seen: Seen, hook: str, dtype: str, tolerance: float) -> None:
+    for rank in range(2):
+        run = seen[rank][hook]
+        assert {kind for batch in run["sent"] for kind, _ in batch} == {dtype}
+        assert bytes_sent(run) == [SMALL_BYTES // 2] * 6
+        difference = (run["weights"] - seen[rank]["fp32_same_start"]["weights"]).abs().max().item()
+        assert 0 < difference < tolerance, "near the weights of whole gradients, but not they"
+
+
+@pytest.mark.slow
+def test_powersgd_sends_factors_after_its_start_step(seen: Seen) -> None:
+    """powersgd has several buckets: torch's own hook lets them overtake each other over Gloo, which ends the ranks."""
+    for name, factors in (("powersgd", 4_492), ("powersgd_rank2", 8_840)):
+        run = seen[0][name]
+        assert bytes_sent(run) == [SMALL_BYTES] * 3 + [factors] * 3
+        assert torch.isfinite(run["weights"]).all()
+    assert len(seen[0]["powersgd"]["sent"][1]) > 2, "several buckets, from the second step on"
+    distance = {
+        name: (seen[0][name]["weights"] - seen[0]["fp32_same_start"]["weights"]).norm()
+        for name in ("powersgd", "powersgd_rank2")
+    }
+    assert distance["powersgd_rank2"] < distance["powersgd"] < 0.1 * seen[0]["fp32_same_start"]["weights"].norm()
+
+
+@pytest.mark.slow
+def test_each_option_reaches_ddp(seen: Seen) -> None:
+    """Against the attributes of the wrapped net, and against what it then does."""
+    plain = {
+        "static_graph": False, "find_unused_parameters": False, "gradient_as_bucket_view": True,
+        "bucket_bytes_cap": 25 * 2**20, "sync_buffers": True, "timeout": timedelta(seconds=1800),
+    }  # fmt: skip
+    changed = {
+        "plain": {},
+        "static_graph": {"static_graph": True},
+        "find_unused": {"find_unused_parameters": True},
+        "no_bucket_view": {"gradient_as_bucket_view": False},
+        "own_buffers": {"sync_buffers": False},
+        "own_buffers_older_torch": {"sync_buffers": False},
+        "small_buckets": {"bucket_bytes_cap": int(0.02 * 2**20)},
+        "short_timeout": {"timeout": timedelta(seconds=77)},
+    }
+    assert {name: seen[0][name]["options"] for name in changed} == {name: plain | own for name, own in changed.items()}
+    last = {name: Counter(seen[0][name]["collectives"][-1]) for name in changed}
+    assert last["plain"]["allreduce"] == 1 < 3 <= last["small_buckets"]["allreduce"]
+    assert last["plain"]["broadcast"] > 0 == last["own_buffers"]["broadcast"]
+
+
+@pytest.mark.slow
+def test_weights_and_buffers_at_the_start(seen: Seen) -> None:
+    """Each rank draws its own; forward_sync_buffers=false still takes rank 0's once, whatever torch calls it."""
+    for name in ("plain", "own_buffers", "own_buffers_older_torch"):
+        assert all(map(torch.equal, seen[0][name]["start"], seen[1][name]["start"])), name
+    assert not any(map(torch.equal, seen[0]["no_init_sync"]["start"], seen[1]["no_init_sync"]["start"]))
+
+
+@pytest.mark.slow
+def test_real_command_accumulates_in_silence(run: Run, tree: Path, tmp_path: Path) -> None:
+    """29 images in batches of 4 on two ranks: four batches an epoch, two steps. The hook's calls can be counted."""
+    probe = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder={tmp_path}/p"]
+    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "hydra.run.dir=r", *probe]
+    options += ["trainer.accumulate_grad_batches=2", "strategy=ddp", "strategy.comm_hook=bf16"]
+    result = run("train", *options, PYTHONPATH=str(PROBES))
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = [json.loads(line) for line in (tmp_path / "p/collectives0.jsonl").read_text().splitlines()]
+    before = [called.count("all_reduce") for epoch, _, called in lines if epoch == 1]
+    assert len(before) == 4
+    assert before[1] == before[0], "the first batch of a step sends nothing"
+    assert before[2] > before[1], "the second does"
+    assert before[3] == before[2]
+
+
+# ---- without ranks -------------------------------------------------------------------------------------------------
+
+
+def strategy_keys(**changed: Any) -> dict[str, Any]:
+    return vars(StrategyConfig()) | changed
+
+
+def test_one_process_needs_no_group() -> None:
+    assert ddp.make_strategy(strategy_keys(name="ddp", comm_hook="bf16"), 1, None) == "auto"
+    assert "has no effect" in ddp.notes(strategy_keys(comm_hook="bf16"), 1, "cpu")[0]
+
+
+def test_the_name_that_this_torch_has_for_buffers() -> None:
+    keys = strategy_keys(forward_sync_buffers=False)
+    older = {"broadcast_buffers", "init_sync"}
+    assert ddp.ddp_arguments(keys, older)["broadcast_buffers"] is False
+    newer = ddp.ddp_arguments(keys, {*older, "forward_sync_buffers"})
+    assert newer["forward_sync_buffers"] is False and "broadcast_buffers" not in newer
+    assert not {"forward_sync_buffers", "broadcast_buffers"} & ddp.ddp_arguments(strategy_keys(), older).keys()
+
+
+def test_every_argument_is_one_of_ddp() -> None:
+    keys = strategy_keys(forward_sync_buffers=False, bucket_cap_mb=3.0)
+    assert ddp.ddp_arguments(keys).keys() <= inspect.signature(DistributedDataParallel).parameters.keys()
+
+
+def test_default_buckets_are_torchs() -> None:
+    """Said as a number, 25 would make the first bucket 25 MiB too, and gradients begin to travel later."""
+    assert "bucket_cap_mb" not in ddp.ddp_arguments(strategy_keys())
+    assert ddp.ddp_arguments(strategy_keys(bucket_cap_mb=10.0))["bucket_cap_mb"] == 10.0
+
+
+def test_static_graph_finds_unused_parameters_itself() -> None:
+    """torch warns where both are set."""
+    arguments = ddp.ddp_arguments(strategy_keys(static_graph=True, find_unused_parameters=True))
+    assert arguments["static_graph"] and not arguments["find_unused_parameters"]
+
+
+def test_a_mistake_is_said_before_any_process_group() -> None:
+    store = distributed.HashStore()
+    with pytest.raises(ConfigError, match="nccl is for GPUs"):
+        ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
+    if not distributed.is_mpi_available():
+        with pytest.raises(ConfigError, match=r"is_mpi_available\(\) is False\)\. Hint: .*build torch from source"):
+            ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, store, kind="cpu")
+
+
+def test_mpi_ranks_must_be_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch takes neither ranks nor a store for mpi: both come from mpirun, and may be others."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(distributed, "init_process_group", lambda *args, **kwargs: asked.append((args, kwargs)))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(DDPStrategy, "global_rank", 0)
+    monkeypatch.setattr(DDPStrategy, "world_size", 2)
+    monkeypatch.setattr(DDPStrategy, "set_world_ranks", lambda self: None)
+    strategy = ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, distributed.HashStore())
+    assert isinstance(strategy, ddp.StoreDDPStrategy)
+    with pytest.raises(ConfigError, match=r"as rank 0 of 2, but MPI says rank 1 of 2\. Hint: .*mpirun -n 2"):
+        strategy.setup_distributed()
+    assert asked == [(("mpi",), {"timeout": timedelta(seconds=1800)})]
+    monkeypatch.setattr(distributed, "get_rank", lambda: 0)
+    strategy.setup_distributed()
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_powersgd_of_a_gradient_without_rank(rank: int) -> None:
+    """A matrix of zeros, or of one row over and over, has fewer independent columns than the factors have."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    state, _ = ddp.comm_hook({"comm_hook": "powersgd", "powersgd_rank": rank, "powersgd_start_step": 2})
+    assert isinstance(state, powerSGD_hook.PowerSGDState)
+    for matrix in (torch.zeros(1, 8, rank), torch.ones(1, 8, rank)):
+        powerSGD_hook._orthogonalize(matrix, state.orthogonalization_epsilon)
+        assert matrix.isfinite().all(), (rank, matrix)

@@ -1,0 +1,606 @@
+"""Runs over several machines: the real commands on hosts of namespaces (helpers/hosts.py), which share no disk but the
+folder of the test. Node 0 is zeta, whose name and address sort last."""
+
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, SMALL, write_images
+from helpers.hosts import Host, Hosts, Process, requirement
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(requirement() is not None, reason=str(requirement())),
+]
+
+ZETA = "10.77.0.2"
+AT_ZETA = {"MASTER_ADDR": ZETA}
+PROBES = {"PYTHONPATH": str(ROOT / "tests/helpers/probes")}
+TWO = ("trainer.num_nodes=2", "trainer.devices=1")
+ALL = {epoch: list(range(29)) for epoch in range(3)}  # the images of the tree, each once
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command ended. at_s: time.time()."""
+
+    code: int
+    out: str
+    err: str
+    at_s: float
+
+    @property
+    def printed(self) -> str:
+        return f"exit code {self.code}\n{self.out}{self.err}"
+
+    @property
+    def said(self) -> str:
+        """Its standard error, on one line: refusals are wrapped."""
+        return " ".join(self.err.split())
+
+
+def command(*options: str, verb: str = "train") -> list[str]:
+    return ["python", "-m", f"imagenet_ddp.{verb}", *options]
+
+
+def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
+    """Waits for all; kills them and fails past timeout_s."""
+    found: dict[Process, float] = {}
+    deadline = time.time() + timeout_s
+    while len(found) < len(processes):
+        for process in processes:
+            if process not in found and process.poll() is not None:
+                found[process] = time.time()
+        if time.time() > deadline:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            printed = "\n".join(f"== exit code {each.returncode}\n{each.out}{each.err}" for each in processes)
+            pytest.fail(f"{len(found)} of {len(processes)} commands ended within {timeout_s} s:\n{printed}")
+        time.sleep(0.02)
+    return [End(process.returncode, process.out, process.err, found[process]) for process in processes]
+
+
+def start(
+    hosts: Sequence[Host], *options: str, each: Sequence[Sequence[str]] = (), env: dict[str, str] | None = None
+) -> list[Process]:
+    """train with the same options on every host. each: more of every host's own."""
+    more = each or [()] * len(hosts)
+    environ = {**PROBES, **(env or {})}
+    return [host.popen(command(*options, *own), environ) for host, own in zip(hosts, more, strict=True)]
+
+
+def succeeded(found: Sequence[End]) -> Sequence[End]:
+    assert [end.code for end in found] == [0] * len(found), "\n".join(end.printed for end in found)
+    return found
+
+
+def refused(found: Sequence[End], *sentences: str) -> None:
+    """Exit code 2 on all, with these words on each, and nothing that looks like a defect."""
+    for end in found:
+        assert end.code == 2, end.printed
+        assert "Traceback" not in end.err, end.printed
+        for sentence in sentences:
+            assert sentence in end.said, end.printed
+
+
+def since(moment_s: float, found: Sequence[End]) -> float:
+    """Seconds until the last one ended; what all printed is shown where the test fails."""
+    for end in found:
+        print(f"after {end.at_s - moment_s:.1f} s: {end.printed}")
+    return max(end.at_s for end in found) - moment_s
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    limit = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.05)
+
+
+def nobody_is_left(hosts: Sequence[Host]) -> None:
+    """An agent's resource tracker ends a moment after it."""
+    limit = time.monotonic() + 3
+    while left := {host.name: host.processes() for host in hosts if host.processes()}:
+        assert time.monotonic() < limit, left
+        time.sleep(0.05)
+
+
+def probe(folder: Path, **keys: object) -> list[str]:
+    options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
+    return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
+
+
+def seen(folder: Path) -> dict[int, list[int]]:
+    """Epoch -> the images trained on, over all ranks, sorted."""
+    images: dict[int, list[int]] = {}
+    for path in folder.glob("seen*.jsonl"):
+        for line in path.read_text().splitlines():
+            epoch, _, indices = json.loads(line)
+            images.setdefault(epoch, []).extend(indices)
+    return {epoch: sorted(images[epoch]) for epoch in sorted(images)}
+
+
+def steps(folder: Path) -> list[int]:
+    """Of each rank."""
+    return [len(path.read_text().splitlines()) for path in sorted(folder.glob("seen*.jsonl"))]
+
+
+def files(host: Host) -> set[str]:
+    """On the host's own disk, but for its temporary ones."""
+    root = host.folder / "work"
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def run_folder(host: Host) -> Path:
+    (found,) = (host.folder / "work/runs").glob("*/*")
+    return found
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture
+def small(tree: Path) -> list[str]:
+    return [*SMALL, f"data.root={tree}", "trainer.max_epochs=1"]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+    """(zeta, alpha), numbered as the nodes."""
+    with Hosts(["alpha", "zeta"], tmp_path) as (alpha, zeta):
+        assert zeta.address == ZETA
+        yield zeta, alpha
+
+
+# ---- ways to start --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run of two hosts, which are still up."""
+
+    zeta: Host
+    alpha: Host
+    shared: Path  # a folder that both see
+    found: Sequence[End]
+    images: dict[int, list[int]]
+    run_dir: Path  # on zeta's disk
+    left: dict[str, set[str]]  # files on each host's disk right after it
+
+
+@pytest.fixture(scope="module")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    shared = tmp_path_factory.mktemp("trained")
+    with Hosts(["alpha", "zeta"], shared) as (alpha, zeta):
+        options = [*SMALL, f"data.root={tree}", "trainer.num_nodes=2", "trainer.devices=2", *probe(shared / "seen")]
+        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA)))
+        left = {host.name: files(host) for host in (alpha, zeta)}
+        yield Trained(zeta, alpha, shared, found[::-1], seen(shared / "seen"), run_folder(zeta), left)
+
+
+def test_the_same_command_on_both_nodes(trained: Trained) -> None:
+    """No rank is given, names resolve to 127.0.1.1 as Debian has it, and node 0's sorts last (T27, T28, T29)."""
+    zeta, alpha = trained.found
+    assert f"Rendezvous: MASTER_ADDR at {ZETA}:29500, rank 0 of 4, local rank 0 of 2, node 0 of 2." in zeta.out
+    assert "GLOO_SOCKET_IFNAME=ens5: it routes to" in zeta.out
+    assert f"Node 1 of 2, ranks 2 to 3, met at {ZETA}:29500. Node 0 (zeta) shows the run." in alpha.out
+    assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
+    assert zeta.err == alpha.err == ""
+    nobody_is_left((trained.zeta, trained.alpha))
+
+    assert trained.images == {epoch: ALL[epoch] for epoch in (0, 1)}
+    ranks = [trained.shared / f"seen/seen{rank}.jsonl" for rank in range(4)]
+    assert all(path.is_file() for path in ranks)
+    summary = json.loads((trained.run_dir / "summary.json").read_text())
+    numbers = [summary[key] for key in ("world_size", "num_nodes", "num_train_images", "num_val_images")]
+    assert numbers == [4, 2, 29, 11]
+
+    folder = trained.run_dir.relative_to(trained.zeta.folder / "work")
+    assert trained.left["alpha"] == {f"{folder}/logs/rank2.log", f"{folder}/logs/rank3.log"}
+    written = {f"{folder}/{name}" for name in ("checkpoints/last.ckpt", "logs/rank0.log", "logs/rank1.log")}
+    assert written <= trained.left["zeta"]
+
+
+def test_a_checkpoint_of_node_0_is_sent(trained: Trained) -> None:
+    """Nodes meet by a file, resume is node 0's own path (T31)."""
+    hosts = trained.zeta, trained.alpha
+    pointer = trained.shared / "pointers/job"
+    pointer.parent.mkdir()
+    resume = f"resume={trained.run_dir.relative_to(trained.zeta.folder / 'work')}"
+    options = [
+        resume,
+        *TWO,
+        "trainer.max_epochs=3",
+        f"cluster.address=file://{pointer}",
+        *probe(trained.shared / "more"),
+    ]
+    ranks = [["cluster.node_rank=0"], ["cluster.node_rank=1"]]
+    zeta, _ = succeeded(ends(*start(hosts, *options, each=ranks)))
+    assert "Changed: trainer.max_epochs was 2, is now 3." in zeta.out
+    assert seen(trained.shared / "more") == {2: ALL[2]}
+    assert list(pointer.parent.iterdir()) == []
+    rows = (trained.run_dir / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 1 + 3
+    assert not any(path.endswith(".ckpt") for path in files(trained.alpha))
+    assert list((trained.alpha.folder / "tmp").rglob("*.ckpt")) == [], "what was sent is taken away at the end"
+    nobody_is_left(hosts)
+
+    found = succeeded(ends(*start(hosts, *options, each=ranks)))
+    assert all("is finished: 3 epochs of 3." in end.out for end in found)
+    assert list(pointer.parent.iterdir()) == []
+
+
+def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree: Path) -> None:
+    """The second way of docs/two-machines.md: the same line, typed in the same folder; the nodes meet there too."""
+    disk, hosts = trained.shared / "disk", (trained.alpha, trained.zeta)
+    disk.mkdir()
+    here = ["env", f"--chdir={disk}"]
+    options = [
+        *SMALL,
+        *TWO,
+        f"data.root={tree}",
+        "trainer.max_epochs=1",
+        "name=both",
+        f"cluster.address=file://{disk}/meet",
+    ]
+    found = succeeded(ends(*(host.popen([*here, *command(*options)]) for host in hosts)))
+    assert sum("11 of 11 validation images, each once." in end.out for end in found) == 1
+    (folder,) = (disk / "runs/both").iterdir()
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank0.log", "rank1.log"]
+
+    resume = command(f"resume={folder.relative_to(disk)}", "trainer.max_epochs=2", *TWO, "cluster.address=null")
+    succeeded(ends(*(host.popen([*here, *resume], AT_ZETA) for host in hosts)))
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 1 + 2
+    assert sorted(path.name for path in disk.iterdir()) == ["runs"], (
+        "neither the file of the meeting nor a copy is left"
+    )
+    assert list((disk / "runs/both").iterdir()) == [folder]
+
+
+def test_evaluation_on_both_nodes(trained: Trained) -> None:
+    hosts = trained.zeta, trained.alpha
+    checkpoint = trained.run_dir.relative_to(trained.zeta.folder / "work") / "checkpoints/last.ckpt"
+    options = command(f"checkpoint={checkpoint}", *TWO, "hydra.run.dir=evaluated", verb="evaluate")
+    zeta, _ = succeeded(ends(*(host.popen(options, AT_ZETA) for host in hosts)))
+    assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
+    found = json.loads((trained.zeta.folder / "work/evaluated/evaluation.json").read_text())
+    expected = json.loads((trained.run_dir / "summary.json").read_text())
+    assert found["world_size"] == 2
+    for name in ("val/top1", "val/top5", "val/loss"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-6)
+    assert not (trained.alpha.folder / "work/evaluated/evaluation.json").exists()
+
+
+@pytest.fixture(scope="module")
+def trained_before() -> dict[str, dict[str, torch.Tensor]]:
+    """Way to start -> weights, of the ways tried so far."""
+    return {}
+
+
+def torchrun(node: int, *options: str) -> list[str]:
+    static = [f"--node-rank={node}", f"--master-addr={ZETA}", "--master-port=29500"]
+    return ["torchrun", "--nnodes=2", "--nproc-per-node=1", *static, "-m", "imagenet_ddp.train", *options]
+
+
+def torchrun_c10d(node: int, *options: str) -> list[str]:
+    """c10d itself needs help where a host's name is 127.0.1.1: who serves, and each agent's address."""
+    own = [[f"--local-addr={ZETA}", "--rdzv-conf=is_host=1"], ["--local-addr=10.77.0.1", "--rdzv-conf=is_host=0"]]
+    rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ZETA}:29400", "--rdzv-id=job7", *own[node]]
+    return ["torchrun", "--nnodes=2", "--nproc-per-node=1", *rendezvous, "-m", "imagenet_ddp.train", *options]
+
+
+def launch(node: int, *options: str) -> list[str]:
+    static = [f"--node_rank={node}", f"--master_addr={ZETA}", "--master_port=29500"]
+    started = ["python", "-m", "torch.distributed.launch", "--nnodes=2", "--nproc_per_node=1", *static]
+    return [*started, "-m", "imagenet_ddp.train", *options]
+
+
+def one_per_terminal(node: int, *options: str) -> list[str]:
+    ranks = [f"cluster.rank={node}", "cluster.local_rank=0", "cluster.world_size=2"]
+    return command(*options, *ranks, f"cluster.address=tcp://{ZETA}:23456")
+
+
+def two_terminals(node: int, *options: str) -> list[str]:
+    ranks = [f"cluster.rank={node}", f"cluster.local_rank={node}", "cluster.world_size=2"]
+    return command(*options, *ranks, "cluster.address=tcp://127.0.0.1:23456")
+
+
+@pytest.mark.parametrize("way", [torchrun, torchrun_c10d, launch, one_per_terminal, two_terminals])
+def test_ways_to_start(
+    two: tuple[Host, Host],
+    small: list[str],
+    tmp_path: Path,
+    trained_before: dict[str, dict[str, torch.Tensor]],
+    way: Callable[..., list[str]],
+) -> None:
+    """Without any trainer key: one world of 2, one run folder, the same weights to the bit."""
+    hosts = two if way is not two_terminals else (two[0], two[0])
+    options = [*small, *probe(tmp_path / "seen")]
+    succeeded(ends(*(host.popen(way(node, *options), PROBES) for node, host in enumerate(hosts))))
+    assert seen(tmp_path / "seen") == {0: ALL[0]}
+    assert len(steps(tmp_path / "seen")) == 2
+    # c10d orders nodes by name: its rank 0 is alpha, and there the run is
+    first, other = hosts[::-1] if way is torchrun_c10d else hosts
+    folder = run_folder(first)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [summary["world_size"], summary["num_nodes"]] == [2, 1 if way is two_terminals else 2]
+    logs = {str((folder / "logs/rank1.log").relative_to(first.folder / "work"))}
+    assert files(other) == logs or (first is other and logs < files(other))
+    if way is torchrun_c10d:
+        assert "job7" in folder.name
+    trained_before[way.__name__] = weights(folder)
+    one = next(iter(trained_before.values()))
+    for name, values in weights(folder).items():
+        assert torch.equal(values, one[name]), (name, list(trained_before))
+    nobody_is_left(two)
+
+
+def test_three_nodes_meet_in_a_stale_file(tree: Path, small: list[str], tmp_path: Path) -> None:
+    """Its owner was killed: the file is named, replaced, and taken away at the end (T10)."""
+    folder = tmp_path / "pointers"
+    folder.mkdir()
+    options = [*small, "trainer.num_nodes=3", "trainer.devices=1", f"cluster.address=file://{folder}/job"]
+    with Hosts(["c", "b", "a"], tmp_path) as hosts:
+        (killed,) = start(hosts[:1], *options)
+        wait_for((folder / "job").exists)
+        killed.kill()
+        killed.wait()
+        assert len(list(folder.iterdir())) == 2, "it left the file, and the counter beside it"
+        found = succeeded(ends(*start(hosts, *options, *probe(tmp_path / "seen"))))
+        assert any(f"{folder}/job is stale: its owner, c (process " in end.err for end in found)
+        assert seen(tmp_path / "seen") == {0: ALL[0]}
+        assert len(steps(tmp_path / "seen")) == 3
+        assert list(folder.iterdir()) == []
+        assert sum(any(path.endswith("last.ckpt") for path in files(host)) for host in hosts) == 1
+        nobody_is_left(hosts)
+
+
+# ---- the world is not what was asked --------------------------------------------------------------------------------
+
+
+def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """Five jobs at once, each at an address of its own, each with somebody missing (T1, T11)."""
+    zeta, alpha = two
+    options = [*small, "cluster.timeout_s=12"]
+    by_rank = ["cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", "trainer.devices=1"]
+    began = time.time()
+    found = ends(
+        zeta.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29501"}),
+        zeta.popen(command(*options, *TWO, "cluster.node_rank=0"), {**AT_ZETA, "MASTER_PORT": "29502"}),
+        alpha.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29503"}),
+        zeta.popen(command(*options, *by_rank, f"cluster.address={ZETA}:29504")),
+        alpha.popen(command(*options, *TWO, f"cluster.address=file://{tmp_path}/job", "cluster.node_rank=1")),
+    )
+    assert since(began, found) < 12 + 60, "60: five commands import torch"
+    refused(found, "Hint: ", "Missing: ")
+    assert "1 of 2 nodes joined after 10 s, waiting. There: zeta. Missing: 1 more node." in found[0].said
+    assert "1 of 2 nodes joined after 12 s. There: zeta. Missing: 1 more node." in found[0].said
+    assert "1 of 2 nodes joined after 12 s. Missing: node 1." in found[1].said
+    assert (
+        f"waited 12 s for rank 0 at {ZETA}:29503, but nothing listens there yet. Missing: rank 0 (node 0)."
+        in found[2].said
+    )
+    assert "1 of 2 ranks joined after 12 s. Missing: rank 1 (node 1, local rank 0)." in found[3].said
+    assert f"waited 12 s for rank 0 to make {tmp_path}/job, in vain. Missing: rank 0" in found[4].said
+    assert files(zeta) == files(alpha) == set()
+
+
+def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:
+    own = [["trainer.devices=1", "optim.lr=0.5"], ["trainer.devices=2"]]
+    found = ends(*start(two, *small, "trainer.num_nodes=2", each=own, env=AT_ZETA))
+    refused(
+        found,
+        "the nodes disagree on optim.lr: 0.5 on node 0; 0.01 on node 1.",
+        "the nodes disagree on trainer.devices: 1 on node 0; 2 on node 1.",
+    )
+    assert [files(host) for host in two] == [set(), set()]
+
+
+def test_a_node_rank_given_twice(two: tuple[Host, Host], small: list[str]) -> None:
+    zeta, alpha = two
+    options = [*small, "trainer.num_nodes=3", "trainer.devices=1"]
+    ranks = [["cluster.node_rank=0"], ["cluster.node_rank=1"], ["cluster.node_rank=1"]]
+    found = ends(*start((zeta, alpha, alpha), *options, each=ranks, env=AT_ZETA))
+    refused(found, "node 1 must be given once, got claimed by alpha (process ", "cluster.node_rank")
+
+
+def test_two_jobs_in_one_file(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """The first waits for its third node all along, and takes the file away when it is stopped (T32)."""
+    folder = tmp_path / "pointers"
+    folder.mkdir()
+    zeta, alpha = two
+    options = [*small, "trainer.num_nodes=3", "trainer.devices=1", f"cluster.address=file://{folder}/job"]
+    (first,) = start([zeta], *options, "cluster.job_id=a")
+    wait_for((folder / "job").exists)
+    own = [["cluster.job_id=a"], ["cluster.job_id=b"], ["cluster.job_id=a", "cluster.node_rank=0"]]
+    second, *others = start([alpha] * 3, *options, each=own)
+    other_job, other_owner = ends(*others)
+    refused([other_job], f"{folder}/job belongs to another job, that of zeta (process ", "cluster.job_id=a", "alive")
+    refused([other_owner], f"this is rank 0 and must own {folder}/job, but zeta (process ")
+    wait_for(lambda: "2 of 3 nodes joined after" in first.err)
+    assert first.poll() is second.poll() is None
+    stopped_at = time.time()
+    first.send_signal(signal.SIGTERM)
+    owner, joiner = ends(first, second)
+    assert since(stopped_at, (owner, joiner)) < 10
+    assert owner.code == 128 + signal.SIGTERM, owner.printed
+    assert list(folder.iterdir()) == []
+    refused([joiner], "the rendezvous store no longer answers", "rank 0")
+
+
+def test_a_wrong_interface(two: tuple[Host, Host], small: list[str]) -> None:
+    found = ends(*start(two, *small, *TWO, "nccl.gloo_socket_ifname=eth9", env=AT_ZETA))
+    refused(found, "nccl.gloo_socket_ifname", "eth9", "nccl.gloo_socket_ifname=ens5")
+
+
+def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> None:
+    two[0].block(ports=[29500])
+    zeta, alpha = ends(*start(two, *small, *TWO, "cluster.timeout_s=15", env=AT_ZETA))
+    refused([alpha], f"cannot reach {ZETA}:29500: no answer within 10 s", "firewall", "security group")
+    refused([zeta], "1 of 2 nodes joined after 15 s. There: zeta. Missing: 1 more node.", f"reach {ZETA}:29500")
+
+
+@pytest.mark.parametrize(
+    ("blocked", "sentence"),
+    [
+        (0, f"rank 0's machine is reached at the rendezvous port, but not at another one ({ZETA}:"),
+        (1, "node 0 (zeta) cannot reach node 1 (alpha) at 10.77.0.1:"),
+    ],
+    ids=["zeta", "alpha"],
+)
+def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: int, sentence: str) -> None:
+    """Only the rendezvous port of one of the two lets strangers in (T33)."""
+    two[blocked].block(except_ports=[29500])
+    found = ends(*start(two, *small, *TWO, env=AT_ZETA))
+    refused(found, sentence, "the cloud's security group, and each machine's firewall")
+    nobody_is_left(two)
+    assert [files(host) for host in two] == [set(), set()]
+
+
+# ---- the end comes from outside -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("what", "rank"), [("kill", 0), ("kill", 1), ("crash", 1)])
+def test_a_rank_that_dies_ends_all(
+    two: tuple[Host, Host], small: list[str], tmp_path: Path, what: str, rank: int
+) -> None:
+    """In the middle of an epoch."""
+    trouble = probe(tmp_path / "seen", what=what, rank=rank, step=6)
+    found = ends(*start(two, *small, *TWO, "trainer.max_epochs=500", *trouble, env=AT_ZETA))
+    died_at = (tmp_path / f"seen/seen{rank}.jsonl").stat().st_mtime
+    assert since(died_at, found) < 10
+    nobody_is_left(two)
+    assert [end.code for end in found] == [1, 1]
+    own, other = found[rank], found[1 - rank]
+    name = f"rank {rank} (node {rank}, local rank 0)"
+    if what == "crash":
+        assert "RuntimeError: the probe crashes on purpose" in own.err
+        assert own.err.count("Traceback") == 1
+        assert f"ends because {name} failed: RuntimeError: the probe crashes on purpose" in other.err
+    else:
+        assert f"rank {rank} was ended by signal 9 (SIGKILL)" in own.err
+        assert f"ends because {name} is gone" in other.err
+    assert "Traceback" not in other.err
+
+
+@pytest.mark.parametrize(("node", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
+def test_a_signal_to_one_command_stops_all(
+    two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int, number: int
+) -> None:
+    """At the same step, and saved. The file says meanwhile that nobody else is expected."""
+    options = [*small, *TWO, f"cluster.address=file://{tmp_path}/job"]
+    more = ["trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.1)]
+    processes = start(two, *options, *more, each=[["cluster.node_rank=0"], ["cluster.node_rank=1"]])
+    wait_for((tmp_path / "seen/seen0.jsonl").exists)
+    if node == 0:
+        (late,) = ends(*start(two[1:], *options, *more))
+        refused([late], "all 2 nodes of the job at this address are there already: zeta (process ")
+    sent_at = time.time()
+    processes[node].send_signal(number)
+    found = ends(*processes)
+    assert since(sent_at, found) < 30
+    nobody_is_left(two)
+    assert [end.code for end in found] == [128 + number] * 2
+    assert "Stopped and saved after step" in found[0].out
+    assert len(set(steps(tmp_path / "seen"))) == 1
+    checkpoint = torch.load(run_folder(two[0]) / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == steps(tmp_path / "seen")[0]
+    assert not any("Traceback" in end.err for end in found)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("job")] == []
+
+
+def test_a_pulled_cable_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """Nobody is told that a connection is gone: the kernel asks after some silence."""
+    processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
+    wait_for((tmp_path / "seen/seen0.jsonl").exists)
+    two[1].cut()
+    cut_at = time.time()
+    found = ends(*processes, timeout_s=90)
+    assert since(cut_at, found) < 30
+    nobody_is_left(two)
+    assert [end.code for end in found] == [1, 1]
+    assert "ends because rank 1 (node 1, local rank 0) is gone" in found[0].err
+    assert "ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int) -> None:
+    """kill -9 of what was typed: its workers are told to stop. With node 0's command goes the store, and without it
+    no step to stop at can be agreed on: its worker leaves unsaved, and the other follows."""
+    processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
+    wait_for((tmp_path / "seen/seen0.jsonl").exists)
+    killed_at = time.time()
+    processes[node].kill()
+    found = ends(*processes, timeout_s=90)
+    assert since(killed_at, found) < 30
+    nobody_is_left(two)
+    if node == 0:
+        assert "rank 0 leaves without saving: the rendezvous store does not answer" in found[0].err
+        assert "rank 1 ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
+        assert found[1].code == 1
+    else:
+        assert "Stopped and saved after step" in found[0].out
+        assert found[0].code == 128 + signal.SIGTERM
+
+
+# ---- what doctor foretells ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(1200)
+def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_path: Path) -> None:
+    """Efficiency over 100 Mbit/s: what training on two nodes reaches of twice what it reaches on one."""
+    images = tmp_path / "images"
+    write_images(images / "train", {"cat": 384, "dog": 384}, size=100)
+    write_images(images / "val", {"cat": 2, "dog": 2}, size=100)
+    options = [*SMALL, f"data.root={images}", "data.image_size=96", "data.val_resize=96", "data.batch_size=48"]
+    options += ["trainer.max_epochs=2"]
+    nodes = ["trainer.num_nodes=2", "trainer.devices=1"]
+    environ = {"MASTER_ADDR": two[0].address}
+
+    def on_both(verb: str, *more: str) -> list[Process]:
+        processes = [host.popen(command(*options, *more, verb=verb), environ) for host in two]
+        for process in processes:
+            process.wait(240)
+        return processes
+
+    def images_per_s(host: Host, folder: str) -> float:
+        return json.loads((host.folder / "work" / folder / "summary.json").read_text())["images_per_s"]
+
+    def compare(turn: int) -> tuple[float, float]:
+        """(efficiency that doctor foretells, that training reaches)"""
+        # alone, but both at the same time: they share the machine's cores in all three
+        for process in on_both("train", f"hydra.run.dir=alone{turn}"):
+            assert process.returncode == 0, process.err
+        alone = sum(images_per_s(host, f"alone{turn}") for host in two)
+        first, other = on_both("doctor", *nodes, "format=json")
+        assert first.returncode in (0, 1), first.err  # 1: two such nodes are slower than one
+        assert other.returncode == 0, other.err
+        prediction = json.loads(first.out)["prediction"]
+        for process in on_both("train", *nodes, f"hydra.run.dir=together{turn}"):
+            assert process.returncode == 0, process.err
+        reached = images_per_s(two[0], f"together{turn}") / alone
+        foretold = next(each["efficiency"] for each in prediction["nodes"] if each["num_nodes"] == 2)
+        measured = prediction["measured"]["efficiency"]
+        print(f"efficiency foretold {foretold:.3f}, measured by doctor {measured:.3f}, reached {reached:.3f}")
+        print(f"images/s alone {alone:.1f}, foretold {prediction['nodes'][0]['images_per_s'] * 2:.1f}")
+        return foretold, reached
+
+    two[0].slow(mbit=100)
+    # other work on the machine between the three moves them by more than what is looked for: up to three turns
+    turns: list[tuple[float, float]] = []
+    while len(turns) < 3:
+        turns.append(compare(len(turns)))
+        foretold, reached = (statistics.median(values) for values in zip(*turns, strict=True))
+        if foretold == pytest.approx(reached, rel=0.2):
+            return
+    pytest.fail(f"(foretold, reached) must be within 20 %, but are {turns}")

@@ -1,0 +1,237 @@
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema import ClusterConfig, NcclConfig, StrategyConfig
+from imagenet_ddp.distributed import validate as validate_module
+from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.validate import validate
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29500",
+}
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}  # fmt: skip
+
+
+def config(**typed: Any) -> dict[str, Any]:
+    """The defaults with trainer__devices=... laid over."""
+    nodes: dict[str, Any] = {
+        "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"},
+        "strategy": asdict(StrategyConfig()),
+        "cluster": asdict(ClusterConfig()),
+        "nccl": asdict(NcclConfig()),
+    }
+    for key, value in typed.items():
+        node, _, name = key.partition("__")
+        nodes[node][name] = value
+    return nodes
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch):
+    """Two cores, no GPU."""
+    monkeypatch.setattr(validate_module, "GPU_PATHS", ())
+    monkeypatch.setattr(validate_module.sys, "platform", "linux")
+    monkeypatch.setattr(validate_module, "num_cores", lambda: 2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "environ"),
+    [
+        ({}, {}),
+        ({"trainer__devices": 8}, {}),
+        ({"trainer__devices": "2"}, {}),
+        ({"trainer__num_nodes": 1}, {}),
+        ({"trainer__num_nodes": 2, "cluster__address": "a:29500", "cluster__node_rank": 1}, {}),
+        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a", "NODE_RANK": "0"}),
+        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a", "GROUP_RANK": "1"}),
+        ({}, TORCHRUN),
+        ({"trainer__devices": 8, "trainer__num_nodes": 2}, TORCHRUN),
+        ({"trainer__num_nodes": 2}, TORCHRUN),
+        ({}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4"}),
+        ({}, TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}),
+        ({}, STEP),
+        ({"trainer__devices": 2}, STEP),
+        ({"trainer__devices": 1, "trainer__val_check_interval": "00:00:10:00", "trainer__sync_batchnorm": True}, {}),
+        ({"trainer__num_nodes": 2, "cluster__address": "a:29500"}, {}),
+        ({"cluster__rank": 1, "cluster__world_size": 2, "trainer__devices": 2, "cluster__address": "a"}, {}),
+        ({"strategy__name": "dp", "trainer__devices": 2}, {}),
+        ({"strategy__name": "balanced_dp", "trainer__devices": 2, "strategy__first_device_batch": 2}, {}),
+    ],
+)
+def test_well(typed: dict[str, Any], environ: dict[str, str]):
+    assert validate(config(**typed), environ) == []
+
+
+def without(*names: str) -> dict[str, str]:
+    return {name: value for name, value in TORCHRUN.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("typed", "environ", "said"),
+    [
+        ({"strategy__name": "bp"}, {}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
+        ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s is expected"),
+        ({"strategy__process_group_backend": "nccl"}, {}, "nccl is for GPUs, but this machine has no GPU."),
+        ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s is expected"),
+        ({"cluster__num_threads": 0}, {}, "cluster.num_threads must be auto or a whole number of 1 or more"),
+        (
+            {"trainer__devices": 99},
+            {},
+            "trainer.devices must be at most 8 (4 processes for each of 2 CPU cores",
+        ),
+        ({"trainer__devices": [0, 3]}, {}, "names GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
+        ({"trainer__devices": "0,3"}, {}, "names GPUs"),
+        ({"trainer__devices": -1}, {}, "means all GPUs"),
+        ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, {}, "but trainer.accelerator is cpu."),
+        (
+            {"trainer__num_nodes": 2},
+            {"MASTER_ADDR": "a", "NODE_RANK": "2"},
+            "NODE_RANK must be a whole number from",
+        ),
+        (
+            {"trainer__num_nodes": 2, "cluster__node_rank": 0, "cluster__address": "a:b"},
+            {},
+            "from 1 to 65535, but is b",
+        ),
+        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
+        ({}, without("WORLD_SIZE"), "RANK=3 in the environment says that a launcher"),
+        ({}, TORCHRUN | {"RANK": "x"}, "RANK must be a whole number, got x (environment)."),
+        ({}, TORCHRUN | {"RANK": "16"}, "RANK must be below WORLD_SIZE (16), got 16"),
+        ({}, TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT must be from 1 to 65535"),
+        (
+            {"trainer__devices": 4},
+            TORCHRUN,
+            "trainer.devices must equal LOCAL_WORLD_SIZE (8, from the launcher)",
+        ),
+        ({"trainer__num_nodes": 3}, TORCHRUN, "but is 8 × 3 = 24. Hint: set trainer.num_nodes=2."),
+        ({"trainer__devices": 5}, without("LOCAL_WORLD_SIZE"), "trainer.devices must divide WORLD_SIZE (16)"),
+        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "but is 16 (LOCAL_WORLD_SIZE, from the launcher)"),
+        (
+            {"trainer__devices": 3},
+            STEP | {"SLURM_STEP_NUM_NODES": "1"},
+            "2 on one node, but trainer.devices is 3",
+        ),
+        (
+            {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
+            {},
+            "with several processes, whose clocks differ, got 00:00:10:00.",
+        ),
+        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true expects GPUs"),
+        ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
+        (
+            {"strategy__name": "dp", "trainer__devices": 2},
+            STEP,
+            "strategy=dp runs in one process, but slurm job 7 asks",
+        ),
+        (
+            {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
+            {},
+            "but /gone does not exist here. Hint: mount",
+        ),
+        ({"cluster__rank": -1}, {}, "cluster.rank must be a whole number of 0 or more or null, got -1."),
+        ({"cluster__world_size": 0}, {}, "cluster.world_size must be a whole number of 1 or more or null"),
+        ({"cluster__name": "udp"}, {}, "cluster.name must be auto, tcp, file or env, got udp."),
+        ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook must be"),
+        ({"nccl__debug": "LOUD", "trainer__devices": 2}, {}, "nccl.debug must be"),
+    ],
+)
+def test_one_mistake(typed: dict[str, Any], environ: dict[str, str], said: str):
+    (text,) = validate(config(**typed), environ)
+    assert said in text
+    assert "Hint: " in text
+
+
+def test_the_sentence_of_the_house():
+    assert validate(config(trainer__devices=8, trainer__num_nodes=1), TORCHRUN) == [
+        "trainer.devices × trainer.num_nodes must equal WORLD_SIZE (16), got 8 × 1 = 8. Hint: set trainer.num_nodes=2."
+    ]
+
+
+def test_no_meeting_place_shows_the_line_to_type():
+    typed = ["trainer.num_nodes=2", "data.root=/a b"]
+    (text,) = validate(config(trainer__num_nodes=2), {}, typed=typed)
+    line = "MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train trainer.num_nodes=2 'data.root=/a b'"
+    assert f"`{line}`" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "environ", "said"),
+    [
+        ({}, TORCHRUN, "is one of WORLD_SIZE=16 that a launcher started (torchrun). Hint: without the launcher: "
+         "`python -m imagenet_ddp.train -m seed=1,2`."),
+        ({}, STEP, "is one of 2 that a launcher started (slurm job 7). Hint: without the launcher:"),
+        ({"trainer__devices": 2}, STEP, "-m runs its jobs on one node, but trainer.num_nodes is 2. Hint: on each "
+         "node `for n in 0 1; do python -m imagenet_ddp.train -m seed=1,2 "
+         "hydra.sweep.dir=runs/SWEEP sweep.job=$n; done`"),
+        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "-m runs its jobs on one node, but trainer.num_nodes is 2."),
+    ],
+)  # fmt: skip
+def test_a_sweep_among_others(typed: dict[str, Any], environ: dict[str, str], said: str):
+    if "torchrun" in said:
+        environ = {**environ, "TORCHELASTIC_RUN_ID": "none"}
+    (text,) = validate(config(**typed), environ, typed=["seed=1,2"], multirun=True)
+    assert said in text
+    assert validate(config(**typed), environ, typed=["seed=1,2"]) == []
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"},
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"},
+        STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_NUM_NODES": "2"},
+    ],
+)
+def test_a_sweep_alone(environ: dict[str, str]):
+    assert validate(config(trainer__devices=1), environ, multirun=True) == []
+
+
+def test_gpus_that_are_booked_but_not_there():
+    booked = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}
+    (text,) = validate(config(), booked)
+    assert text.startswith("this job has 8 GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none")
+    assert validate(config(trainer__accelerator="cpu"), booked) == []
+    assert validate(config(), {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "0"}) == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "refused"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "2"}, True),
+        ({"SLURM_GPUS_ON_NODE": "4"}, False),
+        ({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "2,3"}, False),
+        ({}, False),
+    ],
+)
+def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], refused: bool):
+    """A task of a step, on a node with four."""
+    monkeypatch.setattr(validate_module, "GPU_PATHS", ("/",))
+    monkeypatch.setattr(validate_module, "cards", lambda: [None] * 4)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    found = [text for text in validate(config(), step | environ) if "SLURM_GPUS_ON_NODE" in text]
+    assert len(found) == refused
+    if refused:
+        assert "this job has 2 of the node's 4 GPUs" in found[0] and "Hint: srun without --gpu-bind." in found[0]
+
+
+def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(validate_module, "GPU_PATHS", ("/",))
+    assert validate(config(trainer__devices=99), {}) == []
+    assert validate(config(trainer__devices=[0, 3]), {}) == []
+    assert len(validate(config(trainer__devices=99, trainer__accelerator="cpu"), {})) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "count"),
+    [("auto", None), (-1, None), ("-1", None), (2, 2), ("2", 2), ("0,3", 2), ("0,", 1), ([0, 3, 4], 3)],
+)
+def test_num_devices(devices: int | str | Sequence[int], count: int | None):
+    assert num_devices(devices) == count

@@ -1,0 +1,407 @@
+"""Doctor: each check on machines as they are and as they are made up, the command, and ranks together."""
+
+import json
+import os
+import resource
+import shutil
+import socket
+from collections import namedtuple
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SMALL, Run, clean_environ, write_images
+from helpers.doctor_ranks import ranks
+
+from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.doctor import __main__ as doctor_command
+from imagenet_ddp.doctor import check_data as data_examination
+from imagenet_ddp.doctor import check_machine as machine_examination
+from imagenet_ddp.doctor import check_network as network_examination
+from imagenet_ddp.doctor import options
+from imagenet_ddp.doctor.checks import Check, Look, Machine, examine, survey
+from imagenet_ddp.errors import ConfigError
+
+MIB = 2**20
+TINY = (*SMALL, "data.batch_size=2", "trainer.devices=1")
+
+
+@pytest.fixture
+def machine(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    """machine("data.num_workers=9", MASTER_ADDR="..."): this one, as these options and variables make it."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(*typed: str, **environ: str) -> Machine:
+        here = {**clean_environ(), **environ}
+        read = options.read([*TINY, f"data.root={tree}", *typed], here)
+        assert read is not None
+        return survey(read.config, here, read.request.typed, read.run_dir)
+
+    return make
+
+
+def look(machine: Machine, name: str) -> list[Check]:
+    looks = dict([*machine_examination.CHECKS, *network_examination.CHECKS, *data_examination.checks()])
+    (found,) = examine(machine, [(name, looks[name])])
+    return found
+
+
+def only(machine: Machine, name: str) -> Check:
+    (check,) = look(machine, name)
+    assert check.name == name
+    return check
+
+
+# ---- this machine ----------------------------------------------------------------------------------------------------
+
+
+def test_versions_are_those_of_the_metadata(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    assert only(machine(), "versions").ok
+    there = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.5.9" if name == "lightning" else there(name))
+    check = only(machine(), "versions")
+    assert not check.ok and check.what.startswith("lightning must be ") and "but is 2.5.9" in check.what
+    assert " pip install 'lightning" in check.hint
+
+
+def test_versions_in_a_checkout_that_is_not_installed(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    there = metadata.metadata
+
+    def nowhere(name: str) -> Any:
+        if name == "imagenet_ddp":
+            raise metadata.PackageNotFoundError(name)
+        return there(name)
+
+    monkeypatch.setattr(metadata, "metadata", nowhere)
+    check = only(machine(), "versions")
+    assert check.ok and {"torch", "lightning", "hydra-core"} <= check.numbers["versions"].keys()
+
+
+def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("torch sees this machine's cards")
+    monkeypatch.setattr(nvidia_gpus, "cards", lambda: [nvidia_gpus.Card(0, "GPU-1", "NVIDIA A100", 81_920, 0, 8.0)])
+    check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
+    assert not check.ok and "this machine has 1 GPUs (NVIDIA A100), but" in check.what
+    assert only(machine("trainer.accelerator=cpu"), "devices").ok
+
+
+def test_no_device_of_the_kind_asked_for(machine: Callable[..., Machine]):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    check = only(machine("trainer.accelerator=cuda"), "devices")
+    assert not check.ok and check.hint == "trainer.accelerator=auto."
+
+
+def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    there = [nvidia_gpus.Card(number, f"GPU-{number}", "NVIDIA A100", 81_920, 1024, 8.0) for number in range(4)]
+    monkeypatch.setattr(nvidia_gpus, "cards", lambda: there)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2", CUDA_VISIBLE_DEVICES="3,1"), "devices")
+    assert check.what == (
+        "cuda:0 is GPU 3, NVIDIA A100, 80 GiB (1 in use), bf16; cuda:1 is GPU 1, NVIDIA A100, 80 GiB (1 in use), bf16"
+    )
+    assert [card["number"] for card in check.numbers["gpus"]] == [3, 1]
+
+
+def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    monkeypatch.setattr(machine_examination, "_cpu_quota", lambda: None)
+    assert only(machine("data.num_workers=2", "trainer.devices=2"), "cores").ok
+    check = only(machine("data.num_workers=3", "trainer.devices=2"), "cores")
+    assert not check.ok and check.hint == "data.num_workers=2"
+    check = only(machine("cluster.num_threads=4", "trainer.devices=2"), "cores")
+    assert not check.ok and check.hint == "cluster.num_threads=2"
+
+
+def test_a_container_with_fewer_cores_than_it_sees(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(machine_examination, "_cpu_quota", lambda: 2.0)
+    check = only(machine("cluster.num_threads=auto"), "cores")
+    assert not check.ok and "16 cores, of which a container may use 2" in check.what
+    assert check.hint == "cluster.num_threads=2"
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_dockers_shared_memory(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(64 * MIB, 0, 64 * MIB))
+    big = ("data.image_size=224", "data.val_resize=256", "data.batch_size=256", "data.num_workers=4")
+    check = only(machine(*big), "shared memory")
+    assert not check.ok and "(64 MiB is Docker's default)" in check.what and "--shm-size=1g" in check.hint
+    assert check.numbers["needed_mib"] == 294  # 4 workers × 2 batches × 36.75 MiB
+    assert only(machine(*big[:2], "data.num_workers=4"), "shared memory").ok
+    assert only(machine(*big, "data.num_workers=0"), "shared memory").ok
+
+
+def test_few_open_files(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
+    check = only(machine("data.num_workers=2"), "open files")
+    assert not check.ok and check.hint.startswith("`ulimit -n 4096`")
+    assert only(machine("data.num_workers=0"), "open files").ok
+
+
+# ---- the network -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_port() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def by_hand(port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
+    return ("cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", f"cluster.address={host}:{port}")
+
+
+def test_a_port_that_is_taken(machine: Callable[..., Machine], taken_port: int):
+    check = only(machine(*by_hand(taken_port)), "port")
+    assert not check.ok and f"port {taken_port} of this machine cannot be taken" in check.what
+    assert check.hint.startswith("another port")
+
+
+def test_a_port_that_is_free(machine: Callable[..., Machine]):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert only(machine(*by_hand(port)), "port").what == f"{port} is free"
+
+
+def test_a_name_that_does_not_resolve(machine: Callable[..., Machine]):
+    one = machine(*by_hand(29_500, "nowhere.invalid"))
+    check = only(one, "names")
+    assert not check.ok and "the name nowhere.invalid" in check.what and "/etc/hosts" in check.hint
+    assert only(one, "port").ok and only(one, "interfaces").ok  # each says its own only
+
+
+def test_nodes_do_not_meet_at_the_loopback(machine: Callable[..., Machine]):
+    one = machine("trainer.num_nodes=2", "cluster.node_rank=0", "cluster.address=127.0.0.1:29500")
+    assert not only(one, "names").ok
+
+
+def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
+    one = machine("nccl.socket_ifname=eth77", "trainer.devices=2")
+    check = only(one, "variables")
+    assert not check.ok and "eth77" in check.what
+    assert only(one, "rendezvous").ok  # said once
+
+
+def test_variables_of_the_environment_are_shown(machine: Callable[..., Machine]):
+    check = only(machine(NCCL_DEBUG="INFO"), "variables")
+    assert check.ok and "NCCL_DEBUG=INFO (environment)" in check.what
+
+
+def test_a_world_that_cannot_be_is_a_failed_check(machine: Callable[..., Machine]):
+    one = machine(RANK="0", WORLD_SIZE="2")
+    check = only(one, "rendezvous")
+    assert not check.ok and "MASTER_ADDR" in check.what and check.hint
+
+
+def test_the_surroundings_are_named(machine: Callable[..., Machine]):
+    assert only(machine("trainer.devices=2"), "rendezvous").what == "none needed: this machine alone, 2 processes"
+    two = machine("trainer.num_nodes=2", "cluster.node_rank=1", "cluster.address=tcp://10.1.1.20:23456")
+    check = only(two, "rendezvous")
+    assert "2 nodes meet at 10.1.1.20:23456, this is node 1" in check.what
+    assert check.numbers["num_nodes"] == 2
+
+
+def test_a_file_to_meet_at(machine: Callable[..., Machine], tmp_path: Path):
+    typed = ("trainer.num_nodes=2", f"cluster.address=file://{tmp_path}/job")
+    assert only(machine(*typed), "port").ok
+
+
+# ---- data and run folder ---------------------------------------------------------------------------------------------
+
+
+def test_data_that_is_well(machine: Callable[..., Machine]):
+    check = only(machine(), "data")
+    assert check.ok and "29 images in" in check.what and "9 to 10 of each of 3 classes" in check.what
+    assert check.what.endswith("train to val 2.64 to 1")
+    assert check.numbers == {"num_classes": 3, "num_train_images": 29, "num_val_images": 11}
+
+
+def test_each_mistake_is_a_line(machine: Callable[..., Machine], tmp_path: Path):
+    write_images(tmp_path / "d" / "train", {"cat": 3, "dog": 3, "owl": 0})
+    write_images(tmp_path / "d" / "val", {"cat": 2, "eel": 2})
+    found = look(machine(f"data.root={tmp_path}/d"), "data")
+    assert len(found) == 2 and not any(check.ok or not check.hint for check in found)
+    assert "hold none" in found[0].what or "holds none" in found[0].what
+    assert "1 only in val: eel" in found[1].what
+
+
+def test_images_are_read(machine: Callable[..., Machine], tree: Path, tmp_path: Path):
+    one = machine()
+    looks = data_examination.checks()
+    assert [check.ok for found in examine(one, looks) for check in found] == [True, True, True]
+    shutil.copytree(tree, tmp_path / "d")
+    for path in (tmp_path / "d" / "val" / "owl").iterdir():
+        path.write_bytes(path.read_bytes()[:300])
+    _, (broken,), _ = examine(machine(f"data.root={tmp_path}/d"), data_examination.checks())
+    assert broken.name == "images" and not broken.ok and "val/owl" in broken.what
+
+
+def test_images_of_ones_own_source(machine: Callable[..., Machine], tree: Path):
+    one = machine("data._target_=torchvision.datasets.FakeData")
+    assert not only(one, "data").ok  # no Source
+
+
+def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    one = machine("model.name=resnet18")
+    check = only(one, "run folder")
+    assert check.ok and check.numbers["checkpoint_mib"] == pytest.approx(85.4, abs=0.5)  # 3 classes, with momentum
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 200 * MIB))
+    check = only(one, "run folder")
+    assert not check.ok and "3 must fit" in check.what
+
+
+def test_a_run_folder_that_cannot_be(machine: Callable[..., Machine], tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    check = only(machine(f"hydra.run.dir={tmp_path}/file/run"), "run folder")
+    assert not check.ok and "is a file" in check.what
+
+
+def test_a_checkpoint_that_is_not_there(machine: Callable[..., Machine]):
+    check = only(machine("resume=gone.ckpt"), "run folder")
+    assert not check.ok and "resume must be a checkpoint file" in check.what
+
+
+def test_one_check_does_not_end_the_others(machine: Callable[..., Machine]):
+    def broken(machine: Machine) -> list[Check]:
+        raise ZeroDivisionError("by nothing")
+
+    looks: list[tuple[str, Look]] = [("broken", broken), machine_examination.CHECKS[0]]
+    (first,), (second,) = examine(machine(), looks)
+    assert not first.ok and "ZeroDivisionError: by nothing" in first.what and second.ok
+
+
+# ---- options and lines -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("trainer.devcies=2", "trainer.devcies is not a known key"),
+        ("data.batch_size=-1", "data.batch_size must be"),
+        ("data.val_resize=8", "data.val_resize must be"),
+        ("trainer.max_epochs=x", "trainer.max_epochs must be"),
+        ("optim.lr=-1", "optim.lr must be"),
+        ("model.name=resnet19", "model.name must be"),
+        ("format=xml", "format must be text or json"),
+        ("-m", "-m starts several jobs"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused(typed: str, said: str, tree: Path):
+    with pytest.raises(ConfigError) as error:
+        options.read([*TINY, f"data.root={tree}", typed], clean_environ())
+    assert len(error.value.mistakes) == 1 and error.value.mistakes[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    "typed", ["data.root=gone", "resume=gone.ckpt", "trainer.devices=9999", "cluster.address=10.0.0.1:29500"]
+)
+def test_mistakes_of_machine_data_and_world_are_left_to_the_checks(typed: str, tree: Path):
+    assert options.read([*TINY, f"data.root={tree}", typed], clean_environ()) is not None
+
+
+def test_printing_is_hydras():
+    assert options.read(["--help"], {}) is None
+    assert options.read(["--cfg", "job"], {}) is None
+
+
+def test_a_check_is_a_line():
+    check = Check("data", False, "val is flat", "sort `mv a b`")
+    assert doctor_command.line(3, 15, check, 0) == "[ 3/15] data          FAIL val is flat Hint: sort `mv a b`"
+    assert doctor_command.line(1, 9, Check("data", True, "well"), 0) == "[1/9] data          ok   well"
+
+
+def test_on_a_terminal_a_check_is_wrapped():
+    check = Check("data", False, "the images are " + "very " * 20 + "flat", "type `" + "mv a b; " * 12 + "` now")
+    lines = doctor_command.line(3, 15, check, 80).splitlines()
+    assert lines[0].startswith("[ 3/15] data          FAIL the images are") and all(
+        line[0] == " " for line in lines[1:]
+    )
+    command = next(line for line in lines if "mv a b" in line)
+    assert command.count("mv a b") == 12 and [line for line in lines if len(line) > 80] == [command]
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_is_ready(run: Run, tree: Path, tmp_path: Path):
+    result = run("doctor", *TINY, f"data.root={tree}", "format=json")
+    assert result.returncode == 0, result.stderr + result.stdout
+    document = json.loads(result.stdout)
+    names = [check["name"] for check in document["checks"]]
+    assert document["ok"] and names[0] == "versions" and names[-2:] == ["step", "scaling"] and len(names) == 15
+    assert document["prediction"]["compute_s"] > 0
+    assert document["prediction"]["nodes"][0] == {
+        "num_nodes": 1,
+        "num_ranks": 1,
+        "efficiency": 1.0,
+        "images_per_s": pytest.approx(2 / document["prediction"]["compute_s"]),
+    }
+    assert "two such nodes would" in document["prediction"]["advice"]
+    assert list(tmp_path.iterdir()) == []  # no run folder
+
+
+def test_a_machine_that_is_not(run: Run, tmp_path: Path):
+    result = run("doctor", *TINY, "data.root=gone", "trainer.accelerator=cpu")
+    assert result.returncode == 1, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 16 and lines[-1] == "Not ready: data."
+    assert lines[10].startswith("[11/15] data          FAIL data.root must be a folder") and "Hint: " in lines[10]
+    assert lines[13].startswith("[14/15] step          ok")  # it goes on
+
+
+def test_wrong_options(run: Run, tmp_path: Path):
+    result = run("doctor", "optim.lr=0", "data.batch_size=0")
+    assert result.returncode == 2 and result.stdout == "" and list(tmp_path.iterdir()) == []
+    assert "imagenet_ddp.doctor: 2 mistakes, nothing was started" in result.stderr
+
+
+@pytest.mark.slow
+def test_two_workers(run: Run, tree: Path):
+    result = run("doctor", *TINY, f"data.root={tree}", "trainer.devices=2", "format=json")
+    assert result.returncode == 0, result.stderr + result.stdout
+    document = json.loads(result.stdout)
+    names = [check["name"] for check in document["checks"]]
+    assert names[-5:] == ["ranks", "group", "all-reduce", "step", "scaling"]
+    assert document["prediction"]["measured"]["num_nodes"] == 1
+
+
+# ---- ranks together --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_nodes_of_two_ranks(tree: Path, tmp_path: Path):
+    found = ranks("well", 4, 2, *TINY, f"data.root={tree}", "strategy.comm_hook=bf16", folder=tmp_path)
+    assert found[1:] == [[], [], []]
+    checks = {check["name"]: check for check in found[0]}
+    assert list(checks) == ["ranks", "group", "nodes", "all-reduce", "step", "scaling"]
+    node = checks["nodes"]
+    assert not node["ok"] and node["what"].startswith("node 1 (") and node["what"].endswith("data: no val/")
+    assert node["hint"] == "make one"
+    ring, scaling = checks["all-reduce"]["numbers"], checks["scaling"]["numbers"]
+    assert sum(ring["bucket_bytes"]) == ring["gradient_bytes"] == 2 * scaling["gradient_bytes"]
+    assert ring["local_seconds"] and scaling["local_link"] and scaling["ranks_per_node"] == 2
+    assert [each["num_nodes"] for each in scaling["nodes"]] == [1, 2, 4, 8]
+    assert all(0 < each["efficiency"] <= 1 for each in scaling["nodes"])
+    assert 0 < scaling["measured"]["efficiency"] <= 1 and scaling["measured"]["num_nodes"] == 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_is_named_and_nobody_waits(tree: Path, tmp_path: Path):
+    found = ranks("failing", 2, 1, *TINY, f"data.root={tree}", "model.name=alexnet", "data.image_size=64",
+                  "data.val_resize=64", folder=tmp_path)  # fmt: skip
+    assert [check["ok"] for check in found[0]] == [True, True, False]
+    last = found[0][-1]
+    assert last["name"] == "all-reduce" and last["what"].startswith("rank 1: model.name=alexnet must take")

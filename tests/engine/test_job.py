@@ -1,0 +1,45 @@
+"""What a command decides before it starts processes: the folder's place on the line, and a resumed run's world."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.engine.job import _other_world, in_folder
+
+
+def test_the_folder_stands_beside_the_other_options() -> None:
+    """Hydra's parser takes no key=value on both sides of -m."""
+    assert in_folder(["-m", "a=1,2", "b=1"], "hydra.sweep.dir", Path("x")) == [
+        "-m",
+        "hydra.sweep.dir='x'",
+        "a=1,2",
+        "b=1",
+    ]
+    assert in_folder(["--config-dir", "c"], "hydra.run.dir", Path("x")) == ["--config-dir", "c", "hydra.run.dir='x'"]
+    assert in_folder(["a=1,2", "-m"], "hydra.sweep.dir", Path("x y")) == ["hydra.sweep.dir='x y'", "a=1,2", "-m"]
+    assert in_folder(["hydra.run.dir=old", "a=1"], "hydra.run.dir", Path("new")) == ["hydra.run.dir='new'", "a=1"]
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "devices", "nodes_here", "num_local", "said"),
+    [
+        ("auto", "auto", 1, None, None),
+        ("auto", 2, 1, None, None),  # one node starts what the run had
+        (2, 2, 2, 2, None),
+        (2, "auto", 2, 1, None),
+        (1, "0,3", 1, None, None),
+        (2, 2, 1, None, "has trainer.num_nodes=2, but this command is for 1. Hint: trainer.num_nodes=2 on each node"),
+        (1, 2, 2, 2, "has trainer.num_nodes=1, but this command is for 2."),
+        (2, 2, 2, 1, "has trainer.devices=2, but the nodes came with 1 each. Hint: trainer.devices=2, or 1, on each"),
+        ("auto", [0, 1], 2, 1, "has trainer.devices=2, but the nodes came with 1 each."),
+    ],
+)
+def test_a_resumed_run_meets_with_the_world_it_had(
+    num_nodes: object, devices: object, nodes_here: int, num_local: int | None, said: str | None
+) -> None:
+    trainer = OmegaConf.create({"num_nodes": num_nodes, "devices": devices})
+    found = _other_world(trainer, Path("last.ckpt"), LaunchInfo(num_nodes=nodes_here), num_local)
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]

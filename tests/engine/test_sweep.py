@@ -1,0 +1,131 @@
+"""python -m imagenet_ddp.train -m: each job its own processes, world and folder."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import PROBES, SMALL, Run
+from test_train import probe, seen, start, summary, wait_for
+
+SHORT = [*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["1,2", "2,1"])
+def test_each_job_has_the_world_it_asked_for(run: Run, tree: Path, tmp_path: Path, order: str) -> None:
+    """Nothing of one job's ranks stays behind for the next: with a stale LOCAL_RANK it would see a part of the data."""
+    folders = [tmp_path / f"seen{number}" for number in (1, 2)]
+    options = [*SHORT, f"data.root={tree}", f"trainer.devices={order}", "hydra.sweep.dir=s"]
+    more = probe(tmp_path / "seenDEVICES")
+    more[-1] = f"+callbacks.probe.folder='{tmp_path}/seen${{trainer.devices}}'"
+    result = run("train", "-m", *options, *more, PYTHONPATH=PROBES)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for number, devices in enumerate(order.split(",")):
+        assert summary(tmp_path / f"s/{number}")["world_size"] == int(devices)
+    for folder in folders:
+        assert sorted(seen(folder)[0]) == list(range(29))
+    assert not (tmp_path / "multirun").exists()
+    assert sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir()) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_a_failing_job_is_reported_and_the_others_run(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SHORT, f"data.root={tree}", "trainer.devices=2", "hydra.sweep.dir=s"]
+    options += [*probe(tmp_path / "seen", step=2, rank=1), "+callbacks.probe.what=nothing,crash,nothing"]
+    result = run("train", "-m", *options, PYTHONPATH=PROBES)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "1 of 3 jobs failed" in result.stderr
+    assert "callbacks.probe.what=crash" in result.stderr.partition("1 of 3 jobs failed")[2]
+    assert "the probe crashes on purpose" in result.stderr
+    assert [(tmp_path / f"s/{number}/summary.json").exists() for number in range(3)] == [True, False, True]
+
+
+@pytest.mark.slow
+def test_a_mistake_in_the_last_job_stops_the_first(run: Run, tree: Path, tmp_path: Path) -> None:
+    result = run("train", "-m", *SHORT, f"data.root={tree}", "data.batch_size=4,8,0")
+    assert result.returncode == 2
+    assert "data.batch_size=0" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_no_further_job_starts_after_a_signal(tree: Path, tmp_path: Path) -> None:
+    options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=40", "seed=1,2,3", "hydra.sweep.dir=s"]
+    process = start(tmp_path, "-m", *options, *probe(tmp_path / "seen", slow_s=0.05))
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, out + err
+    assert (tmp_path / "s/0/checkpoints/last.ckpt").exists()
+    assert not (tmp_path / "s/1").exists()
+    assert "Traceback" not in err
+    pids = [json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Finished jobs are left out, one that was broken off goes on from its checkpoint, one that had none begins."""
+    options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=2", "hydra.sweep.dir=s"]
+    options += [*probe(tmp_path / "seen", step=10), "+callbacks.probe.what=nothing,crash,nothing"]
+    broken = run("train", "-m", *options, PYTHONPATH=PROBES)
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "1 of 3 jobs failed" in broken.stderr
+    assert "Go on with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
+    stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
+    again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps
+    assert summary(tmp_path / "s/1")["epochs"] == 2
+    assert "Started again: going on from" in again.stdout
+
+
+def array(task: str) -> dict[str, str]:
+    return {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task}
+
+
+LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")
+
+
+def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
+    result = run("train", *LISTED, "sweep.job=list")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "0 seed=0 optim.lr=0.1", "1 seed=0 optim.lr=0.2", "2 seed=1 optim.lr=0.1", "3 seed=1 optim.lr=0.2"
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, but is 4"),
+        (LISTED, array("7"), "SLURM_ARRAY_TASK_ID must be one of the 4 jobs of this sweep"),
+        (LISTED, array("abc"), "0 to 3, but is abc. Hint: #SBATCH --array=0-3."),
+        (LISTED, array("-1"), "0 to 3, but is -1. Hint: #SBATCH --array=0-3."),
+        (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job has several values, but chooses one"),
+        (("sweep.job=list",), {}, "sweep.job=list is about the jobs of -m, but -m is not set. Hint: add -m."),
+        (("+sweep.resume=gone",), {}, "sweep.resume=gone must be the folder of a sweep"),
+        (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "Hint: leave hydra.sweep.dir out."),
+        ((*LISTED, "sweep.job=1"), {}, "in which folder are the others? Hint: hydra.sweep.dir=FOLDER"),
+        (("sweep.job=1",), {}, "sweep.job=1 is about the jobs of -m, but -m is not set. Hint: add -m."),
+        ((*LISTED, "sweep.job=first"), {}, "sweep.job must be "),
+        (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone must be the folder of a sweep, but gone/sweep"),
+        (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, but has 4 others"),
+        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, but has 4 others"),
+    ],
+)
+def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], said: str) -> None:
+    if any(option.endswith("=s") for option in options):
+        stored = {"command": "", "options": list(LISTED[1:]), "flags": []}
+        jobs = [[f"seed={seed}", f"optim.lr={lr}"] for seed in (0, 1) for lr in (0.1, 0.2)]
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({**stored, "jobs": jobs}))
+    result = run("train", *options, **environ)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "s/0").exists()

@@ -1,0 +1,69 @@
+"""Members of a gathering, as threads with a connection of their own each to one real store."""
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore
+
+from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, Roster, SharedError, gather_ranks
+from imagenet_ddp.errors import ConfigError
+
+FACTS = {"seed": 0}
+NUMBERS = itertools.count()
+
+
+def connect(size: int) -> list[TCPStore]:
+    """The server's own, and one per member: a new one may wait seconds for a name server."""
+    ten = timedelta(seconds=10)
+    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
+    return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(size - 1))]
+
+
+def label(number: int) -> str:
+    return f"rank {number} (node {number // 4}, local rank {number % 4})"
+
+
+def roll(size: int, **more: Any) -> Roster:
+    return Roster(**{"size": size, "noun": "rank", "label": label, "hint": "start the command there too.", **more})
+
+
+class Crowd:
+    """Members in threads; each result is a Gathering or the error."""
+
+    def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
+        self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
+        prefix = str(next(NUMBERS))
+        self._stores = iter([PrefixStore(prefix, each) for each in connections])
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown()
+
+    def join(
+        self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, chief: bool | None = None, **more: Any
+    ) -> Future[RankGroup]:
+        chief = number == 0 if chief is None else chief
+        return self.pool.submit(
+            gather_ranks, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief
+        )
+
+
+def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        future.result(15)
+    assert type(caught.value) is kind
+    return caught.value.mistakes
+
+
+def met(crowd: Crowd, size: int) -> list[RankGroup]:
+    return [future.result(15) for future in [crowd.join(number, size) for number in range(size)]]
+
+
+def on_all(crowd: Crowd, members: list[RankGroup], act: Callable[[RankGroup], Any]) -> list[Future[Any]]:
+    return [crowd.pool.submit(act, member) for member in members]

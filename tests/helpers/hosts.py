@@ -1,0 +1,188 @@
+"""Several hosts on one machine: Linux namespaces, each with its own network card, host name, disk, /proc and /dev/shm.
+
+    with Hosts(["zeta", "alpha"], folder=tmp_path) as (zeta, alpha):
+        done = zeta.run(["python", "-m", "imagenet_ddp.doctor"], timeout_s=60)
+
+Host i has the address 10.77.0.<i+1> on its card INTERFACE; the cards meet in a bridge in a namespace of its own, and no
+route leads out. DISK is another folder on each host, and commands start in DISK/work; every other path is the same on
+all of them, as a shared disk would be. As Debian has it, a host's name stands for 127.0.1.1 in its own /etc/hosts;
+the other hosts' names mean nothing there, until add_name(). What else a host may have is a command away, such as the
+same docker0 as on every other: host.run(["ip", "link", "add", "docker0", "type", "bridge"]).
+
+Nothing has a name outside: the namespaces live as long as their first processes, which end, and with them every process
+on the host, when the pipe from the tests closes, be it because the tests were killed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from conftest import clean_environ
+from helpers.namespaces import BOOT, DISK, FLAGS, children_in, first, in_network, requirement
+
+INTERFACE = "ens5"
+
+
+class Process(subprocess.Popen[str]):
+    """A command on a host, the first of a session of its own. `pid` is its number as seen from outside the host."""
+
+    out_file: Path
+    err_file: Path
+
+    @property
+    def out(self) -> str:
+        return self.out_file.read_text()
+
+    @property
+    def err(self) -> str:
+        return self.err_file.read_text()
+
+
+class Host:
+    """A host of Hosts. `folder` is its DISK as seen from outside; files/ holds its /etc/hosts and what was printed."""
+
+    interface = INTERFACE
+
+    def __init__(self, name: str, address: str, root: Path) -> None:
+        self.name, self.address, self.folder, self._files = name, address, root / "disk", root / "files"
+        for folder in (self.folder / "work", self.folder / "tmp", self._files / "cgroup"):
+            folder.mkdir(parents=True)
+        loopback = f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost ip6-loopback\n"
+        (self._files / "hosts").write_text(loopback)
+        (self._files / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+        self._started: list[Process] = []
+        self.init = self.switch = 0
+        self._port = ""
+
+    @contextlib.contextmanager
+    def up(self, switch: int, port: str) -> Iterator[None]:
+        """The host runs, with its card on a port of the switch."""
+        boot = ["sh", "-c", BOOT, "sh", self.name, self._files, self.folder, DISK]
+        with first(["unshare", *FLAGS, "--pid", "--fork", "--kill-child", *boot]) as (starter, self.init):
+            self.switch, self._port = switch, port
+            try:
+                card = f"link add name {port} type veth peer name {self.interface} netns {self.init}\n"
+                in_network(switch, ["ip", "-batch", "-"], f"{card}link set {port} master bridge up\n")
+                address = f"addr add {self.address}/24 brd + dev {self.interface}\n"
+                in_network(self.init, ["ip", "-batch", "-"], f"{address}link set {self.interface} up\n")
+                yield
+            finally:
+                if starter.poll() is None:  # its number 1 is there
+                    os.kill(self.init, signal.SIGKILL)  # the kernel kills all others, and lets it end after the last
+                for process in self._started:
+                    process.wait()
+                starter.wait()
+
+    def popen(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Process:
+        """Start a command in DISK/work. `python` and `torchrun` are those of the tests; TMPDIR is on DISK. What it
+        prints goes to files, so that it never waits for a reader."""
+        environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
+        environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
+        prefix = ["nsenter", f"--target={self.init}", *FLAGS, "--", "env", f"--chdir={DISK / 'work'}"]
+        out_file, err_file = (self._files / f"{len(self._started)}.{stream}" for stream in ("out", "err"))
+        with out_file.open("wb") as out, err_file.open("wb") as err, children_in(self.init):
+            process = Process(
+                [*prefix, *map(str, command)],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        process.out_file, process.err_file = out_file, err_file
+        self._started.append(process)
+        return process
+
+    def run(
+        self, command: Sequence[str | Path], env: dict[str, str] | None = None, timeout_s: float = 240
+    ) -> subprocess.CompletedProcess[str]:
+        """Past `timeout_s`, kills the command's session and raises TimeoutExpired with what it printed."""
+        process = self.popen(command, env)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            error.add_note(f"{self.name} printed:\n{process.out}{process.err}")
+            raise
+        return subprocess.CompletedProcess(list(command), process.returncode, process.out, process.err)
+
+    def processes(self) -> dict[int, str]:
+        """What is alive on the host, but for its first process: the number outside -> the command line."""
+        here = Path(f"/proc/{self.init}/ns/pid").readlink()
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                if int(path.name) != self.init and (path / "ns/pid").readlink() == here:
+                    found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
+        return {pid: command for pid, command in found.items() if command}  # without: it waits for its parent to look
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Signal the process whose number is `pid` on the host itself; outside, that number may be anyone's."""
+        for outside in self.processes():
+            with contextlib.suppress(FileNotFoundError):
+                if f"\nNSpid:\t{outside}\t{pid}\n" in Path(f"/proc/{outside}/status").read_text():
+                    return os.kill(outside, number)
+        raise ProcessLookupError(f"{self.name} has no process {pid}")
+
+    def add_name(self, name: str, address: str) -> None:
+        """A line in the host's /etc/hosts."""
+        with (self._files / "hosts").open("a") as file:
+            file.write(f"{address} {name}\n")
+
+    def block(self, ports: Iterable[int] = (), except_ports: Iterable[int] = (), how: str = "drop") -> None:
+        """Let no new TCP connection in: to `ports`, or, without, to any but `except_ports`. Connections that stand go
+        on, and those inside the host. "drop" answers nothing, as a cloud's security group; "reject" refuses."""
+        if shutil.which("nft") is None:
+            pytest.skip("a host's ports are blocked by nft (package nftables)")
+        chosen, sign = (ports, "") if ports else (except_ports, "!=")
+        which = f"tcp dport {sign} {{ {', '.join(map(str, chosen)) or 0} }}"
+        verdict = {"drop": "drop", "reject": "reject with tcp reset"}[how]
+        rule = f'iifname != "lo" tcp flags & (syn | ack) == syn {which} {verdict}'
+        self.unblock()
+        table = f"table inet hosts {{\nchain input {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}\n"
+        in_network(self.init, ["nft", "-f", "-"], table)
+
+    def unblock(self) -> None:
+        in_network(self.init, ["nft", "-f", "-"], "add table inet hosts\ndelete table inet hosts\n")
+
+    def slow(self, mbit: float) -> None:
+        """Limit the host's cable, each way, the headers of Ethernet and TCP included."""
+        burst = max(64_000, int(mbit * 1e6 / 8 / 100))  # bytes; the kernel's clock ticks at least 100 times a second
+        limit = f"tbf rate {int(mbit * 1e6)}bit burst {burst} latency 100ms"
+        for pid, card in ((self.init, self.interface), (self.switch, self._port)):
+            in_network(pid, ["tc", "-batch", "-"], f"qdisc replace dev {card} root {limit}\n")
+
+    def cut(self) -> None:
+        """Pull the cable: the address stays, nothing arrives, and no connection is told."""
+        in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} down\n")
+
+    def mend(self) -> None:
+        in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} up\n")
+
+
+class Hosts(contextlib.ExitStack):
+    """Gives the hosts, in the order of their names; skips the test where there can be none. On leaving, every process
+    on them is killed. What is on their disks stays in folder/hosts."""
+
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        super().__init__()
+        roots = [folder / "hosts" / name for name in names]
+        self.hosts = tuple(Host(root.name, f"10.77.0.{number}", root) for number, root in enumerate(roots, start=1))
+
+    def __enter__(self) -> tuple[Host, ...]:  # type: ignore[override]
+        if reason := requirement():
+            pytest.skip(reason)
+        with contextlib.ExitStack() as stack:
+            _, switch = stack.enter_context(first(["unshare", "--net", "sh", "-c", "echo $$; exec cat"]))
+            in_network(switch, ["ip", "-batch", "-"], "link add name bridge type bridge\nlink set bridge up\n")
+            for number, host in enumerate(self.hosts):
+                stack.enter_context(host.up(switch, f"port{number}"))
+            self.push(stack.pop_all())
+        return self.hosts

@@ -1,0 +1,293 @@
+"""The hosts of the tests are hosts: what a test of several machines finds on them, it would find on machines."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.hosts import DISK, INTERFACE, Host, Hosts, Process, requirement
+
+pytestmark = pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
+
+# SERVE port: of all that comes, send the last byte back. CALL address port mib timeout_s: send so much, wait for its
+# last byte, print the seconds.
+SERVE = """
+import socket, sys
+with socket.create_server(("", int(sys.argv[1]))) as server:
+    print("ready", flush=True)
+    while True:
+        connection, _ = server.accept()
+        with connection:
+            while data := connection.recv(1 << 16):
+                connection.sendall(data[-1:])
+"""
+CALL = """
+import socket, sys, time
+count = int(float(sys.argv[3]) * 2**20) or 1
+start = time.perf_counter()
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[4])) as connection:
+    connection.sendall(bytes(count - 1) + b"!")
+    while not connection.recv(1 << 16).endswith(b"!"):
+        pass
+print(time.perf_counter() - start)
+"""
+ALL_REDUCE = """
+import os, sys, torch, torch.distributed as dist
+from datetime import timedelta
+dist.init_process_group("gloo", sys.argv[1], timedelta(seconds=10), world_size=2, rank=int(sys.argv[2]))
+tensor = torch.full((1000,), 1.0 + dist.get_rank())
+dist.all_reduce(tensor)
+print(tensor.unique().tolist())
+dist.destroy_process_group()
+"""
+MISSING = "10.77.0.99"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with Hosts(["zeta", "alpha"], tmp_path) as hosts:
+        yield hosts
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def serve(host: Host, port: int) -> Process:
+    process = host.popen(["python", "-c", SERVE, str(port)])
+    wait_for(lambda: process.out or process.poll() is not None)
+    assert process.out == "ready\n", process.err
+    return process
+
+
+def call(
+    host: Host, address: str, port: int, mib: float = 0, timeout_s: float = 1.5
+) -> subprocess.CompletedProcess[str]:
+    return host.run(["python", "-c", CALL, address, str(port), str(mib), str(timeout_s)], timeout_s=60)
+
+
+def assert_through(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+
+
+def assert_fails(done: subprocess.CompletedProcess[str], how: str) -> None:
+    assert done.returncode == 1
+    assert how in done.stderr
+
+
+def printed(host: Host, *command: str) -> str:
+    done = host.run(command)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_addresses_names_and_interfaces(two: tuple[Host, Host]) -> None:
+    zeta, alpha = two
+    for host, other in (zeta, alpha), (alpha, zeta):
+        assert printed(host, "python", "-c", "import socket; print(socket.gethostname())") == host.name
+        assert printed(host, "getent", "hosts", host.name).split() == ["127.0.1.1", host.name]
+        assert f" {host.address}/24 " in printed(host, "ip", "-4", "addr", "show", INTERFACE)
+        assert sorted(printed(host, "ls", "/sys/class/net").split()) == sorted([INTERFACE, "lo"])
+        serve(host, 5000)
+        assert_through(call(other, host.address, 5000))
+        assert_through(call(host, host.address, 5000))
+        assert_fails(call(other, host.address, 5001), "ConnectionRefusedError")
+        start = time.monotonic()
+        assert_fails(call(other, host.name, 5000), "Name or service not known")
+        assert_fails(call(host, "192.0.2.1", 5000), "Network is unreachable")
+        assert time.monotonic() - start < 5
+        other.add_name(host.name, host.address)
+        assert_through(call(other, host.name, 5000))
+    assert (zeta.address, alpha.address) == ("10.77.0.1", "10.77.0.2")
+    assert_fails(call(zeta, MISSING, 5000, timeout_s=10), "No route to host")
+    assert os.uname().nodename not in ("zeta", "alpha")
+    assert "10.77.0." not in subprocess.check_output(["ip", "address"], text=True)
+
+
+def test_each_has_a_disk_and_memory_of_its_own(two: tuple[Host, Host], tmp_path: Path) -> None:
+    zeta, alpha = two
+    script = f"pwd; echo $TMPDIR; hostname >{DISK}/who; hostname >/dev/shm/who; hostname >>'{tmp_path}/shared'"
+    for host in two:
+        assert printed(host, "sh", "-c", script) == f"{DISK}/work\n{DISK}/tmp"
+    for host in two:
+        assert printed(host, "cat", f"{DISK}/who", "/dev/shm/who") == f"{host.name}\n{host.name}"
+        assert (host.folder / "who").read_text() == f"{host.name}\n"
+    assert (tmp_path / "shared").read_text() == "zeta\nalpha\n"
+    assert not (DISK / "who").exists()
+    assert not Path("/dev/shm/who").exists()
+    zeta.folder.joinpath("work/from_outside").touch()
+    assert printed(zeta, "ls") == "from_outside"
+    assert printed(alpha, "ls") == ""
+
+
+def test_commands_see_the_project_and_no_launcher(two: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "7")
+    script = "import os, sys, imagenet_ddp; print(os.environ.get('RANK'), os.environ['MINE'], sys.executable)"
+    done = two[0].run(["python", "-c", script], env={"MINE": "yes"})
+    assert done.stdout.split() == ["None", "yes", sys.executable], done.stderr
+    assert printed(two[0], "sh", "-c", "command -v torchrun") == str(Path(sys.executable).with_name("torchrun"))
+
+
+def test_blocked_ports(two: tuple[Host, Host]) -> None:
+    zeta, alpha = two
+    for port in (5000, 5001):
+        serve(zeta, port)
+    serve(alpha, 5000)
+    zeta.block(ports=[5001])
+    assert_through(call(alpha, zeta.address, 5000))
+    assert_fails(call(alpha, zeta.address, 5001), "TimeoutError")
+    zeta.block(except_ports=[5001])
+    assert_fails(call(alpha, zeta.address, 5000), "TimeoutError")
+    assert_through(call(alpha, zeta.address, 5001))
+    assert_through(call(zeta, zeta.address, 5000))
+    assert_through(call(zeta, alpha.address, 5000))
+    zeta.block(how="reject")
+    assert_fails(call(alpha, zeta.address, 5001), "ConnectionRefusedError")
+    zeta.unblock()
+    assert_through(call(alpha, zeta.address, 5000))
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["sender", "receiver"])
+def test_a_slow_cable(two: tuple[Host, Host], slow: int) -> None:
+    zeta, alpha = two
+    serve(zeta, 5000)
+    mib = 8
+    fast_s = float(call(alpha, zeta.address, 5000, mib, timeout_s=30).stdout)
+    two[1 - slow].slow(mbit=100)
+    done = call(alpha, zeta.address, 5000, mib, timeout_s=30)
+    assert_through(done)
+    mbit = mib * 2**20 * 8 / 1e6 / float(done.stdout)
+    assert 75 < mbit < 105
+    assert mib * 2**20 * 8 / 1e6 / fast_s > 300
+
+
+def test_a_cable_is_pulled_and_put_back(two: tuple[Host, Host]) -> None:
+    zeta, alpha = two
+    serve(zeta, 5000)
+    zeta.cut()
+    assert printed(zeta, "cat", f"/sys/class/net/{INTERFACE}/carrier") == "0"
+    assert_fails(call(alpha, zeta.address, 5000), "TimeoutError")
+    zeta.mend()
+    assert_through(call(alpha, zeta.address, 5000, timeout_s=10))
+
+
+def test_processes_are_counted_and_signalled(two: tuple[Host, Host]) -> None:
+    zeta, alpha = two
+    process = zeta.popen(["sh", "-c", "sleep 1000 & echo $! $$; wait"])
+    wait_for(lambda: len(process.out.split()) == 2 and "sleep 1000" in zeta.processes().values())
+    inner, shell = map(int, process.out.split())
+    found = zeta.processes()
+    assert len(found) == 2
+    assert found[process.pid].startswith("sh -c sleep")
+    assert [found[pid] for pid in found if pid != process.pid] == ["sleep 1000"]
+    assert alpha.processes() == {}
+    with pytest.raises(ProcessLookupError):
+        zeta.kill(shell + 1000)
+    zeta.kill(inner)
+    assert process.wait(10) == 0
+    wait_for(lambda: not zeta.processes())
+
+    process = zeta.popen(["sh", "-c", "sleep 1000 & wait"])
+    wait_for(lambda: "sleep 1000" in zeta.processes().values())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+    assert list(zeta.processes().values()) == ["sleep 1000"], "an orphan"
+    with pytest.raises(subprocess.TimeoutExpired):
+        alpha.run(["sh", "-c", "sleep 1000 & wait"], timeout_s=0.2)
+    wait_for(lambda: not alpha.processes())
+    # nor as ended orphans for whom nobody waits: a host's first process takes them away, as init does
+    others = "import os; print(*{name for name in os.listdir('/proc') if name.isdecimal()} - {str(os.getpid())})"
+    wait_for(lambda: printed(alpha, "python", "-c", others) == "1")
+
+
+def space_of(process: Path) -> str | None:
+    try:
+        return str((process / "ns/net").readlink())
+    except OSError:  # ended meanwhile
+        return None
+
+
+def everyone(hosts: tuple[Host, ...]) -> set[int]:
+    """The processes on the hosts, and those that the hosts and their bridge live by."""
+    spaces = {space_of(Path(f"/proc/{pid}")) for host in hosts for pid in (host.init, host.switch)}
+    assert not spaces & {None, space_of(Path("/proc/self"))}
+    return {int(process.name) for process in Path("/proc").glob("[0-9]*") if space_of(process) in spaces}
+
+
+def alive(pids: set[int]) -> list[int]:
+    return [pid for pid in pids if space_of(Path(f"/proc/{pid}"))]
+
+
+def start_stubborn(host: Host) -> None:
+    """Three processes that only KILL ends, one in a session of its own."""
+    host.popen(["bash", "-c", "trap '' INT TERM HUP; (setsid sleep 1000 &); sleep 1001; exit"])
+    wait_for(lambda: {"sleep 1000", "sleep 1001"} <= set(host.processes().values()))
+    wait_for(lambda: len(host.processes()) == 3)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    cards = sorted(Path("/sys/class/net").iterdir())
+    pids = set()
+
+    def failing() -> None:
+        with Hosts(["zeta", "alpha", "mu"], tmp_path) as hosts:
+            for host in hosts:
+                start_stubborn(host)
+            pids.update(everyone(hosts))
+            hosts[2].cut()
+            raise KeyError("a failing test")
+
+    with pytest.raises(KeyError, match="a failing test"):
+        failing()
+    assert len(pids) == 3 * 5 + 1
+    assert alive(pids) == []
+    assert sorted(Path("/sys/class/net").iterdir()) == cards
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    with Hosts(["zeta"], tmp_path / "again"):
+        pass
+
+
+def test_nothing_is_left_by_tests_that_were_killed(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from pathlib import Path
+import test_hosts
+with test_hosts.Hosts(["zeta"], Path({str(tmp_path)!r})) as hosts:
+    test_hosts.start_stubborn(hosts[0])
+    print(*test_hosts.everyone(hosts), flush=True)
+    time.sleep(1000)
+"""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        process.kill()
+    pids = set(map(int, line.split()))
+    assert len(pids) == 6
+    wait_for(lambda: not alive(pids))
+
+
+@pytest.mark.slow
+def test_gloo_meets_where_it_is_told_the_interface(two: tuple[Host, Host]) -> None:
+    """And not without: each worker then offers the address its host name stands for, 127.0.1.1 (trap 28)."""
+    command = ["python", "-c", ALL_REDUCE, f"tcp://{two[0].address}:29500"]
+    processes = [host.popen([*command, str(rank)], {"GLOO_SOCKET_IFNAME": INTERFACE}) for rank, host in enumerate(two)]
+    for process in processes:
+        assert process.wait(120) == 0, process.err
+        assert process.out == "[3.0]\n"
+
+    processes = [host.popen([*command, str(rank)]) for rank, host in enumerate(two)]
+    wait_for(lambda: any(process.poll() for process in processes), timeout_s=60)  # the other waits on, past its timeout
+    errors = "".join(process.err for process in processes)
+    assert "connectFullMesh failed" in errors
+    assert "remote=[127.0." in errors

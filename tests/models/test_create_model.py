@@ -1,0 +1,86 @@
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.models.create_model import create_model
+
+# One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
+FAMILIES = {
+    "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64,
+    "googlenet": 64, "inception_v3": 299, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64,
+    "mobilenet_v3_small": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64,
+    "swin_v2_t": 64, "vgg11": 64, "vit_b_16": 224, "wide_resnet50_2": 64,
+}  # fmt: skip
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def model(**more: Any) -> dict[str, Any]:
+    return {**asdict(ModelConfig()), **more}
+
+
+@pytest.mark.parametrize("name", [*FAMILIES])
+def test_every_family_gives_logits_of_the_right_width(name: str):
+    with torch.device("meta"):  # shapes only
+        net = create_model(model(name=name), 7, 0).train()
+        logits = net(torch.empty(2, 3, FAMILIES[name], FAMILIES[name]))
+    assert isinstance(logits, torch.Tensor)  # not the logits among auxiliary ones
+    assert logits.shape == (2, 7)
+
+
+def test_a_net_computes():
+    net = create_model(model(name="resnet18"), 3, 0).train()
+    logits = net(torch.randn(2, 3, 48, 48).to(memory_format=torch.channels_last))
+    assert logits.shape == (2, 3)
+    assert logits.isfinite().all()
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def weights(net: nn.Module) -> list[torch.Tensor]:
+    return list(net.state_dict().values())
+
+
+def test_weights_hang_on_the_seed_alone_and_leave_torchs_generator_as_it_was():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = create_model(model(name="mobilenet_v3_small"), 5, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    again = create_model(model(name="mobilenet_v3_small"), 5, 3)
+    other = create_model(model(name="mobilenet_v3_small"), 5, 4)
+    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(again), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(weights(first), weights(other), strict=True))
+
+
+def test_arguments_reach_the_net():
+    net = create_model(model(name="mobilenet_v3_small", args={"dropout": 0.75}), 5, 0)
+    assert 0.75 in [layer.p for layer in net.modules() if isinstance(layer, nn.Dropout)]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_memory_format_is_as_asked(channels_last: bool):
+    net = create_model(model(name="resnet18", channels_last=channels_last), 5, 0)
+    kernel = net.get_parameter("layer1.0.conv1.weight")
+    assert kernel.is_contiguous(memory_format=torch.channels_last) == channels_last
+
+
+class OwnNet(nn.Module):
+    def __init__(self, num_classes: int, width: int):
+        super().__init__()
+        self.head = nn.Linear(width, num_classes)
+
+
+def test_a_net_of_ones_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "own_nets", sys.modules[__name__])
+    keys = model(name="mine", _target_="own_nets.OwnNet", args={"width": 11})
+    net = create_model(keys, 4, 3)
+    assert isinstance(net, OwnNet)
+    assert net.head.weight.shape == (4, 11)
+    assert torch.equal(net.head.weight, create_model(keys, 4, 3).get_parameter("head.weight"))

@@ -1,0 +1,432 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.metrics import ImagesCounted
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Shown(nn.Module):
+    """The image's first numbers are the logits."""
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.num_classes = num_classes
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, : self.num_classes] * self.scale
+
+
+def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> ImageClassifier:
+    keys: dict[str, Any] = {
+        "make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        "label_smoothing": 0.0,
+        "seed": 0,
+        **more,
+    }
+    return ImageClassifier(net, num_classes, num_val_images, **keys)
+
+
+def as_one_of(classifier: ImageClassifier, world_size: int, accumulate: int = 1) -> ImageClassifier:
+    trainer = SimpleNamespace(world_size=world_size, accumulate_grad_batches=accumulate)
+    classifier._trainer = trainer  # type: ignore[assignment]
+    return classifier
+
+
+def batch_of(images: Tensor, target: list[int] | Tensor, index: list[int] | None = None, **more: int) -> dict[str, Any]:
+    found = {"image": images, "target": torch.as_tensor(target), "index": torch.tensor(index or range(len(images)))}
+    return {**found, "num_counted": len(images), "update_images": len(images), **more}
+
+
+# ---- training ------------------------------------------------------------------------------------------------------
+
+
+def net_of(kind: str) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5), nn.Identity())
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("num_images", "batch_size", "world_size", "accumulate", "num_steps"),
+    [
+        *[(29, 4, 2, 1, 99), (29, 4, 3, 1, 99), (11, 2, 3, 1, 99), (1, 2, 2, 1, 99), (2, 4, 3, 1, 99)],
+        # the last update has fewer batches, by the number of images or of steps; batches of different sizes
+        *[
+            (29, 4, 2, 3, 99),
+            (29, 4, 1, 3, 99),
+            (29, 4, 1, 3, 4),
+            (11, 2, 3, 2, 99),
+            (24, 4, 1, 5, 99),
+            (1, 2, 1, 4, 99),
+        ],
+    ],
+)
+def test_each_update_is_by_the_mean_gradient_over_its_images(
+    num_images: int, batch_size: int, world_size: int, accumulate: int, num_steps: int, label_smoothing: float
+):
+    """However they are split: DDP averages the gradients of the ranks, Lightning divides by accumulate_grad_batches,
+    also where an update has fewer batches."""
+    generator = torch.Generator().manual_seed(0)
+    images, targets = torch.randn(num_images, 3, 6, 6, generator=generator), torch.arange(num_images) % 5
+    classifier = as_one_of(make(net_of("plain"), 5, label_smoothing=label_smoothing), world_size, accumulate)
+    parameters = list(classifier.net.parameters())
+    samplers = [
+        BatchSampler(num_images, batch_size, world_size, rank, shuffle=True, seed=1, fill_to=2,
+                     accumulate=lambda: accumulate, num_steps=lambda: num_steps)
+        for rank in range(world_size)
+    ]  # fmt: skip
+    steps = list(zip(*samplers, strict=True))[:num_steps]
+    for begin in range(0, len(steps), accumulate):
+        gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        loss_sum, counted = 0.0, []
+        for keys in [keys for step in steps[begin : begin + accumulate] for keys in step]:
+            index = torch.tensor([key.index for key in keys])
+            mine = [key.index for key in keys if key.counts]
+            batch = batch_of(
+                images[index],
+                targets[index],
+                index.tolist(),
+                num_counted=len(mine),
+                update_images=keys[0].update_images,
+            )
+            result = classifier.training_step(batch, 0)
+            for total, part in zip(gradients, torch.autograd.grad(result["loss"], parameters), strict=True):
+                total += part / world_size / accumulate
+            loss_sum += result["loss_sum"].item()
+            counted += mine
+        logits = classifier.net(images[counted])
+        loss = F.cross_entropy(logits, targets[counted], label_smoothing=label_smoothing)
+        assert loss_sum / len(counted) == pytest.approx(loss.item(), abs=1e-6)
+        for found, expected in zip(gradients, torch.autograd.grad(loss, parameters), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_images_that_fill_up_have_no_part_in_the_loss():
+    classifier = as_one_of(make(Shown(3), 3), 1)
+    logits = torch.tensor([[1.0, 2.0, 3.0], [50.0, -50.0, 0.0]]).reshape(2, 3, 1, 1)
+    result = classifier.training_step(batch_of(logits, [0, 1], num_counted=1, update_images=1), 0)
+    expected = -torch.log_softmax(torch.tensor([1.0, 2.0, 3.0]), 0)[0]
+    assert result["loss"].item() == pytest.approx(expected.item())
+    assert result["loss_sum"].item() == pytest.approx(expected.item())
+    assert not result["loss_sum"].requires_grad
+
+
+def test_a_rank_without_images_has_no_loss_but_gradients():
+    """Of zero: each rank takes part in every all-reduce."""
+    classifier = as_one_of(make(Shown(3), 3), 2)
+    result = classifier.training_step(batch_of(torch.randn(2, 3, 1, 1), [0, 1], num_counted=0, update_images=1), 0)
+    assert result["loss"].item() == 0
+    [gradient] = torch.autograd.grad(result["loss"], list(classifier.net.parameters()))
+    assert gradient.item() == 0
+
+
+def test_label_smoothing_is_for_training_only():
+    logits = torch.tensor([4.0, 0.0, 0.0])
+    images = logits.reshape(1, 3, 1, 1)
+    log = torch.log_softmax(logits, 0)
+    plain, smooth = -log[0].item(), -(0.7 * log[0] + 0.1 * log.sum()).item()  # 0.3 of it spread over three classes
+    classifier = as_one_of(make(Shown(3), 3, label_smoothing=0.3), 1)
+    assert classifier.training_step(batch_of(images, [0]), 0)["loss"].item() == pytest.approx(smooth)
+    assert classifier.training_step(batch_of(images, [0], update_images=2), 0)["loss"].item() == pytest.approx(
+        smooth / 2
+    )
+    assert validated(classifier, [batch_of(images, [0])])["val/loss"] == pytest.approx(plain)
+
+
+# ---- validation ----------------------------------------------------------------------------------------------------
+
+
+def validated(classifier: ImageClassifier, batches: list[dict[str, Any]]) -> dict[str, float]:
+    logged: dict[str, Tensor] = {}
+    classifier.log_dict = logged.update  # type: ignore[method-assign, assignment]
+    classifier.on_validation_epoch_start()
+    for number, batch in enumerate(batches):
+        classifier.validation_step(batch, number)
+    classifier.on_validation_epoch_end()
+    return {name: value.item() for name, value in logged.items()}
+
+
+# Logits of seven images over six classes; of the targets' places, 0, 0, 1, 4, 5, 0, 2.
+LOGITS = torch.tensor(
+    [[9, 5, 4, 3, 2, 1], [8, 5, 4, 3, 2, 1], [5, 9, 4, 3, 2, 1], [2, 9, 5, 4, 3, 1], [1, 9, 5, 4, 3, 2],
+     [1, 2, 3, 4, 5, 9], [4, 3, 2, 1, 9, 5]], dtype=torch.float32,
+)  # fmt: skip
+TARGETS = [0, 0, 0, 0, 0, 5, 0]
+
+
+def logits_as_images(logits: Tensor) -> Tensor:
+    return logits.reshape(len(logits), 3, 1, -1)
+
+
+def test_top1_and_top5_are_shares_of_images():
+    """Not the mean over classes, which would be (2/6 + 1) / 2 and so on: class 5 has a single image."""
+    images = logits_as_images(LOGITS)
+    batches = [batch_of(images[:4], TARGETS[:4], [0, 1, 2, 3]), batch_of(images[4:], TARGETS[4:], [4, 5, 6])]
+    classifier = make(Shown(6), 6, 7)
+    assert classifier.top_k == 5
+    found = validated(classifier, batches)
+    assert found["val/top1"] == pytest.approx(3 / 7)
+    assert found["val/top5"] == pytest.approx(6 / 7)
+    assert found["val/loss"] == pytest.approx(F.cross_entropy(LOGITS, torch.tensor(TARGETS)).item(), abs=1e-6)
+    assert classifier.counted.compute() == (7, 1)
+
+
+def test_the_loss_is_a_mean_over_images_not_over_batches():
+    images = logits_as_images(LOGITS)
+    batches = [batch_of(images[:6], TARGETS[:6], list(range(6))), batch_of(images[6:], TARGETS[6:], [6])]
+    expected = F.cross_entropy(LOGITS, torch.tensor(TARGETS)).item()
+    assert validated(make(Shown(6), 6, 7), batches)["val/loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_images_that_fill_up_are_not_validated():
+    images = logits_as_images(LOGITS)
+    filled = batch_of(images[[0, 3]], [0, 0], [0, 3], num_counted=1, update_images=1)
+    empty = batch_of(images[[4]], [0], [4], num_counted=0, update_images=1)
+    classifier = make(Shown(6), 6, 7)
+    found = validated(classifier, [filled, empty])
+    assert (found["val/top1"], found["val/top5"]) == (1.0, 1.0)
+    assert classifier.counted.times.tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("num_classes", "top_k"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 5), (1000, 5)])
+def test_top5_is_at_most_the_number_of_classes(num_classes: int, top_k: int):
+    assert make(Shown(num_classes), num_classes).top_k == top_k
+
+
+def test_with_three_classes_top5_is_top3():
+    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]).reshape(2, 3, 1, 1)
+    found = validated(make(Shown(3), 3, 2), [batch_of(logits, [2, 2])])
+    assert (found["val/top1"], found["val/top5"]) == (0.5, 1.0)
+
+
+def test_each_validation_begins_anew():
+    images = logits_as_images(LOGITS)
+    classifier = make(Shown(6), 6, 7)
+    assert validated(classifier, [batch_of(images[:2], [0, 0])])["val/top1"] == 1.0
+    again = validated(classifier, [batch_of(images[2:4], [0, 0], [2, 3])])
+    assert again["val/top1"] == 0.0
+    assert classifier.counted.compute() == (2, 1)
+
+
+def test_sums_so_far_are_those_of_this_ranks_images():
+    images = logits_as_images(LOGITS)
+    classifier = make(Shown(6), 6, 7)
+    classifier.on_validation_epoch_start()
+    assert classifier.validation_sums().tolist() == [0, 0, 0, 0]
+    for end in (4, 7):
+        part = slice(0 if end == 4 else 4, end)
+        classifier.validation_step(batch_of(images[part], TARGETS[part], list(range(7))[part]), 0)
+        loss, top1, top5, count = classifier.validation_sums().tolist()
+        assert loss / count == pytest.approx(
+            F.cross_entropy(LOGITS[:end], torch.tensor(TARGETS[:end])).item(), abs=1e-6
+        )
+        assert (top1, top5, count) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
+
+
+def test_a_loss_that_is_no_number_shows():
+    found = validated(make(Shown(3), 3, 1), [batch_of(torch.full((1, 3, 1, 1), torch.nan), [0])])
+    assert found["val/loss"] != found["val/loss"]
+
+
+# ---- in Lightning's hands ------------------------------------------------------------------------------------------
+
+
+class Recorder(L.Callback):
+    trainer: L.Trainer
+
+    def __init__(self) -> None:
+        self.lrs: list[list[float]] = []
+        self.vals: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        self.lrs.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.vals.append({name: value.item() for name, value in trainer.callback_metrics.items()})
+
+
+def fit(
+    classifier: ImageClassifier,
+    num_batches: int = 4,
+    max_epochs: int = 2,
+    ckpt_path: Path | None = None,
+    first: Sequence[L.Callback] = (),
+) -> Recorder:
+    images = torch.randn(num_batches + 1, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    batches: Any = [batch_of(part, torch.arange(6) % 5) for part in images]  # a list is data set enough
+    recorder = Recorder()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=max_epochs,
+        logger=False,
+        callbacks=[*first, recorder],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+    )
+    training, validation = (DataLoader(part, batch_size=None) for part in (batches[:-1], batches[-1:]))
+    trainer.fit(classifier, training, validation, ckpt_path=ckpt_path, weights_only=True)
+    recorder.trainer = trainer
+    return recorder
+
+
+def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
+    """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
+    for text in ("does not have many workers", "LeafSpec.* is deprecated"):
+        test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
+    return test
+
+
+@in_lightning
+def test_every_steps_learning_rate_is_the_schedules():
+    def two_groups(parameters: Any) -> torch.optim.Optimizer:
+        weights, *rest = parameters
+        return torch.optim.SGD([{"params": [weights], "lr": 0.5}, {"params": rest}], lr=0.1)
+
+    rate = LearningRate(lambda epochs: 1 / (1 + epochs))
+    recorder = fit(make(net_of("plain"), 5, 6, make_optimizer=two_groups), first=[rate])
+    expected = [factor for epochs in range(8) for factor in [1 / (1 + epochs / 4)]]
+    assert [lrs[0] for lrs in recorder.lrs] == pytest.approx([0.5 * factor for factor in expected])
+    assert [lrs[1] for lrs in recorder.lrs] == pytest.approx([0.1 * factor for factor in expected])
+
+
+@in_lightning
+def test_validation_is_logged_once_per_epoch():
+    recorder = fit(make(net_of("plain"), 5, 6))
+    assert len(recorder.vals) == 2
+    for logged in recorder.vals:
+        assert set(logged) == {"val/loss", "val/top1", "val/top5"}
+        assert logged["val/top1"] * 6 == pytest.approx(round(logged["val/top1"] * 6))
+    assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
+
+
+def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
+    classifier = make(Shown(3), 3, seed=seed)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+    classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
+    classifier.on_train_batch_start({}, 0)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_the_devices_own_generator_gets_the_steps_seed(monkeypatch: pytest.MonkeyPatch, kind: str):
+    seeds: list[int] = []
+    monkeypatch.setattr(ImageClassifier, "device", torch.device(kind))
+    monkeypatch.setattr(getattr(torch, kind), "manual_seed", seeds.append)
+    for step in (0, 1, 0):
+        begin_step(step=step)
+    assert len(seeds) == 3 and seeds[0] == seeds[2] != seeds[1]
+
+
+def test_ranks_and_seeds_draw_differently():
+    def draw(seed: int, rank: int, step: int) -> int:
+        begin_step(seed, rank, step)
+        return int(torch.randint(2**62, ()))
+
+    places = [(seed, rank, step) for seed in (0, 1, 2**32 - 1) for rank in range(3) for step in range(3)]
+    drawn = [draw(*place) for place in places]
+    assert len(set(drawn)) == len(places)
+    assert [draw(*place) for place in places] == drawn
+
+
+class WithDropout(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(net_of("plain"), nn.Dropout(0.5))
+
+
+@in_lightning
+def test_a_steps_own_randomness_hangs_on_the_seed_and_the_step_alone():
+    def trained(torch_seed: int, seed: int) -> Tensor:
+        net = WithDropout()
+        torch.manual_seed(torch_seed)
+        fit(make(net, 5, 6, seed=seed), num_batches=2, max_epochs=1)
+        return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+    first = trained(1, 0)
+    assert torch.equal(first, trained(2, 0))
+    assert not torch.equal(first, trained(1, 1))
+
+
+def test_only_the_net_is_saved():
+    classifier = make(net_of("plain"), 5)
+    validated(classifier, [batch_of(torch.randn(2, 3, 6, 6), [0, 1])])
+    assert set(classifier.state_dict()) == {f"net.{name}" for name in classifier.net.state_dict()}
+
+
+def test_the_forward_is_the_nets():
+    classifier, images = make(net_of("plain"), 5), torch.randn(2, 3, 6, 6)
+    assert torch.equal(classifier(images), classifier.net(images))
+
+
+# ---- resumed, and in other precisions ----------------------------------------------------------------------------
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in its settings, as some optimisers do."""
+
+    def __init__(self, parameters: Any, **settings: Any):
+        super().__init__(parameters, **settings)
+        for group in self.param_groups:
+            group.setdefault("steps", 0)
+
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["steps"] += 1
+        return super().step(closure)
+
+
+@in_lightning
+def test_options_of_the_optimiser_that_are_changed_on_resume_reach_it(tmp_path: Path):
+    def settings(**changed: Any) -> ImageClassifier:
+        keys = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, **changed}
+        return make(net_of("plain"), 5, 6, make_optimizer=lambda parameters: Counting(parameters, **keys))
+
+    before = fit(settings(), max_epochs=1)
+    before.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    same, changed = settings(), settings(weight_decay=0.5, momentum=0.0)
+    for classifier, expected in ((same, (0.9, 1e-4)), (changed, (0.0, 0.5))):
+        [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").trainer.optimizers[0].param_groups
+        assert (group["momentum"], group["weight_decay"], group["steps"]) == (*expected, 8)
+    older = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    del older["optimizer_settings"]  # as checkpoints were before it was stored
+    torch.save(older, tmp_path / "older.ckpt")
+    classifier = settings(weight_decay=0.5, momentum=0.0)
+    [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "older.ckpt").trainer.optimizers[0].param_groups
+    assert (group["momentum"], group["weight_decay"]) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true"])
+def test_the_loss_is_exact_in_every_precision(precision: str):
+    """bf16 holds 8 bits: a sum of 500 losses stands still at a few hundred."""
+    dtype = {"32-true": torch.float32, "64-true": torch.float64, "bf16-true": torch.bfloat16}[precision]
+    logits = torch.tensor([0.0, 1.0, -2.0]).repeat(500, 1).to(dtype)
+    classifier = make(Shown(3), 3, 500).to(dtype)
+    found = validated(classifier, [batch_of(part.reshape(-1, 3, 1, 1), [0] * len(part)) for part in logits.split(20)])
+    expected = -torch.log_softmax(torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64), 0)[0].item()
+    assert found["val/loss"] == pytest.approx(expected, rel=1e-9 if precision == "64-true" else 1e-6)
+
+
+@in_lightning
+def test_images_are_counted_while_they_are_validated(monkeypatch: pytest.MonkeyPatch):
+    """Afterwards Lightning moves the module to the CPU, where an NCCL group cannot sum over the ranks."""
+    classifier = make(net_of("plain"), 5, 6)
+    monkeypatch.setattr(
+        ImagesCounted, "compute", lambda self: (6, 1) if classifier.trainer.validating else pytest.fail("too late")
+    )
+    fit(classifier, max_epochs=1)
+    assert classifier.num_counted == (6, 1)

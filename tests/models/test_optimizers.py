@@ -1,0 +1,127 @@
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from imagenet_ddp.config.schema import OptimConfig, ScheduleConfig
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
+from imagenet_ddp.models.optimizers import make_optimizer, num_states
+
+COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
+
+
+def optim(**more: Any) -> dict[str, Any]:
+    return {**asdict(OptimConfig()), **more}
+
+
+@pytest.mark.parametrize(
+    ("keys", "max_epochs", "expected"),
+    [
+        ({"name": "constant"}, 90, {0: 1, 45.5: 1, 90: 1, 200: 1}),
+        ({"name": "constant"}, -1, {0: 1, 1000: 1}),
+        ({"name": "constant", "warmup_epochs": 4}, 90, {0: 0, 1: 0.25, 3: 0.75, 3.9: 0.975, 4: 1, 5: 1}),
+        ({"name": "step"}, 90, {0: 1, 29.99: 1, 30: 0.1, 59.99: 0.1, 60: 0.01, 89.99: 0.01}),
+        ({"name": "step", "step_epochs": 2, "gamma": 0.5}, 6, {0: 1, 1.9: 1, 2: 0.5, 4.5: 0.25}),
+        ({"name": "step", "warmup_epochs": 5}, 90, {0: 0, 2.5: 0.5, 5: 1, 30: 0.1, 60: 0.01}),
+        ({"name": "step"}, -1, {0: 1, 30: 0.1}),
+        ({"name": "cosine"}, 90, {0: 1, 30: 0.75, 45: 0.5, 60: 0.25, 90: 0, 95: 0}),
+        ({"name": "cosine", "final_fraction": 0.1}, 90, {0: 1, 45: 0.55, 90: 0.1}),
+        ({"name": "cosine", "warmup_epochs": 6}, 90, {0: 0, 3: 0.5, 6: 1, 34: COS_60, 48: 0.5, 90: 0}),
+        ({"name": "linear"}, 10, {0: 1, 2.5: 0.75, 5: 0.5, 10: 0}),
+        ({"name": "linear", "final_fraction": 0.2, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 0.6, 10: 0.2, 12: 0.2}),
+        ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 9.9: 0.99}),
+    ],
+)
+def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
+    factor = make_schedule({**asdict(ScheduleConfig()), **keys}, max_epochs, keys.get("warmup_epochs", 0))
+    assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("reference_batch", "global_batch_size", "expected"),
+    [(None, 4096, 0.1), (256, 256, 0.1), (256, 1024, 0.4), (256, 32, 0.0125)],
+)
+def test_the_learning_rate_follows_the_global_batch(
+    reference_batch: int | None, global_batch_size: int, expected: float
+):
+    assert scaled_lr(optim(lr=0.1, reference_batch=reference_batch), global_batch_size) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("max_epochs", [None, -1, 0, 1, 2, 30, 50, 90])
+@pytest.mark.parametrize("reference_batch", [None, 256])
+@pytest.mark.parametrize("global_batch_size", [32, 256, 257, 2048, 65536])
+def test_only_a_rate_that_is_scaled_up_is_warmed_up(
+    global_batch_size: int, reference_batch: int | None, max_epochs: int | None
+):
+    """schedule.warmup_epochs=auto: from 0 to the whole rate in 5 epochs, or in the first tenth of a short training."""
+    keys = optim(reference_batch=reference_batch)
+    epochs, reason = choose_warmup_epochs(ScheduleConfig().warmup_epochs, keys, global_batch_size, max_epochs)
+    if scaled_lr(keys, global_batch_size) <= keys["lr"]:
+        assert (epochs, reason) == (0, "the learning rate is not scaled up")
+    else:
+        assert epochs == (5 if max_epochs in (None, -1) or max_epochs >= 50 else max_epochs / 10)
+        assert "scaled up" in reason and ("a tenth" in reason) == (epochs < 5)
+    for name in ("step", "constant") if max_epochs in (None, -1) else ("step", "constant", "cosine", "linear"):
+        factor = make_schedule({**asdict(ScheduleConfig()), "name": name}, max_epochs, epochs)
+        if epochs:
+            ramp = [factor(epochs * tenths / 10) for tenths in range(11)]
+            assert ramp == pytest.approx([tenths / 10 for tenths in range(11)])
+        elif max_epochs:
+            assert factor(0) == 1, "no warm-up: torchvision's own schedule"
+        assert all(factor(epochs + more) <= 1 for more in (0.1, 1, 50))
+
+
+@pytest.mark.parametrize("asked", [0, 0.0, 2, 7.5])
+def test_a_number_of_warm_up_epochs_is_taken_as_it_is(asked: float):
+    for max_epochs in (None, -1, 1, 90):
+        assert choose_warmup_epochs(asked, optim(reference_batch=256), 2048, max_epochs) == (asked, "as set")
+
+
+def test_sgd_gets_its_arguments():
+    net = nn.Linear(2, 2)
+    keys = optim(lr=9.0, momentum=0.8, weight_decay=1e-3, nesterov=True)
+    made = make_optimizer(keys, net.parameters(), lr=0.3)
+    assert type(made) is torch.optim.SGD
+    [group] = made.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 1e-3, True)
+    assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in net.parameters()]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_adamw_gets_its_arguments(fused: bool):
+    made = make_optimizer(optim(name="adamw", weight_decay=0.05), nn.Linear(2, 2).parameters(), lr=0.3, fused=fused)
+    assert type(made) is torch.optim.AdamW
+    [group] = made.param_groups
+    assert (group["lr"], group["weight_decay"], bool(group["fused"])) == (0.3, 0.05, fused)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"momentum": 0.0}, {"momentum": 0.9}, {"name": "adamw"}, {"name": "adamw", "momentum": 0.0}]
+)
+def test_the_states_of_an_optimiser_are_counted(keys: dict[str, Any]):
+    net = nn.Linear(2, 2)
+    made = make_optimizer(optim(**keys), net.parameters(), lr=0.1)
+    net(torch.ones(1, 2)).sum().backward()
+    made.step()
+    kept = [value for state in made.state.values() for value in state.values() if value is not None]
+    assert num_states(optim(**keys)) == sum(value.numel() for value in kept if value.dim()) / 6
+    assert num_states(optim(**keys, _target_="torch.optim.Adam")) is None
+
+
+def test_frozen_parameters_are_left_out():
+    net = nn.Linear(2, 2)
+    net.weight.requires_grad_(False)
+    [group] = make_optimizer(optim(), net.parameters(), lr=0.3).param_groups
+    assert group["params"] == [net.bias]
+
+
+def test_an_optimiser_of_ones_own():
+    keys = optim(_target_="torch.optim.AdamW", args={"weight_decay": 0.05, "betas": (0.8, 0.9)})
+    made = make_optimizer(keys, nn.Linear(2, 2).parameters(), lr=0.002)
+    assert type(made) is torch.optim.AdamW
+    [group] = made.param_groups
+    assert (group["lr"], group["weight_decay"], tuple(group["betas"])) == (0.002, 0.05, (0.8, 0.9))
+    assert len(group["params"]) == 2

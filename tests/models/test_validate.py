@@ -1,0 +1,85 @@
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema import LossConfig, ModelConfig, OptimConfig, ScheduleConfig
+from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.models.validate import validate
+
+
+def config(**typed: Any) -> dict[str, Any]:
+    """The defaults with optim__lr=... laid over."""
+    nodes: dict[str, Any] = {
+        "model": asdict(ModelConfig()),
+        "optim": asdict(OptimConfig()),
+        "schedule": asdict(ScheduleConfig()),
+        "loss": asdict(LossConfig()),
+        "trainer": {"max_epochs": 90},
+    }
+    for key, value in typed.items():
+        node, _, name = key.partition("__")
+        nodes[node][name] = value
+    return nodes
+
+
+def test_the_names_are_torchvisions():
+    import torchvision
+
+    assert list(CLASSIFIERS) == torchvision.models.list_models(module=torchvision.models)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {},
+        {"model__name": "vit_b_16"},
+        {"model__name": "mine", "model___target_": "mypkg.Net"},
+        {"optim__name": "adam", "optim___target_": "torch.optim.Adam"},
+        {"optim__nesterov": True},
+        {"optim__name": "adamw", "optim__momentum": 0.0, "optim__nesterov": True},
+        {"optim__momentum": 0.0},
+        {"schedule__name": "constant", "trainer__max_epochs": -1},
+        {"schedule__name": "linear", "schedule__warmup_epochs": 90.0},
+        {"schedule__warmup_epochs": 0},
+        {"schedule__warmup_epochs": "auto"},
+        {"loss__label_smoothing": 0.1},
+    ],
+)
+def test_well(typed: dict[str, Any]):
+    assert validate(config(**typed), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"model__name": "resnet19"}, "but is resnet19. Hint: did you mean model.name=resnet18 or "),
+        ({"model__name": "xyzzy"}, "Hint: model.name=resnet18."),
+        ({"optim__name": "adam"}, "optim.name must be sgd or adamw, got adam."),
+        ({"optim__lr": 0.0}, "optim.lr must be a number > 0, got 0.0."),
+        ({"optim__lr": float("inf")}, "but is inf."),
+        ({"optim__momentum": 1.5}, "optim.momentum must be a number ≥ 0 and < 1"),
+        ({"optim__weight_decay": -1.0}, "optim.weight_decay is expected"),
+        ({"optim__reference_batch": 0}, "optim.reference_batch must be a whole number of 1 or more or null"),
+        ({"optim__nesterov": True, "optim__momentum": 0.0}, "optim.nesterov=true needs a momentum > 0"),
+        ({"schedule__name": "cosin"}, "schedule.name must be step, cosine, linear or constant"),
+        ({"schedule__step_epochs": 0}, "schedule.step_epochs is expected"),
+        ({"schedule__gamma": 0.0}, "schedule.gamma is expected"),
+        ({"schedule__warmup_epochs": -1.0}, "schedule.warmup_epochs must be auto or a number ≥ 0"),
+        ({"schedule__warmup_epochs": "five"}, "but is five. Hint: set schedule.warmup_epochs=auto."),
+        ({"schedule__warmup_epochs": None}, "but is null."),
+        ({"schedule__final_fraction": 1.5}, "schedule.final_fraction is expected"),
+        ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine needs to know the last epoch"),
+        ({"loss__name": "mse"}, "loss.name must be cross_entropy"),
+        ({"loss__label_smoothing": 1.0}, "loss.label_smoothing is expected"),
+    ],
+)
+def test_one_mistake(typed: dict[str, Any], said: str):
+    (text,) = validate(config(**typed), {})
+    assert said in text
+    assert "Hint: " in text
+
+
+def test_keys_that_hang_together_wait_for_the_checkpoint():
+    typed = config(schedule__warmup_epochs=91.0, optim__lr=-1.0)
+    assert [text.split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]

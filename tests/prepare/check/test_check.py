@@ -1,0 +1,250 @@
+"""prepare=check: what it finds in real and in odd images, and that no image ends it."""
+
+import csv
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run, clean_environ
+from PIL import Image
+
+from imagenet_ddp.data.sources.folder.images import walk
+from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.check import check, sandbox
+from imagenet_ddp.prepare.pack import pack
+
+KILLERS = """
+import os, signal, time
+import numpy as np, torch
+from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.sources.registry import Source
+
+class Killers:
+    def __init__(self, deeds):
+        self.deeds, self.targets = deeds, np.zeros(len(deeds), dtype=np.int64)
+    def __len__(self):
+        return len(self.deeds)
+    def path(self, index):
+        return f"{index:02} {self.deeds[index]}"
+    def read(self, index):
+        match self.deeds[index]:
+            case "segv": os.kill(os.getpid(), signal.SIGSEGV)
+            case "kill": os.kill(os.getpid(), signal.SIGKILL)
+            case "exit": os._exit(0)
+            case "abort": os.abort()
+            case "hang": time.sleep(60)
+            case "loop":
+                while True: pass
+            case "bomb": return torch.from_numpy(np.ones((3, 30000, 30000), dtype=np.uint8))
+            case "deep": return (lambda f: f(f))(lambda f: f(f))
+            case "bad": raise UnreadableImage(self.path(index), "for a reason")
+            case "odd": raise ZeroDivisionError("division by zero")
+        return torch.full((3, 20, 30 + index), index, dtype=torch.uint8)
+
+def make():
+    deeds = ["segv", "ok", "kill", "kill", "ok", "exit", "abort", "hang", "loop", "bomb", "deep", "bad", "odd", "ok"]
+    deeds.append("segv")
+    return Source(["a"], Killers(deeds), Killers(["ok"] * 3 + ["segv"]))
+"""
+
+
+def bad_images(folder: Path) -> dict[str, str]:
+    with (folder / "bad_images.csv").open(newline="") as file:
+        return {row["path"]: row["reason"] for row in csv.DictReader(file)}
+
+
+@pytest.mark.slow
+def test_nothing_ends_it(run: Run, tmp_path: Path):
+    (tmp_path / "killers.py").write_text(KILLERS)
+    start = time.monotonic()
+    done = run("prepare", "prepare=check", "data._target_=killers.make", "allow_targets=[killers]", "out=report",
+               "prepare.num_workers=2", "prepare.timeout_s=2", "prepare.memory_mib=256")  # fmt: skip
+    taken_s = time.monotonic() - start
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = bad_images(tmp_path / "report")
+    expected = {
+        "00 segv": "it ends the decoder (SIGSEGV)",
+        "02 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
+        "03 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
+        "05 exit": "it ends the decoder",
+        "06 abort": "it ends the decoder (SIGABRT)",
+        "07 hang": "it takes longer than 2 s (prepare.timeout_s)",
+        "08 loop": "it takes longer than 2 s (prepare.timeout_s)",
+        "09 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
+        "10 deep": "RecursionError: maximum recursion depth exceeded",
+        "11 bad": "for a reason",
+        "12 odd": "ZeroDivisionError: division by zero",
+        "14 segv": "it ends the decoder (SIGSEGV)",
+    }
+    assert {path: reason for path, reason in found.items() if path != "03 segv"} == expected
+    assert found["03 segv"] == "it ends the decoder (SIGSEGV)"  # of val
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert {name: (split["num_images"], split["num_read"]) for name, split in report["splits"].items()} == {
+        "train": (15, 3),
+        "val": (4, 3),
+    }
+    assert taken_s < 100
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def pets(tmp_path: Path, tree: Path) -> Path:
+    """29 training and 11 validation images, a copy of one's own."""
+    return Path(shutil.copytree(tree, tmp_path / "pets"))
+
+
+@pytest.fixture
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The exit code of a command, without its four seconds of imports."""
+    monkeypatch.chdir(tmp_path)
+
+    def do(*typed: str) -> int:
+        plan = prepare_options.read([*typed, "prepare.num_workers=1"], os.environ)
+        assert plan is not None
+        return {"check": check, "pack": pack}[plan.name].run(plan)
+
+    return do
+
+
+def test_nothing_bad(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert done("prepare=check", "data=imagefolder", f"data.root={pets}") == 0
+    printed = capsys.readouterr().out
+    assert "train: 29 of 29 images can be read, 3 classes, 9 to 10 of each" in printed
+    assert "Nothing bad found." in printed
+    (folder,) = (tmp_path / "runs" / "imagefolder").iterdir()
+    assert folder.name.startswith("check_")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["splits"]["val"]["classes"] == {"cat": 4, "dog": 4, "owl": 3}
+    assert report["findings"] == [] and bad_images(folder) == {}
+
+
+def test_all_that_can_be_wrong(
+    done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A bad file, a leak byte for byte, one in another quality, a wrong label, a class without a counterpart."""
+    (pets / "train" / "cat" / "000.jpg").write_bytes(b"<html>404</html>")
+    blots = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8))
+    photo = blots.resize((200, 150), Image.Resampling.BICUBIC)
+    photo.save(pets / "train" / "dog" / "photo.jpg", quality=95)
+    photo.resize((100, 75)).save(pets / "val" / "dog" / "photo.png")
+    shutil.copyfile(pets / "train" / "owl" / "001.jpg", pets / "val" / "owl" / "other name.jpg")
+    shutil.copyfile(pets / "train" / "cat" / "005.jpg", pets / "train" / "dog" / "cat.jpg")
+    shutil.copyfile(pets / "train" / "cat" / "006.jpg", pets / "train" / "cat" / "again.jpg")
+    (pets / "val" / "newt").mkdir()
+    shutil.copyfile(pets / "val" / "owl" / "000.jpg", pets / "val" / "newt" / "1.jpg")
+    (pets / "train" / "cat" / ".DS_Store").touch()
+    (pets / "train" / "cat" / "notes.txt").touch()
+    assert done("prepare=check", "data=imagefolder", f"data.root={pets}", "out=report") == 1
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    mismatch, leak, two, newt = report["findings"]
+    assert "train and val must have the same classes" in mismatch and "1 only in val: newt" in mismatch
+    assert leak.startswith("validation images must be new, but 1 is in train too, byte for byte.")
+    assert two.startswith("an image must have one class, but 1 in train lie in two")
+    assert newt.startswith("an image must have one class, but 1 in val lie in two")
+    assert any(note.startswith("1 validation image shows what a training image shows") for note in report["notes"])
+    assert "train: 1 image is there twice within a class" in report["notes"]
+    assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
+    assert bad_images(tmp_path / "report") == {
+        str(pets / "train" / "cat" / "000.jpg"): "it is no image of a known format"
+    }
+    with (tmp_path / "report" / "duplicates.csv").open(newline="") as file:
+        rows = {(row["where"], Path(row["path"]).name, Path(row["other"]).name) for row in csv.DictReader(file)}
+    assert rows == {
+        ("train and val, same bytes", "001.jpg", "other name.jpg"),
+        ("train and val, same picture", "photo.jpg", "photo.png"),
+        ("train, two classes", "005.jpg", "cat.jpg"),
+        ("train, one class", "006.jpg", "again.jpg"),
+        ("val, two classes", "1.jpg", "000.jpg"),
+    }
+    assert f"bad: {pets}/train/cat/000.jpg: it is no image of a known format" in capsys.readouterr().out
+
+
+def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
+        done("prepare=check", "data=imagefolder", "data.root=gone")
+    with pytest.raises(ConfigError, match=r"out must lie outside of data\.root"):
+        done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_process_killed_from_outside_costs_no_image(pets: Path):
+    """Twice while it looks at images that are good: they are looked at by the next one."""
+    images = walk(pets / "train", class_folders(pets / "train"))
+    found = {}
+    for one in sandbox.examine({"train": images}, 1, sandbox.Limits(60, 1024), "auto"):
+        found[one.index] = one.look.reason
+        if len(found) in (5, 15):
+            (process,) = multiprocessing.active_children()
+            process.kill()
+    assert found == dict.fromkeys(range(29))
+
+
+def test_packed_images_against_their_checksums(done: Callable[..., int], pets: Path, tmp_path: Path):
+    assert done("prepare=pack", "data=imagefolder", f"data.root={pets}", "out=packed", "prepare.short_side=0") == 0
+    options = ["prepare=check", "data=packed", "data.root=packed", "out=report"]
+    assert done(*options) == 0
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["splits"]["train"]["num_read"] == 29
+    shard = max((tmp_path / "packed").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    assert done(*options) == 1
+    (reason,) = bad_images(tmp_path / "report").values()
+    assert "checksum" in reason
+
+
+def test_asked_to_stop(tmp_path: Path, tree: Path):
+    """At once, without a folder or a process that is left over."""
+    (tmp_path / "killers.py").write_text(KILLERS)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imagenet_ddp.prepare", "prepare=check", "data._target_=killers.make",
+         "allow_targets=[killers]", "prepare.num_workers=1"],
+        cwd=tmp_path, env=clean_environ(), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while process.poll() is None and not list((tmp_path / "runs").glob("*/check_*")):
+        time.sleep(0.05)
+    time.sleep(1)
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert time.monotonic() - start < 20
+    assert "Traceback" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+# ---- real files
+
+
+def test_every_odd_file(shared_data: Path, done: Callable[..., int], tmp_path: Path):
+    """Each is read, listed with its reason, or counted as left out."""
+    odd = tmp_path / "odd" / "train" / "a"
+    shutil.copytree(shared_data / "odd", odd, ignore=shutil.ignore_patterns("MANIFEST.md"))
+    names = {path.name for path in odd.iterdir()}
+    options = ["prepare=check", "data=imagefolder", "data.root=odd", "data.val_fraction=0.1", "out=report"]
+    assert done(*options, "prepare.memory_mib=1024") == 1
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    train = report["splits"]["train"]
+    bad = {Path(path).name for path in bad_images(tmp_path / "report")}
+    assert train["num_read"] + len(bad) + sum(train["left_out"].values()) == len(names) == 101
+    assert {"broken_data_stream.png", "claims_65500x65500.jpg", "huge_20000x20000_bomb.png", "zero_bytes.JPEG",
+            "truncated_half.JPEG", "git_lfs_pointer.JPEG"} <= bad  # fmt: skip
+    assert not bad & {"cmyk_made.JPEG", "png_named_JPEG.JPEG", "bitrot_20_bytes.JPEG", "big_6000x4000.jpg"}
+
+
+def test_real_photographs(shared_data: Path, done: Callable[..., int], tmp_path: Path):
+    assert done("prepare=check", "data=imagefolder", f"data.root={shared_data / 'imagenet-real'}", "out=report") == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (report["splits"]["train"]["num_read"], report["splits"]["val"]["num_read"]) == (461, 100)
+    assert report["num_duplicates"] == 0

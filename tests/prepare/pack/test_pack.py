@@ -1,0 +1,498 @@
+"""prepare=pack: the same bytes whatever happens on the way, and what is said of images and folders that are wrong."""
+
+import contextlib
+import csv
+import errno
+import io
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run, write_images
+from PIL import Image
+
+from imagenet_ddp.data.decoding.jpeg_bitstream import read_header
+from imagenet_ddp.data.sources.folder import images as folder_images
+from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
+from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources.packed.local import PackedImages
+from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.pack import pack, worker_pool
+from imagenet_ddp.prepare.pack.encode import Packing, resize
+
+EIGHT_SHARDS = ("prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1")
+
+
+def argv(source: Path, out: Path, *options: str) -> list[str]:
+    found = [
+        *("prepare=pack", "data=imagefolder", f"data.root={source}", f"out={out}", "prepare.num_workers=1"),
+        "data.decoder=pillow",
+    ]
+    return [*found, *options]
+
+
+def packs(source: Path, out: Path, *options: str) -> int:
+    """Exit code of the command, without its start."""
+    plan = prepare_options.read(argv(source, out, *options), {})
+    assert plan is not None
+    return pack.run(plan)
+
+
+def refused(source: Path, out: Path, *options: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        packs(source, out, *options)
+    return str(caught.value)
+
+
+def opened(out: Path, name: str = "train") -> PackedImages:
+    found = manifest.read(out)
+    return PackedImages(out, name, found.splits[name], found.form)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 and 9 images, 9 MiB once decoded."""
+    root = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 3)):
+        for name in ("a", "b", "c"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 255, (4, 5, 3), dtype=np.uint8)
+                image = Image.fromarray(pixels).resize((250 + 10 * number, 200), Image.Resampling.BICUBIC)
+                image.save(root / split / name / f"{number}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert packs(photos, out, *EIGHT_SHARDS) == 0
+    found = contents(out)
+    assert sum(name.startswith("train-") for name in found) > 5
+    return found
+
+
+@contextlib.contextmanager
+def started(source: Path, out: Path, *options: str) -> Any:
+    """A process that packs; its output is in out.parent/said."""
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_in_a_process, args=(source, out, options, out.parent / "said")
+    )
+    process.start()
+    yield process
+    process.join(60)
+    assert process.exitcode is not None
+
+
+def _in_a_process(source: Path, out: Path, options: tuple[str, ...], said: Path) -> None:
+    torch.set_num_threads(1)
+    sys.stderr = sys.stdout = said.open("a", buffering=1)
+    sys.exit(packs(source, out, *options))
+
+
+def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
+    out, moments, unfinished, longest_s = tmp_path / "out", random.Random(time.time_ns()), 0, 0.5
+    for _ in range(60):
+        with started(photos, out, *EIGHT_SHARDS) as process:
+            _wait_for(out / manifest.WORK / "plan.json")
+            time.sleep(moments.uniform(0, longest_s))
+            process.kill()
+        if (out / manifest.FILE).exists():  # the kill came too late: from the start, and sooner
+            shutil.rmtree(out)
+            longest_s /= 2
+            continue
+        unfinished += 1
+        with pytest.raises(ConfigError, match="packing was broken off"):
+            manifest.read(out)
+        if unfinished == 6:
+            break
+    assert unfinished == 6, "hardly a kill came in time"
+    assert packs(photos, out, *EIGHT_SHARDS) == 0
+    assert contents(out) == uninterrupted
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() and not (path.parents[1] / manifest.FILE).exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.001)
+
+
+def test_a_shard_that_is_whole_is_not_made_again(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
+    for attempt in range(20):
+        out = tmp_path / str(attempt) / "out"
+        out.parent.mkdir()
+        with started(photos, out, *EIGHT_SHARDS) as process:
+            _wait_for(out / "train-00002.bin")
+            process.kill()
+        if not (out / manifest.FILE).exists():
+            break
+    else:
+        pytest.fail("it was always faster than its killer")
+    before = (out / "train-00001.bin").stat()
+    # written in part when the machine lost its power: it is made again
+    (out / "train-00000.bin").write_bytes(uninterrupted["train-00000.bin"][:1000])
+    assert packs(photos, out, *EIGHT_SHARDS) == 0
+    assert (out / "train-00001.bin").stat().st_ino == before.st_ino
+    assert contents(out) == uninterrupted
+
+
+def test_two_at_once(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
+    out = tmp_path / "out"
+    with started(photos, out, *EIGHT_SHARDS) as one, started(photos, out, *EIGHT_SHARDS) as other:
+        pass
+    said = (tmp_path / "said").read_text()
+    assert (one.exitcode, other.exitcode) == (0, 0), said
+    assert "is packed already: 60 train and 9 val images" in said
+    assert contents(out) == uninterrupted
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_same_bytes(photos: Path, uninterrupted: dict[str, bytes], run: Run, tmp_path: Path):
+    done = run("prepare", *argv(photos, tmp_path / "out", *EIGHT_SHARDS, "prepare.num_workers=3"))
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == uninterrupted
+    assert "60 train and 9 val images packed" in done.stdout
+    assert "MiB after" in done.stdout
+    again = run("prepare", *argv(photos, tmp_path / "out", "prepare.short_side=100"))
+    assert again.returncode == 2
+    assert "form=raw instead of jpeg" in " ".join(again.stderr.split())
+
+
+@pytest.mark.parametrize("form", ["jpeg", "raw"])
+def test_a_short_side(photos: Path, form: str, tmp_path: Path):
+    assert packs(photos, tmp_path / "out", "prepare.short_side=64", f"prepare.form={form}") == 0
+    source = open_source(json.loads(json.dumps(_keys(photos))), 0, {})
+    images = opened(tmp_path / "out")
+    assert source.train is not None
+    for index in (0, 31):
+        record, whole, small = images.record(index), source.train.read(index), images.read(index)
+        height, width = whole.shape[1:]
+        assert (record.height, record.width) == small.shape[1:] == (64, round(64 / height * width))
+        expected = torch.from_numpy(resize(whole.permute(1, 2, 0).numpy(), 64)).permute(2, 0, 1)
+        difference = (expected.int() - small.int()).abs().float().mean().item()
+        assert difference == 0 if form == "raw" else difference < 4
+        if form == "jpeg":
+            header = read_header(images.encoded(index))
+            assert header is not None
+            assert b"\xff\xdd" in images.encoded(index), "restart markers"
+            assert Image.open(io.BytesIO(images.encoded(index))).layer[0][1:3] == (2, 2)  # type: ignore[attr-defined]
+
+
+def _keys(root: Path) -> dict[str, Any]:
+    plan = prepare_options.read(argv(root, root.parent / "nowhere"), {})
+    assert plan is not None
+    return dict(plan.config["data"])
+
+
+def test_files_are_kept_as_they_are_where_they_can_be(tmp_path: Path):
+    write_images(tmp_path / "tree/train", {"cat": 3})
+    write_images(tmp_path / "tree/val", {"cat": 1})
+    cat = tmp_path / "tree/train/cat"
+    pixels = np.full((30, 20, 3), (200, 40, 90), np.uint8)
+    Image.fromarray(pixels).convert("CMYK").save(cat / "3.jpg", quality=95)
+    Image.fromarray(pixels).save(cat / "4.png")
+    Image.fromarray(pixels).save(cat / "5.jpg", "PNG")
+    Image.fromarray(pixels[..., 0]).save(cat / "6.jpg")
+    assert packs(tmp_path / "tree", tmp_path / "out", "prepare.short_side=0") == 0
+    images = opened(tmp_path / "out")
+    for index in range(7):
+        before = Path(cat / images.path(index).rpartition("/")[2]).read_bytes()
+        assert (images.encoded(index) == before) == (index in (0, 1, 2, 6)), index
+        assert images.encoded(index)[:2] == b"\xff\xd8"
+    for index in (4, 5):
+        assert np.abs(images.read(index).permute(1, 2, 0).numpy().astype(int) - pixels).max() < 6
+    # nothing is enlarged, and what would not become smaller is not encoded once more
+    assert packs(tmp_path / "tree", tmp_path / "400", "prepare.short_side=400") == 0
+    assert contents(tmp_path / "400")["train-00000.bin"] == contents(tmp_path / "out")["train-00000.bin"]
+    noise = np.random.default_rng(0).integers(0, 255, (90, 60, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(cat / "000.jpg", quality=100, subsampling=0)
+    assert packs(tmp_path / "tree", tmp_path / "smaller", "prepare.short_side=400") == 0
+    data = opened(tmp_path / "smaller").encoded(0)
+    assert len(data) < (cat / "000.jpg").stat().st_size
+    assert b"\xff\xdd" in data
+
+
+def test_what_is_packed_can_be_packed_again(photos: Path, tmp_path: Path):
+    assert packs(photos, tmp_path / "once", "prepare.short_side=0") == 0
+    options = ("data=packed", f"data.root={tmp_path / 'once'}")
+    assert packs(photos, tmp_path / "twice", *options, "prepare.short_side=0") == 0
+    once, twice = contents(tmp_path / "once"), contents(tmp_path / "twice")
+    assert {name: data for name, data in once.items() if name != manifest.FILE} == {
+        name: data for name, data in twice.items() if name != manifest.FILE
+    }
+
+
+def test_generated_images_are_packed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("imagenet_ddp.data.sources.shapes.NUM_PER_CLASS", {"train": 2, "val": 1})
+    assert packs(tmp_path, tmp_path / "out", "data=shapes", f"data.root={tmp_path / 'shapes'}") == 0
+    assert len(opened(tmp_path / "out")) == 20
+    assert opened(tmp_path / "out").path(0).endswith("out/train: blob/00000.jpg") or opened(tmp_path / "out").path(0)
+
+
+def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_images(tmp_path / "tree/train", {"cat": 5, "dog": 5})
+    write_images(tmp_path / "tree/val", {"cat": 3, "dog": 3})
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    (tree / "train/cat/002.jpg").write_bytes(b"no image")
+    (tree / "train/dog/004.jpg").write_bytes((tree / "train/dog/003.jpg").read_bytes()[:200])
+    (tree / "val/dog/000.jpg").write_bytes(b"")
+    assert packs(tree, out) == 1
+    said = capsys.readouterr().err
+    assert "3 of 16 images cannot be read" in said
+    assert "train/cat/002.jpg: it is no image of a known format" in said
+    assert "train/dog/004.jpg: " in said
+    assert "val/dog/000.jpg: the file is empty" in said
+    assert "Hint: data.on_bad_image=skip leaves them out" in said
+    with (out / manifest.WORK / "bad_images.csv").open() as file:
+        assert len(list(csv.reader(file))) == 4
+    skip = ("data.on_bad_image=skip", "data.bad_image_limit=2")
+    assert packs(tree, out, *skip) == 1
+    assert "more than data.bad_image_limit=2 allows" in capsys.readouterr().err
+    assert packs(tree, out, skip[0], "data.bad_image_limit=0.2") == 0
+    assert "8 train and 5 val images (3 left out) packed" in capsys.readouterr().out
+    images = opened(out)
+    assert images.targets.tolist() == [0] * 4 + [1] * 4
+    assert [images.path(index).rpartition(": ")[2] for index in (1, 2)] == ["cat/001.jpg", "cat/003.jpg"]
+    assert all(images.read(index).shape[1] == 40 for index in range(8))
+    left_out = manifest.read(out).splits["train"].left_out
+    assert [entry["name"] for entry in left_out] == ["cat/002.jpg", "dog/004.jpg"]
+
+
+def test_a_file_that_is_far_too_large_is_named_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_images(tmp_path / "tree/train", {"cat": 3})
+    write_images(tmp_path / "tree/val", {"cat": 1})
+    with (tmp_path / "tree/train/cat/001.jpg").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 2**30)  # takes no room on the disk
+    assert packs(tmp_path / "tree", tmp_path / "out") == 1
+    assert "train/cat/001.jpg: the file has 2.0 GiB" in capsys.readouterr().err
+
+
+def test_names_that_are_not_utf8_are_kept(tmp_path: Path):
+    odd_class, odd_name = os.fsdecode(b"kl\xe4sse"), os.fsdecode(b"bad\xff\xfe.JPEG")
+    for split in ("train", "val"):
+        write_images(tmp_path / "tree" / split, {"cat": 3, odd_class: 3})
+        (tmp_path / "tree" / split / odd_class / "000.jpg").rename(tmp_path / "tree" / split / odd_class / odd_name)
+    (tmp_path / "tree/train/cat" / odd_name).write_bytes(b"no image")
+    options = ("data.on_bad_image=skip", "data.bad_image_limit=1")
+    assert packs(tmp_path / "tree", tmp_path / "out", *options) == 0
+    found = manifest.read(tmp_path / "out")
+    assert found.classes == ["cat", odd_class]
+    assert manifest.parse(found.dump(), "it") == found
+    assert [entry["name"] for entry in found.splits["train"].left_out] == [f"cat/{odd_name}"]
+    names = [opened(tmp_path / "out").name_of(index) for index in range(6)]
+    assert b"kl\xe4sse/bad\xff\xfe.JPEG" in names
+
+
+def test_mended_images_need_no_new_start(tmp_path: Path):
+    write_images(tmp_path / "tree/train", {"cat": 5})
+    write_images(tmp_path / "tree/val", {"cat": 3})
+    good = (tmp_path / "tree/train/cat/002.jpg").read_bytes()
+    assert packs(tmp_path / "tree", tmp_path / "whole") == 0
+    (tmp_path / "tree/train/cat/002.jpg").write_bytes(b"no image")
+    assert packs(tmp_path / "tree", tmp_path / "out") == 1
+    (tmp_path / "tree/train/cat/002.jpg").write_bytes(good)
+    assert packs(tmp_path / "tree", tmp_path / "out") == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def packs_until_judged(source: Path, out: Path) -> None:
+    """All shards are made, and it is not finished."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imagenet_ddp.prepare.pack.pack._judge", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            packs(source, out)
+
+
+def test_changed_images_are_packed_anew_or_refused(tmp_path: Path):
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "val", {"cat": 3})
+    packs_until_judged(tree, out)
+    Image.new("RGB", (33, 22)).save(tree / "train/cat/001.jpg")
+    assert packs(tree, out) == 0
+    assert opened(out).read(1).shape == (3, 22, 33)
+    assert packs(tree, out) == 0  # is packed already
+    Image.new("RGB", (55, 44)).save(tree / "val/cat/001.jpg", quality=100)
+    assert "a pack of what is asked for, but was made with other images" in refused(tree, out)
+
+
+@pytest.mark.parametrize("time_is_set_back", [False, True], ids=["written", "time set back"])
+def test_a_changed_image_of_the_same_size_is_packed_anew(
+    time_is_set_back: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "val", {"cat": 3})
+    packs_until_judged(tree, out)
+    first = (out / "train-00000.bin").read_bytes()
+    image = tree / "train/cat/001.jpg"
+    before, other = image.stat(), bytearray(image.read_bytes())
+    other[other.index(b"\xff\xdb") + 5] += 90  # a number of its table: other pixels
+    image.write_bytes(other)
+    if time_is_set_back:  # as rsync and tar do
+        os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert image.stat().st_size == before.st_size
+    assert packs(tree, out) == 0
+    assert "Making 1 of 2 shards anew: images in them have changed since." in capsys.readouterr().err
+    assert packs(tree, tmp_path / "whole") == 0
+    assert contents(out) == contents(tmp_path / "whole")
+    assert (out / "train-00000.bin").read_bytes() != first
+
+
+def test_an_image_that_went_bad_since_is_left_out_and_not_as_it_was(tmp_path: Path):
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "val", {"cat": 3})
+    packs_until_judged(tree, out)
+    (tree / "train/cat/001.jpg").write_bytes(b"no image")
+    assert packs(tree, out) == 1
+    assert packs(tree, out, "data.on_bad_image=skip", "data.bad_image_limit=1") == 0
+    assert len(opened(out)) == 4
+
+
+def test_more_bad_images_than_are_said_stay_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_images(tmp_path / "tree/train", {"cat": 30})
+    write_images(tmp_path / "tree/val", {"cat": 3})
+    for number in range(25):
+        (tmp_path / f"tree/train/cat/{number:03}.jpg").write_bytes(b"no image")
+    out = tmp_path / "out"
+    assert packs(tmp_path / "tree", out, "data.on_bad_image=skip", "data.bad_image_limit=25") == 0
+    assert f"... and 5 more, in {out}/bad_images.csv" in capsys.readouterr().err
+    with (out / "bad_images.csv").open() as file:
+        assert len(list(csv.reader(file))) == 26
+
+
+def test_what_would_mix_is_refused(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").touch()
+    assert "holds thesis.tex. Hint: out=FOLDER" in refused(photos, foreign)
+    assert sorted(path.name for path in foreign.iterdir()) == ["thesis.tex"]
+    out = tmp_path / "out"
+    monkeypatch.setattr("imagenet_ddp.prepare.pack.pack._write", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        packs(photos, out)
+    monkeypatch.undo()
+    assert "short_side=256 instead of 100" in refused(photos, out, "prepare.short_side=100")
+    assert "quality=90 instead of 80" in refused(photos, out, "prepare.quality=80")
+    shutil.copytree(photos, tmp_path / "more")
+    shutil.copy(photos / "train/a/0.jpg", tmp_path / "more/train/a/x.jpg")
+    assert "an unfinished pack of what is asked for, but was made with other images" in refused(tmp_path / "more", out)
+    assert packs(photos, out) == 0
+
+
+def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    shutil.copytree(photos, tmp_path / "own")
+    image, write = tmp_path / "own/train/b/3.jpg", pack._write
+
+    def changed(*args: Any, **more: Any) -> Any:
+        found = write(*args, **more)
+        shutil.copyfile(photos / "train/c/7.jpg", image)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pack, "_write", changed)
+        assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
+    said = capsys.readouterr().err
+    assert "1 image changed while all were packed, the first train/b/3.jpg. Hint: type the same again" in said
+    assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
+    assert "Making 1 of" in capsys.readouterr().err
+    assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def _killed(*args: object, **more: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_full_disk_is_foreseen(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000_000))  # type: ignore[attr-defined]
+    text = refused(photos, tmp_path / "out", *EIGHT_SHARDS)
+    assert "must have room for about 13 MiB, but its disk has 1 MiB free. Hint: make room" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk is full. Hint: make room, then type the same again"),
+        (errno.EIO, "writable, but: Input/output error. Hint: look at that disk and at who may write to it, then type"),
+    ],
+)
+def test_a_disk_that_fills_up_is_named(
+    number: int, said: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = Path.open
+        patch.setattr(Path, "open", lambda path, *a, **k: Full() if path.name == "shard.part" else whole(path, *a, **k))
+        assert packs(photos, tmp_path / "out") == 1
+    assert said in capsys.readouterr().err
+    assert packs(photos, tmp_path / "out") == 0
+
+
+def test_odd_files_are_packed_or_left_out(shared_data: Path, tmp_path: Path):
+    (tmp_path / "tree/train").mkdir(parents=True)
+    (tmp_path / "tree/val").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "tree" / split / "odd").symlink_to(shared_data / "odd")
+    options = ("data.on_bad_image=skip", "data.bad_image_limit=0.9", "prepare.short_side=32")
+    assert packs(tmp_path / "tree", tmp_path / "out", *options) == 0
+    found = manifest.read(tmp_path / "out").splits["train"]
+    assert found.num_images > 50
+    assert len(found.left_out) > 10
+    assert all(entry["reason"] for entry in found.left_out)
+    images = opened(tmp_path / "out")
+    for index in range(len(images)):
+        record = images.record(index)
+        assert images.read(index).shape == (3, record.height, record.width)
+
+
+def test_a_pool_whose_process_is_killed_or_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other process may be in the midst of an answer that nobody takes, and is deaf to SIGTERM."""
+    write_images(tmp_path / "train", {"cat": 60}, size=1200)
+    images = folder_images.walk(tmp_path / "train", ["cat"])
+    said: list[str] = []
+    monkeypatch.setattr(worker_pool.console, "print_message", said.append)
+    for number, say_s, words in ((signal.SIGKILL, 60.0, "was ended from outside"), (signal.SIGSTOP, 1.5, "stopped")):
+        both = worker_pool.Pool({"train": images}, Packing("raw", 0, 90), 2, "auto")
+        packed = both.map("train", np.arange(60))
+        next(packed)
+        monkeypatch.setattr(worker_pool, "SAY_S", say_s)  # not before: their start takes seconds
+        monkeypatch.setattr(worker_pool, "TIMEOUT_S", 2 * say_s)
+        processes = both.processes
+        for process in processes if number == signal.SIGSTOP else processes[-1:]:
+            os.kill(process.pid, number)  # one that is stopped and has nothing to do is not waited for
+        with pytest.raises(RunError, match=words):
+            list(packed)
+        begin = time.monotonic()
+        both.close()
+        assert time.monotonic() - begin < 10
+        assert not any(process.is_alive() for process in processes)
+    assert "It ends after 3 s." in said[-1]
+
+
+def test_a_pack_inside_its_own_source_is_refused(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "dog": 2})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1})
+    assert "out must lie outside of data.root" in refused(tmp_path, tmp_path / "train" / "packed")

@@ -1,0 +1,61 @@
+"""The command prepare: what it refuses, all at once and without torch, and its exit codes."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from test_startup import HEAVY
+
+
+def said(stderr: str) -> str:
+    return " ".join(stderr.split())
+
+
+def test_nothing_chosen(run: Run, tmp_path: Path):
+    done = run("prepare")
+    assert done.returncode == 2
+    assert (
+        "prepare.name is needed, but not set. Hint: prepare=imagenet, prepare=stl10, prepare=pack or prepare=check"
+        in (said(done.stderr))
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_mistake_at_once(run: Run, tmp_path: Path):
+    (tmp_path / "a_file").touch()
+    done = run("prepare", "prepare=imagenet", "archive_dir=gone", "out=a_file/x", "prepare.num_workers=0",
+               "data.batch_size=0", PYTHONPROFILEIMPORTTIME="1")  # fmt: skip
+    assert done.returncode == 2
+    text = said("\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time")))
+    for part in (
+        "4 mistakes",
+        "data.batch_size must be a whole number of 1 or more, got 0",
+        "prepare.num_workers must be auto or a whole number of 1 or more, got 0",
+        f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) does not exist",
+        f"out must be a folder that can be made ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
+    ):
+        assert part in text
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & HEAVY
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["prepare=imagnet"], "prepare must be one of check, imagenet, pack, stl10, got imagnet"),
+        (["-m", "prepare=imagenet,stl10"], "-m starts several jobs, but prepare does one thing"),
+        (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
+        (
+            ["prepare=check", "archive_dir=."],
+            "archive_dir is for prepare=imagenet and stl10, but this is prepare=check",
+        ),
+        (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: out=FOLDER"),
+    ],
+)
+def test_refused(options: list[str], sentence: str, run: Run, tmp_path: Path):
+    (tmp_path / "a_file").touch()
+    done = run("prepare", *options)
+    assert done.returncode == 2
+    assert sentence in said(done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]

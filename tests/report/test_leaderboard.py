@@ -1,0 +1,84 @@
+"""The order of runs, what a row says, and means over seeds."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+from helpers.fake_runs import make_run
+
+from imagenet_ddp.report.differences import differences
+from imagenet_ddp.report.leaderboard import Leaderboard, figure, in_place, leaderboard
+from imagenet_ddp.report.runs import read
+from imagenet_ddp.report.search import search
+from imagenet_ddp.report.table import Table
+
+
+def board(folder: Path, sort: str = "top1") -> Leaderboard:
+    runs = [read(path) for path in search(folder).folders]
+    return leaderboard(runs, differences(runs), sort)
+
+
+def texts(table: Table) -> list[dict[str, str]]:
+    keys = [column.key for column in table.columns]
+    return [dict(zip(keys, (cell.text for cell in row), strict=True)) for row in table.rows]
+
+
+def test_the_best_comes_first_and_rows_say_what_differs(tmp_path: Path):
+    for number, top1 in enumerate((0.5, 0.7, 0.6)):
+        make_run(tmp_path / f"s/{number}", {"optim.lr": number + 0.1}, top1=top1)
+    (tmp_path / "s/3").mkdir()
+    (tmp_path / "s/3/metrics.csv").write_text("epoch,val/top1\n")
+    found = board(tmp_path)
+    rows = texts(found.table)
+    assert [row["run"] for row in rows] == ["1", "2", "0", "3"]
+    assert [row["optim.lr"] for row in rows] == ["1.1", "2.1", "0.1", "?"]
+    assert rows[0] | {"folder": "", "problems": ""} == rows[0]
+    assert [rows[0][key] for key in ("place", "best/val/top1", "val/top5", "val/loss", "state", "epochs")] == [
+        "1", "70.00", "85.00", "1", "finished", "5/5",
+    ]  # fmt: skip
+    assert [rows[3][key] for key in ("best/val/top1", "val/loss", "state", "epochs", "train_s")] == [
+        "-", "-", "broken off", "0", "-",
+    ]  # fmt: skip
+    assert found.table.title == "4 runs: 3 finished, 1 broken off"
+    assert found.seeds is None
+    assert [row[-2].value for row in found.table.rows] == [str(tmp_path / "s" / name) for name in "1203"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [("top1", "120"), ("loss", "120"), ("folder", "012"), ("train_s", "021"), ("images_per_s", "210"),
+     ("optim.lr", "210"), ("model.name", "201")],
+)  # fmt: skip
+def test_orders(sort: str, order: str, tmp_path: Path):
+    for number, (top1, epochs, rate, net) in enumerate(((0.5, 1, 50, "b"), (0.7, 9, 40, "c"), (0.6, 3, 60, "a"))):
+        options = {"trainer.max_epochs": epochs, "optim.lr": 10 - number, "model.name": net}
+        make_run(tmp_path / str(number), options, top1=top1, images_per_s=rate)
+    runs = [read(path) for path in search(tmp_path).folders]
+    assert "".join(run.folder.name for run in in_place(runs, sort)) == order
+    assert "".join(run.folder.name for run in in_place(runs[::-1], sort)) == order
+
+
+def test_means_over_seeds(tmp_path: Path):
+    reached = {0.1: [0.7, 0.72, 0.77], 0.2: [0.8]}
+    for lr, values in reached.items():
+        for seed, top1 in enumerate(values):
+            make_run(tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1)
+    make_run(tmp_path / "0.1_9", {"optim.lr": 0.1, "seed": 9}, top1=0.1, finished=False)
+    seeds = board(tmp_path).seeds
+    assert seeds is not None
+    values = [[cell.value for cell in row] for row in seeds.rows]
+    assert values[0] == ["0.2", 1, pytest.approx(0.8), None, pytest.approx(0.8)]
+    assert values[1] == ["0.1", 3, pytest.approx(0.73), pytest.approx(statistics.stdev(reached[0.1])), 0.72]
+    assert [cell.text for cell in seeds.rows[1]] == ["0.1", "3", "73.00", "3.61", "72.00"]
+
+
+def test_no_means_where_no_group_has_two_seeds(tmp_path: Path):
+    for seed in (0, 1):
+        make_run(tmp_path / str(seed), {"optim.lr": seed + 1, "seed": seed})
+    assert board(tmp_path).seeds is None
+
+
+def test_figures():
+    assert [figure(value) for value in (None, 0.123456, 12.3456, 1234.56, 1e9)] == [
+        "-", "0.1235", "12.35", "1235", "1e+09",
+    ]  # fmt: skip

@@ -1,0 +1,76 @@
+"""A table on a screen of any width, as Markdown and as CSV."""
+
+import csv
+import io
+
+import pytest
+
+from imagenet_ddp.report.table import Cell, Column, Table, as_csv, as_markdown, as_text, cut, screen_width, shortened
+
+ODD = ["a|b", "<c>&d", 'e,"f"', "g_h*`i`", "数据", "x\\y"]
+
+
+def table(names: list[str] = ODD) -> Table:
+    columns = [Column("place", "#"), Column("run", "run", right=False), Column("top1", "top-1 %"),
+               Column("state", "state", drop=1, right=False), Column("val/loss", "loss", drop=2),
+               Column("folder", "", shown=False)]  # fmt: skip
+    rows = [
+        [Cell(n, str(n)), Cell(name, name), Cell(1 / 3, "33.33"), Cell("finished", "finished"),
+         Cell(None, "-"), Cell(f"/x/{name}", "")]
+        for n, name in enumerate(names, 1)
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+def test_a_wide_screen_shows_all_in_line():
+    lines, left_out = as_text(table(), 80)
+    assert left_out == []
+    assert lines[0] == "#  run      top-1 %  state     loss"
+    assert set(lines[1]) == {"-"}
+    assert lines[2] == "1  a|b        33.33  finished     -"
+    assert lines[6] == "5  数据       33.33  finished     -", "two columns for each of these signs"
+    assert {screen_width(line) for line in lines} == {35}
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(35, []), (34, ["loss"]), (29, ["loss"]), (28, ["state", "loss"]), (9, ["state", "loss"])]
+)
+def test_a_narrow_one_leaves_out_what_matters_least(width: int, left_out: list[str]):
+    lines, missing = as_text(table(), width)
+    assert sorted(missing) == sorted(left_out)
+    assert all(screen_width(line) <= max(width, 19) for line in lines)
+
+
+def test_long_names_are_shortened_in_their_middle():
+    lines, left_out = as_text(table(["begin" + "x" * 100 + "end", "short"]), 50)
+    assert left_out == []
+    assert lines[2].startswith("1  beginxxxxx")
+    assert "xend" in lines[2]
+    assert {len(line) for line in lines} == {50}
+
+
+@pytest.mark.parametrize("width", [3, 8, 9, 20])
+def test_shortening(width: int):
+    for text in ("abcdefghijkl", "数据集数据集", "ab", "a\u0301" * 9):
+        assert screen_width(shortened(text, width)) <= width
+        assert screen_width(cut(text, width)) <= width
+    assert shortened("ab", width) == cut("ab", width) == "ab"
+    assert cut("abcdefghijkl" * 2, 9) == "abcdefgh…"
+    assert shortened("abcdefghijkl" * 2, 9) == "abcd…ijkl"
+
+
+def test_markdown_reads_as_it_was():
+    lines = as_markdown(table())
+    assert lines[0] == "| \\# | run | top-1 % | state | loss |"
+    assert lines[1] == "| ---: | --- | ---: | --- | ---: |"
+    assert [line.split(" | ")[1] for line in lines[2:]] == [
+        "a\\|b", "&lt;c&gt;&amp;d", 'e,"f"', "g\\_h\\*\\`i\\`", "数据", "x\\\\y",
+    ]  # fmt: skip
+
+
+def test_csv_is_whole_and_unrounded():
+    rows = list(csv.DictReader(io.StringIO(as_csv(table()))))
+    assert [row["run"] for row in rows] == ODD
+    assert [row["folder"] for row in rows] == [f"/x/{name}" for name in ODD]
+    assert {float(row["top1"]) for row in rows} == {1 / 3}
+    assert {row["val/loss"] for row in rows} == {""}

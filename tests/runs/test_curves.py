@@ -1,0 +1,150 @@
+"""The picture of a run: what it shows of the numbers, that no label is cut, and that odd tables do not stop it."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+from helpers.figure_asserts import assert_no_text_is_cut
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.text import Text
+
+from imagenet_ddp.runs.curves import VAL, curves, draw_curves, read_metrics
+
+COLUMNS = ["epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "lr"]
+
+
+def write(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+def run_of(num_epochs: int) -> list[list[object]]:
+    """Accuracy rises to 0.9 and falls a little at the end; the best epoch is round(0.9 * num_epochs)."""
+    rows: list[list[object]] = []
+    for epoch in range(1, num_epochs + 1):
+        top1 = 0.9 - 0.8 * abs(epoch - round(0.9 * num_epochs)) / num_epochs
+        rows.append([epoch, epoch * 10, 2 - top1, top1, top1, 2.1 - top1, top1 * 0.9, top1, 0.1 / epoch])
+    return rows
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()]
+
+
+@pytest.mark.parametrize("num_epochs", [1, 2, 8, 90, 300, 12345])
+def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "Wide " * 40)
+    assert_no_text_is_cut(figure)
+
+
+@pytest.mark.parametrize(("num_epochs", "best"), [(1, 1), (8, 7), (90, 81), (300, 270)])
+def test_the_best_is_ringed_and_named(tmp_path: Path, num_epochs: int, best: int) -> None:
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
+    shown = texts(figure)
+    assert f"best 81.00 % in epoch {best}" in shown
+    assert f"best 90.00 % in epoch {best}" in shown
+    assert f"lowest 1.2 in epoch {best}" in shown
+    for axes, value in zip(figure.axes, (1.2, 81, 90), strict=False):
+        (ring,) = [line for line in axes.lines if line.get_markeredgewidth() > 2]
+        assert ring.get_color() != "none"
+        assert np.ravel(ring.get_xdata()) == [best]
+        assert np.ravel(ring.get_ydata()) == pytest.approx([value])
+
+
+@pytest.mark.parametrize(
+    ("num_epochs", "ticks"),
+    [(1, [1]), (2, [1, 2]), (8, [*range(1, 9)]), (90, [1, *range(10, 91, 10)]), (99, [1, 20, 40, 60, 80, 99])],
+)
+def test_epochs_are_marked_at_both_ends(tmp_path: Path, num_epochs: int, ticks: list[int]) -> None:
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
+    assert figure.axes[0].get_xticks().tolist() == ticks
+
+
+def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
+    rows = run_of(6)
+    for row, cell in ((0, ""), (1, "nan"), (3, "inf"), (4, "?")):
+        rows[row][6] = cell
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
+    (line,) = [line for line in figure.axes[1].lines if line.get_color() == VAL and line.get_linestyle() == "-"]
+    assert np.ravel(line.get_xdata()).tolist() == [3, 6]
+
+
+def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
+    table = read_metrics(write(tmp_path / "metrics.csv", [[1, 2.5], [2, 2.0]], ["epoch", "train/loss"]))
+    figure = curves(table, "a run")
+    assert texts(figure).count("no values") == 3
+    assert "2 epochs" in texts(figure)
+    for rows in ([], [[1, 10, "", "", "", "", "", "", ""]]):
+        out = tmp_path / "curves.png"
+        draw_curves(write(tmp_path / "metrics.csv", rows), out, "a run")
+        out.unlink()
+    (tmp_path / "metrics.csv").write_text("")
+    draw_curves(tmp_path / "metrics.csv", tmp_path / "curves.png", "a run")
+
+
+def test_a_row_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = write(tmp_path / "metrics.csv", run_of(3))
+    path.write_text(path.read_text() + "4,40,1.5")
+    table = read_metrics(path)
+    assert table["train/loss"].tolist()[-1] == 1.5
+    assert np.isnan(table["lr"][-1])
+    draw_curves(path, tmp_path / "curves.png", "a run")
+
+
+@pytest.mark.parametrize("rates", [[0.1] * 5, [0.0] * 5, [0.1, 0.01, 0.001, 1e-4, 1e-5], [1e-7, 2e-7, 1e-7, 0, 0]])
+def test_learning_rates(tmp_path: Path, rates: list[float]) -> None:
+    rows = [[*row[:8], rate] for row, rate in zip(run_of(5), rates, strict=True)]
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
+    figure.draw_without_rendering()
+    assert (figure.axes[3].get_yscale() == "log") == (rates[-1] == 1e-5)
+
+
+def test_a_loss_that_diverged_leaves_the_rest_readable(tmp_path: Path) -> None:
+    rows = run_of(20)
+    rows[3][2] = 1e30
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_yscale() == "log"
+
+
+def test_fewer_than_five_classes(tmp_path: Path) -> None:
+    shown = texts(curves(read_metrics(write(tmp_path / "metrics.csv", run_of(3))), "a run", top_k=3))
+    assert "Top-3 accuracy" in shown
+    assert "Top-5 accuracy" not in shown
+
+
+def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = write(tmp_path / "metrics.csv", run_of(8)), tmp_path / "curves.png"
+    out.write_bytes(b"old")
+    draw_curves(path, out, "costs $5 and a_b^c \\frac")  # no formula
+    assert imread(out).shape[:2] == (1140, 1650)
+    before = out.read_bytes()
+
+    def full(self: Figure, fname: BinaryIO, **_: object) -> None:
+        fname.write(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(OSError, match="No space"):
+        draw_curves(path, out, "a run")
+    assert out.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["curves.png", "metrics.csv"]
+
+
+def test_no_pyplot_and_no_early_import(tmp_path: Path) -> None:
+    path = write(tmp_path / "metrics.csv", run_of(2))
+    code = (
+        "import sys; from pathlib import Path; import imagenet_ddp.runs.curves as plots;"
+        "early = 'matplotlib' in sys.modules;"
+        "plots.draw_curves(Path(sys.argv[1]), Path(sys.argv[2]), 'a run');"
+        "sys.exit(early or 'matplotlib.pyplot' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "curves.png")]
+    assert subprocess.run(command, check=False).returncode == 0

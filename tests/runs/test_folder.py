@@ -1,0 +1,154 @@
+"""Run folders: made once, found again."""
+
+import errno
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.distributed.spawn import WorkersFailedError
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.folder import find_resume, is_locked, lock, make_given, make_new, remove_refused
+
+
+def test_many_at_once_have_one_each(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: make_new(tmp_path / "runs/n/12-00-00"), range(20)))
+    assert len(set(folders)) == 20
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    assert make_given(tmp_path / "mine") == tmp_path / "mine"
+    (tmp_path / "mine/config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"holds a run\. Hint: resume=auto"):
+        make_given(tmp_path / "mine")
+
+
+def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = make_new(Path("runs/n/1"))
+    (folder / "logs").mkdir()
+    (folder / "logs/rank0.log").touch()
+    remove_refused(folder.resolve(), WorkersFailedError(1))
+    assert folder.is_dir(), "failed, not refused"
+    remove_refused(folder, ConfigError("x"))
+    assert list(tmp_path.iterdir()) == []
+    make_new(Path("runs/n/1"))
+    remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
+    assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
+
+
+def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    remove_refused(make_given(Path("r")), ConfigError("x"))
+    remove_refused(make_given(tmp_path / "elsewhere/r"), ConfigError("x"))
+    assert list((tmp_path / "here").iterdir()) == []
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
+    folder.expect_room(tmp_path, 1, 3)
+    with pytest.raises(
+        ConfigError, match=r"for 3 checkpoints, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. Hint"
+    ):
+        folder.expect_room(tmp_path, 2**60, 3)
+
+
+@pytest.mark.parametrize(
+    ("number", "saved", "said"),
+    [
+        (
+            errno.ENOSPC,
+            True,
+            "no space left on device. What was saved before is whole. Hint: make room there, then resume=",
+        ),
+        (errno.ENOSPC, False, "no space left on device. Hint: make room there, then type the same again."),
+        (errno.EISDIR, False, "is a directory. Hint: mend that, then type the same again."),
+    ],
+)
+@pytest.mark.parametrize("name", ["metrics.csv", "checkpoints/last.ckpt"])
+def test_a_disk_refuses_while_a_run_goes_on(tmp_path: Path, number: int, saved: bool, said: str, name: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    if saved:
+        (tmp_path / "checkpoints/last.ckpt").touch()
+    with pytest.raises(RunError) as caught, folder.kept(tmp_path / name):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"{tmp_path / name} cannot be written: {said}{tmp_path if saved else ''}")
+
+
+def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    assert list(tmp_path.iterdir()) == [], "asking makes nothing"
+    held = lock(tmp_path)
+    assert is_locked(tmp_path)
+    with pytest.raises(ConfigError, match="another process trains in it"):
+        lock(tmp_path)
+    held.close()  # type: ignore[attr-defined]
+    assert not is_locked(tmp_path)
+    lock(tmp_path).close()  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for make in (make_new, make_given):
+        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: hydra\.run\.dir=FOLDER"):
+            make(tmp_path / "file/below/run")
+
+
+def finished(folder: Path, age: int, epochs: int | None) -> Path:
+    """A run folder; epochs None: not finished. Higher age: older."""
+    checkpoint = folder / "checkpoints/last.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    os.utime(checkpoint, (1_000_000 - age, 1_000_000 - age))
+    if epochs is not None:
+        (folder / "summary.json").write_text(json.dumps({"finished": True, "epochs": epochs}))
+    return checkpoint
+
+
+def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
+    runs = tmp_path / "runs/n"
+    assert "no run in" in find_resume("auto", None, runs).sentence
+    done = finished(runs / "a", 1, 3)
+    assert "is unfinished, a fresh start" in find_resume("auto", None, runs).sentence
+    finished(runs / "b", 30, None)
+    newer = finished(runs / "c", 20, None)
+    found = find_resume("auto", None, runs)
+    assert (found.folder, found.checkpoint) == (runs / "c", newer)
+    assert "the newest unfinished run" in found.sentence
+
+    found = find_resume("auto", runs / "a", runs)
+    assert (found.checkpoint, found.finished_epochs) == (done, 3)
+    assert find_resume("auto", tmp_path / "new", runs).checkpoint is None
+
+
+def test_a_path(tmp_path: Path) -> None:
+    checkpoint = finished(tmp_path / "r", 0, None)
+    for asked in (tmp_path / "r", checkpoint):
+        found = find_resume(str(asked), None, tmp_path)
+        assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
+    with pytest.raises(ConfigError, match="is no file"):
+        find_resume(str(tmp_path), None, tmp_path)
+
+
+def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
+    """A batch script of three commands, which SLURM starts again."""
+    wanted, runs = tmp_path / "slurm_4", (["optim.lr=0.1"], ["optim.lr=0.2"], ["optim.lr=0.2"])
+    made = [folder.make_new(wanted, options=options) for options in runs]
+    assert [path.name for path in made] == ["slurm_4", "slurm_4-1", "slurm_4-2"]
+    (made[1] / "later").touch()
+    assert folder.make_new(wanted, again=True, options=runs[0]) == made[0]
+    assert folder.make_new(wanted, again=True, options=runs[1]) in made[1:]
+    assert folder.made_for(wanted, ["optim.lr=0.3"]) is None
+    (made[0] / folder.MADE_FOR).write_text("{")
+    assert folder.made_for(wanted, runs[0]) is None
+    for path in made:
+        folder.remove_refused(path, ConfigError(""))
+    assert not made[0].exists() and made[1].exists()

@@ -1,0 +1,126 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.runs.validate import validate
+
+COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
+RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
+NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
+RATES = {"lr": {"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}}
+CSV = {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}
+PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
+
+
+def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, Any]:
+    return {"m": {"_target_": f"lightning.pytorch.callbacks.{name}", "monitor": monitor}}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.ckpt").touch()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").touch()
+    (tmp_path / "empty").mkdir()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {},
+        {"resume": "auto"},
+        {"resume": "x.ckpt"},
+        {"resume": "run"},
+        {"name": "a.b-c (1)"},
+        {"seed": 2**32 - 1},
+        {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
+        {"callbacks": monitoring("val/top1")},
+        {"callbacks": monitoring("train/loss_epoch"), "trainer": {"limit_val_batches": 0}},
+        {"callbacks": monitoring("step", "ModelCheckpoint")},
+        {"callbacks": monitoring(None, "ModelCheckpoint")},
+        {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
+        {"callbacks": monitoring("lr-SGD") | RATES, "logger": CSV},
+        {"sweep": {"job": 3}},
+        {"sweep": {"job": "list"}},
+    ],
+)
+def test_well(typed: dict[str, Any]):
+    assert validate(NODES | typed, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"name": ""}, "but is empty."),
+        ({"name": "a/b"}, "name must be a folder name without / or \\, but is a/b."),
+        ({"name": ".."}, "name is expected"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1."),
+        ({"seed": 2**32}, "seed is expected"),
+        ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs must be a whole number of 1 or more"),
+        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
+        ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class by _target_"),
+        ({"logger": {"a": 3}}, "Hint: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
+        (
+            {"callbacks": RATES, "logger": {"x": None}},
+            "callbacks.lr needs a logger to write to, but there is none. Hint: ",
+        ),
+        ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. Hint: ++callbacks.m.monitor=val/top1."),
+        ({"callbacks": monitoring("train_loss")}, "Hint: ++callbacks.m.monitor=train/loss."),
+        ({"callbacks": monitoring("step")}, "callbacks.m.monitor must be one of train/top1, "),
+        ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
+        (
+            {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
+            "data_wait_frac, got val/top1. Hint: ++callbacks.m.monitor=train/top1.",
+        ),
+        (
+            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}}},
+            "needs the package mlflow, which is",
+        ),
+        ({"sweep": {"job": -1}}, "sweep.job must be "),
+        ({"sweep": {"job": "none"}}, "sweep.job must be "),
+        ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: resume=runs/"),
+        (
+            {"resume": "empty"},
+            "without checkpoints/last.ckpt. Hint: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
+        ),
+        ({"resume": "~/x.ckpt"}, "Hint: resume=/home/ann/x.ckpt."),
+    ],
+)
+def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
+    (text,) = validate(NODES | typed, {"HOME": "/home/ann"})
+    assert said in text.replace(f" ({tmp_path}/run)", "").replace(f" ({tmp_path}/gone.ckpt)", "")
+    assert "Hint: " in text
+
+
+def test_a_relative_path_is_said_with_the_absolute_one(tmp_path: Path):
+    (text,) = validate(NODES | {"resume": "gone.ckpt"}, {})
+    assert f"gone.ckpt ({tmp_path}/gone.ckpt)" in text
+
+
+def test_evaluate_looks_at_the_checkpoint():
+    assert validate(NODES | {"checkpoint": "x.ckpt"}, {}, verb="evaluate") == []
+    (text,) = validate(NODES | {"checkpoint": "gone"}, {}, verb="evaluate")
+    assert text.startswith("checkpoint must be a checkpoint file")
+
+
+@pytest.mark.parametrize("images", ["x.ckpt", "run", "*.ckpt", "**/last.ckpt"])
+def test_images_may_be_a_file_a_folder_or_a_pattern(images: str):
+    assert validate(PREDICT | {"images": images, "out": "run/new.csv"}, {}, verb="predict") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"images": "*.jpg"}, "nothing matches *.jpg"),
+        ({"format": "xml"}, "format must be csv or jsonl, got xml."),
+        ({"top_k": 0}, "top_k is expected"),
+        ({"out": "gone/x.csv"}, "the folder gone"),
+        ({"out": "run"}, "is a folder"),
+    ],
+)
+def test_one_mistake_of_predict(typed: dict[str, Any], said: str):
+    (text,) = validate(PREDICT | typed, {}, verb="predict")
+    assert said in text
+    assert "Hint: " in text

@@ -1,0 +1,161 @@
+"""Sentences at 80 columns on a terminal, in one piece elsewhere."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write_images
+
+from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system import console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+DEVICE = (
+    "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed, this CPU computes in bf16 "
+    "(AVX512-BF16 or AMX)."
+)
+EPOCH = (
+    "epoch 1/1: train loss 2.4402 top-1 17.19 % | val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % | "
+    "26.6 images/s, data wait 1.6 %"
+)
+
+
+def test_a_terminal_breaks_between_words_and_a_file_nowhere(capsys: pytest.CaptureFixture[str]):
+    assert console.shown(DEVICE, Terminal()).split("\n") == [
+        "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed,",
+        "  this CPU computes in bf16 (AVX512-BF16 or AMX).",
+    ]
+    assert console.shown(DEVICE, io.StringIO()) == DEVICE
+    console.print_message(DEVICE)
+    assert capsys.readouterr().err == f"{DEVICE}\n"
+
+
+def test_a_row_of_figures_is_broken_at_its_bars():
+    assert console.wrapped(EPOCH, 80) == [
+        "epoch 1/1: train loss 2.4402 top-1 17.19 % |",
+        "  val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % |",
+        "  26.6 images/s, data wait 1.6 %",
+    ]
+
+
+def test_what_is_typed_or_laid_out_already_stays():
+    command = "python -m imagenet_ddp.prepare " + "prepare=check " * 6
+    path = "/a/long/path-with-hyphens" * 5
+    lines = console.wrapped(f"it is broken. Hint: type `{command}`, and look at {path}.", 80, " 1. ", "    ")
+    assert lines == [" 1. it is broken.", "    Hint: type", f"    `{command}`,", "    and look at", f"    {path}."]
+    traceback = f"Traceback:\n  File {path} in a line of a program\nValueError: {DEVICE}"
+    assert console.shown(traceback, Terminal()) == traceback
+
+
+def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
+    stream = Terminal()
+    log = Log(tmp_path, 0, stream)
+    log.say(DEVICE)
+    log.say(f"Go on with: {DEVICE}", whole=True)
+    log.close()
+    assert [len(line) for line in stream.getvalue().splitlines()] == [80, 49, len(DEVICE) + 12]
+    written = (tmp_path / "rank0.log").read_text().splitlines()
+    assert [line.endswith(DEVICE) for line in written] == [True, True]
+
+
+CLOSED = """
+import os, sys
+from imagenet_ddp.system import console as screen
+
+@screen.until_closed()
+def main():
+    print("seen", flush={flush})
+    if {elsewhere}:
+        read, write = os.pipe()
+        os.close(read)
+        os.write(write, b"x")
+    print("unseen" * {times}, flush={flush})
+    sys.exit(3)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 100_000), (False, 1)])
+def test_a_reader_that_has_left(flush: bool, times: int) -> None:
+    script = CLOSED.format(flush=flush, times=times, elsewhere=False)
+    for unbuffered in ("", "1"):
+        read, write = os.pipe()
+        os.close(read)
+        environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_pipe_is_no_reader() -> None:
+    script = CLOSED.format(flush=False, times=1, elsewhere=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "BrokenPipeError" in done.stderr
+    assert done.stdout == "seen\n"
+
+
+def test_a_reader_that_stays() -> None:
+    script = CLOSED.format(flush=False, times=1, elsewhere=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "seen\nunseen\n", "")
+
+
+LOGS = """
+import sys
+from pathlib import Path
+from imagenet_ddp.runs.log import Log
+
+log = Log(Path(sys.argv[1]), 0)
+for number in range(3):
+    log.say(f"line {number}")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path, unbuffered: str) -> None:
+    """A log that nobody reads, what Hydra prints, and a packing."""
+    write_images(tmp_path / "s/train", {"cat": 2, "dog": 2})
+    write_images(tmp_path / "s/val", {"cat": 1, "dog": 1})
+    packs = [
+        "-m",
+        "imagenet_ddp.prepare",
+        "prepare=pack",
+        "data=imagefolder",
+        "data.root=s",
+        "out=p",
+        "prepare.num_workers=1",
+    ]
+    cases = [
+        (["-c", LOGS, "logs"], 0),
+        (["-m", "imagenet_ddp.train", "--cfg", "job"], 141),
+        (["-m", "imagenet_ddp.report", "--help"], 141),
+        (packs, 141),
+        (packs, 141),  # it is packed already
+    ]
+    for command, code in cases:
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=write,
+            stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+        os.close(write)
+        assert (done.returncode, done.stderr) == (code, ""), command
+    assert len((tmp_path / "logs/rank0.log").read_text().splitlines()) == 3
+    assert manifest.read(tmp_path / "p").splits["train"].num_images == 4

@@ -1,0 +1,41 @@
+import pytest
+
+from imagenet_ddp.system import text
+from imagenet_ddp.system.text import count_noun, duration, first_line, percent, shorten_list
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([count_noun(number, "image") for number in (0, 1, 1200)], ["0 images", "1 image", "1,200 images"]),
+        ([count_noun(number, "loader process") for number in (1, 2)], ["1 loader process", "2 loader processes"]),
+        ([percent(0.71234), percent(0.71234, 0), percent(1, 1)], ["71.23 %", "71 %", "100.0 %"]),
+        (
+            [duration(seconds) for seconds in (0, 42.4, 725, 11400, 187200)],
+            ["0:00", "0:42", "12:05", "3:10:00", "2d 04:00:00"],
+        ),
+        (
+            [shorten_list(list("abcde")), shorten_list(list("abcdefg")), shorten_list([], 2)],
+            ["a, b, c, d, e", "a, b, c, d, e and 2 more", ""],
+        ),
+        (
+            [first_line(each) for each in (OSError("a\nb"), ValueError(" "), KeyError())],
+            ["a", "ValueError", "KeyError"],
+        ),
+    ],
+    ids=["counted", "counted s", "percent", "duration", "some", "first line"],
+)
+def test_words(found: list[str], expected: list[str]):
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("uv", "run", "install"),
+    [(False, "", "python -m pip install 'a[b]'"), (True, "uv run ", "uv pip install 'a[b]'")],
+)
+def test_commands_are_those_of_the_environment(uv: bool, run: str, install: str, monkeypatch: pytest.MonkeyPatch):
+    """A virtual environment that `uv run` made holds no pip: `pip install` would end elsewhere, or be refused."""
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    if uv:
+        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
+    assert (text.uv_run(), text.install("a[b]")) == (run, install)

@@ -1,0 +1,274 @@
+"""python -m imagenet_ddp.tune as a process: most tests with a stand-in for train in srun's place, the slow ones with
+train itself."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, SMALL, Run, clean_environ
+from test_train import wait_for
+
+pytest.importorskip("optuna", reason="the extra `tune` is not installed")
+
+SPACE = ("search=none", "search.optim.momentum={low:0.1,high:0.9}")
+REAL = [option for option in SMALL if not option.startswith("optim.lr")]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
+    """start(*options, epoch_s=...): tune with the stand-in, in the folder "s"."""
+    program = tmp_path / "bin" / "srun"
+    program.parent.mkdir()
+    text = (ROOT / "tests/tune/fake_trial.py").read_text()
+    program.write_text(f"#!{sys.executable}\n{text}")
+    program.chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_CPUS_PER_NODE": "8"}
+
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*options: str, folder: str | None = "s", **asked: Any) -> subprocess.Popen[str]:
+        environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(asked))
+        where = [f"hydra.run.dir={folder}"] if folder else []
+        own = [*REAL, f"data.root={tree}", "trainer.max_epochs=3", *SPACE, *where] if folder else []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "imagenet_ddp.tune", *own, *options],
+            cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def reached(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """The condition comes true while tune runs."""
+    wait_for(lambda: condition() or process.poll() is not None, 90)
+    assert condition(), process.communicate()
+
+
+def done(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    assert "Traceback" not in err
+    return out, err
+
+
+def momenta(folder: Path) -> list[str]:
+    """Of each trial, by number, as its first start was given it."""
+    found = sorted(folder.glob("trials/*/started"), key=lambda path: int(path.parent.name))
+    return [path.read_text().split()[1] for path in found]
+
+
+def num_starts(folder: Path, trial: int) -> int:
+    return len((folder / f"trials/{trial}/started").read_text().splitlines())
+
+
+@pytest.mark.slow
+def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -> None:
+    out, err = done(start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3"))
+    assert err == ""
+    study = tmp_path / "s"
+    best = yaml.safe_load((study / "best.yaml").read_text())
+    values = [float(value) for value in momenta(study)]
+    assert len(values) == 12
+    assert values[best["trial"]] == max(values) == pytest.approx(best["val/top1"])
+    assert max(values) > max(values[:4]), "the sampler learns: better than its random start"
+    assert best["options"] == [f"optim.momentum={max(values)!r}"]
+    assert best["train_longer"].endswith(f"optim.momentum={max(values)!r} trainer.max_epochs=6")
+    assert "search" not in best["train_longer"] and "hydra.run.dir" not in best["train_longer"]
+    assert "12 trials: 12 finished." in out
+    assert out.count("best so far") == 12
+    assert f"best so far {100 * max(values):.2f} % (trial {best['trial']})" in out
+    figures = {path.name: path.read_bytes()[:4] for path in (study / "figures").iterdir()}
+    assert figures == dict.fromkeys(("history.png", "importances.png", "parallel.png"), b"\x89PNG")
+    line = next(line for line in out.splitlines() if line.startswith("Leaderboard: "))
+    report = [sys.executable, *shlex.split(line.partition("python ")[2])]
+    shown = subprocess.run(report, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    # a new study with the same seed draws the same, also where it is stopped on its way
+    other = start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3", folder="other")
+    reached(other, lambda: (tmp_path / "other/trials/10/started").exists())
+    other.kill()
+    other.communicate()
+    done(start("tune.resume=other", folder=None))
+    assert momenta(tmp_path / "other") == momenta(study)
+    assert momenta(study)[10:] != momenta(study)[:2]
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on(start: Start, tmp_path: Path) -> None:
+    """Its runs end with it, and are continued, not begun again; those that finished meanwhile are not run again."""
+    process = start("tune.num_trials=4", "tune.num_at_once=2", epoch_s=0.5, slow={"0": 0.01})
+    reached(process, lambda: all((tmp_path / f"s/trials/{number}/metrics.csv").exists() for number in (1, 2)))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    pids = [int((tmp_path / f"s/trials/{number}/started").read_text().split()[0]) for number in (1, 2)]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+    given = momenta(tmp_path / "s")
+    (tmp_path / "s/trials/2/summary.json").write_text('{"finished": true, "best/val/top1": 0.99, "best_epoch": 1}')
+    out, _ = done(start("tune.resume=s", folder=None))
+    assert "trial 1 resumes" in out
+    assert "trial 2 finished: val top-1 99.00 %" in out
+    assert [num_starts(tmp_path / "s", trial) for trial in range(4)] == [1, 2, 1, 1]
+    assert momenta(tmp_path / "s")[: len(given)] == given
+    assert "4 trials: 4 finished." in out
+    # num_trials counts the whole study, and finished ones cost nothing
+    out, _ = done(start("tune.resume=s", "tune.num_trials=5", folder=None))
+    assert "5 trials: 5 finished." in out
+    assert [num_starts(tmp_path / "s", trial) for trial in range(5)] == [1, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_stops_the_runs_and_the_study_goes_on(start: Start, tmp_path: Path, number: int) -> None:
+    process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=0.5)
+    reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
+    process.send_signal(number)
+    out, err = done(process, 128 + number)
+    assert "2 trials: 2 running." in out and err == ""
+    assert all("Stopped and saved" in (tmp_path / f"s/trials/{trial}.log").read_text() for trial in (0, 1))
+    assert f"Resume with: python -m imagenet_ddp.tune tune.resume={tmp_path}/s" in out
+    out, _ = done(start("tune.resume=auto", "hydra.run.dir=s", folder=None))
+    assert "2 trials: 2 finished." in out
+
+
+@pytest.mark.slow
+def test_a_hopeless_trial_is_stopped(start: Start, tmp_path: Path) -> None:
+    options = [
+        "search.optim.momentum=[0.9,0.8,0.1]",
+        "search.optim.momentum.low=null",
+        "tune.pruner_num_trials=1",
+        "tune.pruner_num_epochs=1",
+    ]
+    out, _ = done(start(*options, "search.optim.momentum.high=null", "tune.num_trials=8", epoch_s=0.4))
+    pruned = [line for line in out.splitlines() if "pruned at epoch" in line]
+    assert pruned, out
+    for line in pruned:
+        trial = line.split()[1]
+        rows = (tmp_path / f"s/trials/{trial}/metrics.csv").read_text().splitlines()
+        assert len(rows) < 4, "it did not run to its end"
+        assert "Stopped and saved" in (tmp_path / f"s/trials/{trial}.log").read_text()
+
+
+@pytest.mark.slow
+def test_failures_are_told_and_end_the_study_when_they_do_not_end(start: Start, tmp_path: Path) -> None:
+    out, _ = done(start("tune.num_trials=3", fail={"1": 1}))
+    assert "trial 1 failed, exit code 1: RuntimeError: on purpose" in out
+    assert "3 trials: 2 finished, 1 failed." in out
+    out, _ = done(start("tune.num_trials=9", folder="t", fail={str(trial): 1 for trial in range(1, 9)}), 1)
+    assert "4 trials: 1 finished, 3 failed." in out
+    assert "3 trials in a row failed" in out
+    assert "Resume with:" in out
+
+
+def test_what_train_refuses_at_first_ends_the_study(start: Start, tmp_path: Path) -> None:
+    _, err = done(start(fail={"0": 2}), 2)
+    assert "on purpose" in err
+    assert not (tmp_path / "s").exists()
+
+
+def test_one_study_at_a_time_in_a_folder(start: Start, tmp_path: Path) -> None:
+    process = start("tune.num_trials=1", epoch_s=20)
+    reached(process, lambda: (tmp_path / "s/trials/0/started").exists())
+    _, err = done(start("tune.resume=s", folder=None), 2)
+    assert "another process" in err
+    _, err = done(start(), 2)
+    assert "holds a study" in err
+    process.terminate()
+    done(process, 143)
+
+
+def test_a_study_keeps_its_options(start: Start, tmp_path: Path) -> None:
+    done(start("tune.num_trials=1"))
+    _, err = done(start("tune.resume=s", "data.batch_size=8", "search.optim.momentum.high=0.8", folder=None), 2)
+    assert "2 mistakes" in err and "data.batch_size=8 must be an option of" in err
+    _, err = done(start("tune.resume=nothing", folder=None), 2)
+    assert "must be the folder of a study" in err
+
+
+@pytest.mark.slow
+def test_a_space_of_ones_own(start: Start, tmp_path: Path) -> None:
+    space = tmp_path / "my conf" / "search" / "mine.yaml"
+    space.parent.mkdir(parents=True)
+    space.write_text("optim.momentum: {low: 0.2, high: 0.3}\noptim: {nesterov: {choices: [true, false]}}\n")
+    options = ["search.optim.momentum=null", "search.optim.nesterov=null", "--config-dir", "my conf"]
+    _, err = done(start(*options, "search=mine"), 2)
+    assert "nothing is searched" in err
+    out, _ = done(start("--config-dir", "my conf", "search=mine", "search.optim.momentum={low:0.25,high:0.3}",
+                        "tune.num_trials=1"))  # fmt: skip
+    assert 0.25 <= float(momenta(tmp_path / "s")[0]) <= 0.3
+    assert "optim.nesterov=" in out
+    done(start("tune.resume=s", "tune.num_trials=2", folder=None))
+    space.write_text("optim: {momentum: {low: 0.1, high: 0.3}, nesterov: {choices: [true]}}\n")
+    _, err = done(start("tune.resume=s", folder=None), 2)
+    assert "search.optim.nesterov.choices must be a list of two or more" in err
+    space.write_text("optim: {momentum: {low: 0.1, high: 0.4}, nesterov: {choices: [false, true]}}\n")
+    _, err = done(start("tune.resume=s", folder=None), 2)
+    assert "search.optim.nesterov must be {'choices': [True, False]} as in" in err
+
+
+def test_what_is_missing_is_named(run: Run, tmp_path: Path) -> None:
+    hidden = tmp_path / "hide"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'optuna' else find(name, package)\n"
+    )
+    result = run("tune", "tune.num_trials=1", PYTHONPATH=f"{hidden}:{os.environ.get('PYTHONPATH', '')}")
+    assert result.returncode == 2
+    assert "pip install 'imagenet_ddp[tune]'" in result.stderr
+    result = run("tune", "--help", PYTHONPATH=f"{hidden}:{os.environ.get('PYTHONPATH', '')}")
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_real_trials_two_at_once_killed_and_gone_on_with(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Runs of train end with tune, saved, and are continued to the epoch."""
+    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=15", "search=none", "hydra.run.dir=s",
+               "search.optim.lr=[0.01,0.02]", "tune.num_trials=2", "tune.num_at_once=2",
+               "tune.pruner=none"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imagenet_ddp.tune", *options], cwd=tmp_path, env=clean_environ(),
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    last = [tmp_path / f"s/trials/{trial}/checkpoints/last.ckpt" for trial in (0, 1)]
+    reached(process, lambda: all(path.exists() for path in last))
+    process.kill()
+    process.communicate()
+    logs = [tmp_path / f"s/trials/{trial}.log" for trial in (0, 1)]
+    wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs), 30)
+    result = run("tune", "tune.resume=s")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 trials: 2 finished." in result.stdout
+    for trial in (0, 1):
+        assert "resume=auto: going on from" in logs[trial].read_text()
+        epochs = [line.split(",")[0] for line in (tmp_path / f"s/trials/{trial}/metrics.csv").read_text().split()]
+        assert epochs == ["epoch", *(str(epoch) for epoch in range(1, 16))]
+
+
+@pytest.mark.slow
+def test_a_real_trial_is_stopped_by_the_pruner(tree: Path, tmp_path: Path, run: Run) -> None:
+    """The second run learns nothing, and is given up for the first, which learns."""
+    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=12", "search=none", "hydra.run.dir=s",
+               "model.name=resnet18", "data.augment=none", "search.optim.lr=[0.01,1e-9]", "tune.num_trials=2",
+               "tune.sampler=random", "seed=2", "tune.pruner_num_trials=1", "tune.pruner_num_epochs=1"]  # fmt: skip
+    result = run("tune", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    first, *_, second = [line for line in result.stdout.splitlines() if "begins" in line]
+    assert "optim.lr=0.01" in first and "optim.lr=1e-09" in second, "the seed draws the good one first"
+    assert "trial 1 pruned at epoch" in result.stdout
+    trial = next(line.split()[1] for line in result.stdout.splitlines() if "pruned at epoch" in line)
+    assert "Stopped and saved" in (tmp_path / f"s/trials/{trial}.log").read_text()
+    assert not (tmp_path / f"s/trials/{trial}/summary.json").exists()

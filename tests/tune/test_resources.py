@@ -1,0 +1,114 @@
+"""Which GPUs, cores or steps each of several trials at once is given."""
+
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.distributed.nvidia_gpus import Card
+from imagenet_ddp.tune import resources
+from imagenet_ddp.tune.resources import by_srun, share
+
+
+def shared(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
+    whole = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto", **trainer}
+    return share({"trainer": whole}, {"num_at_once": num, "launcher": launcher}, environ or {})
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cards."""
+    four = [Card(number, f"GPU-{number}", "A100", 40_000, 0, 8.0) for number in range(4)]
+    monkeypatch.setattr(resources.nvidia_gpus, "cards", lambda: four)
+    monkeypatch.setattr(resources, "has_no_gpu", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
+
+
+def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
+    given, found = shared(num, environ, **trainer)
+    assert found == []
+    return [place.environ["CUDA_VISIBLE_DEVICES"] for place in given]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_visible_gpus_are_dealt_round_robin():
+    assert seen(2) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
+    assert seen(2, devices=-1) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
+    assert seen(3, devices=1) == ["GPU-0", "GPU-1", "GPU-2"]
+    assert seen(6) == ["GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-0", "GPU-1"]
+    assert seen(3, devices=2) == ["GPU-0,GPU-1", "GPU-2,GPU-3", "GPU-0,GPU-1"]
+    assert seen(2, devices=8) == ["GPU-0,GPU-1,GPU-2,GPU-3"] * 2, "train itself refuses the eight"
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "3, 1"}) == ["3", "1"]
+    assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a"}) == ["MIG-a", "MIG-a"]
+    assert shared(1) == ([resources.Place()], [])
+    for trainer, environ in (({"accelerator": "cpu"}, {}), ({}, {"CUDA_VISIBLE_DEVICES": ""})):
+        assert [place.environ for place in shared(2, environ, **trainer)[0]] == [{}, {}]
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (2, {"devices": [0, 3]}, {}, "must be a number with tune.num_at_once=2, got [0,3]. Hint: trainer.devices=2"),
+        (2, {"devices": "0,3"}, {}, "must be a number with tune.num_at_once=2, got 0,3. Hint: trainer.devices=2"),
+        (1, {"num_nodes": 2}, {}, "trainer.num_nodes must be 1 outside of a SLURM allocation, got 2"),
+        (1, {}, {"RANK": "0"}, "start tune itself once"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, environ, **trainer)
+    assert given == []
+    assert words in found[0]
+
+
+def test_cpu_trials_share_the_cores(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    given, found = shared(3, accelerator="cpu")
+    assert found == []
+    assert [place.cores for place in given] == [(0, 1), (2, 3), (4, 5)]
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: {5, 7})
+    assert [place.cores for place in shared(3, accelerator="cpu")[0]] == [(5,), (7,), (5,)]
+
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (1, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16"),
+        (4, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8"),
+        (2, {"accelerator": "cpu", "num_nodes": 2, "devices": 2}, {},
+         "--nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4"),
+        (4, {}, {"SLURM_GPUS_ON_NODE": "8"},
+         "--nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=2 --gpus-per-node=4 --gpu-bind=none"),
+        (4, {"devices": 1}, {"SLURM_GPUS_PER_NODE": "a100:8", "SLURM_MEM_PER_NODE": "4096"},
+         "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --gpus-per-node=1 --gpu-bind=none --mem=2048M"),
+    ],
+)  # fmt: skip
+def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, {**JOB, **environ}, "srun", **trainer)
+    assert found == []
+    assert len({id(place) for place in given}) == num
+    assert all(" ".join(place.words) == f"srun --exact {words}" for place in given)
+
+
+@pytest.mark.parametrize(
+    ("num", "trainer", "environ", "words"),
+    [
+        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, got 3. Hint: #SBATCH --nodes=3"),
+        (40, {"accelerator": "cpu"}, JOB, "needs 20 × 1 CPUs on a node, but SLURM job 7 has 16. Hint: set tune.num_at"),
+        (4, {"devices": 3}, {**JOB, "SLURM_GPUS_ON_NODE": "4"}, "needs 2 × 3 GPUs on a node"),
+        (1, {}, {}, "starts steps in an allocation, but there is none"),
+    ],
+)
+def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dict, words: str):
+    given, found = shared(num, environ, "srun", **trainer)
+    assert given == []
+    assert words in found[0]
+
+
+def test_auto_starts_steps_in_an_allocation_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(resources.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert by_srun("auto", JOB)
+    assert not by_srun("auto", {**JOB, "SLURM_STEP_ID": "0"})
+    assert not by_srun("auto", {})
+    assert not by_srun("local", JOB)

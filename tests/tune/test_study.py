@@ -1,0 +1,100 @@
+"""The study beyond the life of its command: interrupted trials, and figures that cannot be drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+optuna = pytest.importorskip("optuna", reason="the extra `tune` is not installed")
+from optuna.trial import TrialState  # noqa: E402
+
+from imagenet_ddp.tune.space import read  # noqa: E402
+from imagenet_ddp.tune.study import Study  # noqa: E402
+
+OPTIONS = {"sampler": "tpe", "num_random_trials": 10, "pruner": "none", "pruner_num_epochs": 1}
+SPACE: dict[str, Any] = {
+    "optim.lr": {"low": 0.01, "high": 1.0},
+    "data.crop_scale": {"choices": [[0.1, 1.0], [0.2, 1.0]]},
+}
+
+
+def study(folder: Path) -> Study:
+    """As a new command opens it."""
+    parameters, found = read(SPACE, ())
+    assert found == []
+    return Study(folder, OPTIONS, 0, parameters, 3)
+
+
+def run(of: Study, top1: float = 0.5) -> tuple[int, tuple[str, ...]]:
+    number, options = of.begin()
+    of.end(number, TrialState.COMPLETE, top1, 3)
+    return number, options
+
+
+def test_an_interrupted_trial_keeps_its_number_and_its_values(tmp_path: Path):
+    """Also one that is interrupted twice; those after it draw what they would have drawn without."""
+    straight = study(tmp_path)
+    expected = [run(straight) for _ in range(4)]
+    other = tmp_path / "other"
+    other.mkdir()
+    first = study(other)
+    assert run(first) == expected[0]
+    begun = [first.begin() for _ in range(2)]
+    assert first.report(1, {1: 0.3, 2: 0.4}) is None
+    resumed = first
+    for _ in range(2):
+        resumed = study(other)
+        assert resumed.requeue() == 2
+        assert resumed.counts() == "3 trials: 1 finished, 2 stopped."
+        assert [resumed.begin(), resumed.begin()] == begun == expected[1:3]
+        assert resumed.counts() == "3 trials: 1 finished, 2 running."
+    assert resumed.report(1, {1: 0.3, 2: 0.4}) is None
+    for number, top1 in ((1, 0.9), (2, 0.6)):
+        resumed.end(number, TrialState.COMPLETE, top1, 3)
+    assert run(resumed) == expected[3]
+    assert resumed.counts() == "4 trials: 4 finished."
+    assert (resumed.best().values, resumed.best().user_attrs["run"]) == ([0.9], 1)
+    assert study(other).requeue() == 0
+
+
+def test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    begun = study(tmp_path).begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "tell", lambda *_, **__: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            study(tmp_path).requeue()
+    resumed = study(tmp_path)
+    assert resumed.requeue() == 1
+    assert resumed.begin() == begun
+    assert resumed.counts() == "1 trials: 1 running."
+
+
+def test_a_trial_without_its_options_never_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Killed while its values were drawn."""
+    broken = study(tmp_path)
+    expected = run(broken)
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Trial, "set_user_attr", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            broken.begin()
+    resumed = study(tmp_path)
+    assert resumed.requeue() == 0
+    number, options = resumed.begin()
+    assert number == 1 and options != expected[1]
+
+
+def test_a_figure_that_cannot_be_drawn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    figures = tmp_path / "figures"
+    few = study(tmp_path)
+    run(few)
+    assert few.draw(figures) == ([], []), "of one trial there is nothing to see"
+    run(few, 0.7)
+    monkeypatch.setattr(optuna.visualization.matplotlib, "plot_parallel_coordinate", broken)
+    drawn, failed = few.draw(figures)
+    assert drawn == ["history.png", "importances.png"] == sorted(path.name for path in figures.iterdir())
+    assert failed == ["parallel.png could not be drawn: RuntimeError()"]
