@@ -174,8 +174,8 @@ def test_mistakes_of_every_kind_come_in_one_list():
     )
     for said in [
         "data.batchsize is not a known key. Hint: did you mean data.batch_size?",
-        "data.image_size must be a whole number, got abc. Hint: set data.image_size=224 ",
-        "trainer.max_epochs must be a whole number of -1 or more or null, got -5.",
+        "data.image_size must be an integer, got abc. Hint: set data.image_size=224 ",
+        "trainer.max_epochs must be an integer ≥ -1 or null, got -5.",
         "optim must be one of sgd, got adam.",
         "Hint: `'data.root=\"/gone/ä\"'`",
         "data.root must be a folder, but /gone/ä does not exist.",
@@ -214,7 +214,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("~data", "data is needed and cannot be deleted."),
         ("~data.batch_size", "data.batch_size is needed and cannot be deleted. Hint: leave ~data.batch_size out."),
         ("~trainer.devices", "trainer lacks 1 of its keys (devices)."),
-        ("data.batch_size=null", "data.batch_size must be a whole number, got null."),
+        ("data.batch_size=null", "data.batch_size must be an integer, got null."),
         ("data.mean=3", "data.mean must be a list of numbers such as [0.5,0.5,0.5], got 3."),
         ("data.mean=[1,2", "but cannot be read: [1,2."),
         ("schedule=null", "schedule must be a group of keys, got null."),

@@ -109,9 +109,9 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"batch_size": 0}, "data.batch_size must be a whole number of 1 or more, got 0."),
+        ({"batch_size": 0}, "data.batch_size must be an integer ≥ 1, got 0."),
         ({"val_batch_size": 0}, "data.val_batch_size is expected"),
-        ({"num_workers": -1}, "data.num_workers must be auto or a whole number of 0 or more"),
+        ({"num_workers": -1}, "data.num_workers must be auto or an integer ≥ 0"),
         ({"num_workers": "many"}, "data.num_workers is expected"),
         ({"pin_memory": "yes"}, "data.pin_memory must be auto, true or false"),
         ({"mp_context": "thread"}, "data.mp_context must be auto, fork, forkserver or spawn"),
@@ -139,7 +139,7 @@ def test_one_value(typed: dict[str, Any], said: str):
 def test_stl10(tmp_path: Path):
     assert validate(config("stl10", root=str(tmp_path / "new"), fold=9), {}) == []
     (text,) = validate(config("stl10", root=str(tmp_path), fold=10), {})
-    assert text.startswith("data.fold must be a whole number from 0 to 9 or null, got 10.")
+    assert text.startswith("data.fold must be an integer from 0 to 9 or null, got 10.")
     (text,) = validate(config("stl10", root=str(tmp_path), download=False), {})
     assert "data.download" in text
 

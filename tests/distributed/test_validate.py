@@ -80,7 +80,7 @@ def without(*names: str) -> dict[str, str]:
         ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s is expected"),
         ({"strategy__process_group_backend": "nccl"}, {}, "nccl is for GPUs, but this machine has no GPU."),
         ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s is expected"),
-        ({"cluster__num_threads": 0}, {}, "cluster.num_threads must be auto or a whole number of 1 or more"),
+        ({"cluster__num_threads": 0}, {}, "cluster.num_threads must be auto or an integer ≥ 1"),
         (
             {"trainer__devices": 99},
             {},
@@ -93,7 +93,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__num_nodes": 2},
             {"MASTER_ADDR": "a", "NODE_RANK": "2"},
-            "NODE_RANK must be a whole number from",
+            "NODE_RANK must be an integer from",
         ),
         (
             {"trainer__num_nodes": 2, "cluster__node_rank": 0, "cluster__address": "a:b"},
@@ -102,7 +102,7 @@ def without(*names: str) -> dict[str, str]:
         ),
         ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
         ({}, without("WORLD_SIZE"), "RANK=3 in the environment says that a launcher"),
-        ({}, TORCHRUN | {"RANK": "x"}, "RANK must be a whole number, got x (environment)."),
+        ({}, TORCHRUN | {"RANK": "x"}, "RANK must be an integer, got x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK must be below WORLD_SIZE (16), got 16"),
         ({}, TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT must be from 1 to 65535"),
         (
@@ -135,8 +135,8 @@ def without(*names: str) -> dict[str, str]:
             {},
             "but /gone does not exist here. Hint: mount",
         ),
-        ({"cluster__rank": -1}, {}, "cluster.rank must be a whole number of 0 or more or null, got -1."),
-        ({"cluster__world_size": 0}, {}, "cluster.world_size must be a whole number of 1 or more or null"),
+        ({"cluster__rank": -1}, {}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
+        ({"cluster__world_size": 0}, {}, "cluster.world_size must be an integer ≥ 1 or null"),
         ({"cluster__name": "udp"}, {}, "cluster.name must be auto, tcp, file or env, got udp."),
         ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook must be"),
         ({"nccl__debug": "LOUD", "trainer__devices": 2}, {}, "nccl.debug must be"),

@@ -29,8 +29,8 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     text = said("\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time")))
     for part in (
         "4 mistakes",
-        "data.batch_size must be a whole number of 1 or more, got 0",
-        "prepare.num_workers must be auto or a whole number of 1 or more, got 0",
+        "data.batch_size must be an integer ≥ 1, got 0",
+        "prepare.num_workers must be auto or an integer ≥ 1, got 0",
         f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) does not exist",
         f"out must be a folder that can be made ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
     ):

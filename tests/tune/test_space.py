@@ -76,7 +76,7 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distrib
         ({"optim": {"lr": {"low": "a", "high": 1}}}, "search.optim.lr.low must be a number, got a"),
         ({"optim": {"lr": {"low": 1, "high": float("inf")}}}, "search.optim.lr.high must be a number, got inf"),
         ({"optim": {"lr": {"low": 1, "high": 2, "log": 1}}}, "search.optim.lr.log must be true or false, got 1"),
-        ({"data": {"batch_size": {"low": 1.5, "high": 9}}}, "data.batch_size.low must be a whole number, got 1.5"),
+        ({"data": {"batch_size": {"low": 1.5, "high": 9}}}, "data.batch_size.low must be an integer, got 1.5"),
         ({"optim": {"lr": {"choices": [0.1]}}}, "a list of two or more different values, got {choices:[0.1]}"),
         ({"optim": {"lr": {"choices": [0.1, 0.2, 0.1]}}}, "a list of two or more different values"),
         ({"optim": {"lr": {"choices": "ab"}}}, "a list of two or more different values, got {choices:ab}"),

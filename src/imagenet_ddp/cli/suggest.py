@@ -10,7 +10,7 @@ from imagenet_ddp.cli import known_terms
 from imagenet_ddp.config import schema, trainer_options
 from imagenet_ddp.distributed.strategies import ddp_options
 
-_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
+_TYPE_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
 
 
 def known_keys(verb: str) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
         fits = isinstance(value, int) and not isinstance(value, bool)
         return fits and (least is None or value >= least) and (most is None or value <= most)
 
-    span = f" from {least} to {most}" if most is not None else f" of {least} or more" if least is not None else ""
-    return kind(f"a whole number{span}", accepts)
+    span = f" from {least} to {most}" if most is not None else f" ≥ {least}" if least is not None else ""
+    return kind(f"an integer{span}", accepts)
 
 
 def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:
@@ -99,7 +99,7 @@ def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
     """No sentence where the value is of the kind, else one. hint: what to set, such as "data.batch_size=32"."""
     if allowed.accepts(value):
         return []
-    return [f"{key} must be {allowed.words}, but is {shown(value)}. Hint: set {hint}."]
+    return [f"{key} must be {allowed.words}, got {shown(value)}. Hint: set {hint}."]
 
 
 def expect_all(group: str, values: Mapping[str, Any], kinds: Mapping[str, tuple[Kind, str]]) -> list[str]:

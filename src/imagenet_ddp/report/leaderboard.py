@@ -52,7 +52,7 @@ def percent(fraction: float | None) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Four digits, or a whole number."""
+    """Four digits, or an integer."""
     if value is None:
         return "-"
     return f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"

@@ -361,7 +361,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "here"
          "...Hint: the same --nproc_per_node on each."),
         (BY_HAND | {"RANK": "4"}, "", "RANK must be below WORLD_SIZE (4), got 4 (environment). Hint:"),
-        (BY_HAND | {"RANK": "x"}, "", "RANK must be a whole number, got x (environment). Hint:"),
+        (BY_HAND | {"RANK": "x"}, "", "RANK must be an integer, got x (environment). Hint:"),
         (BY_HAND | {"WORLD_SIZE": "0", "RANK": "0"}, "", "WORLD_SIZE must be 1 or more...Hint:"),
         (BY_HAND | {"LOCAL_WORLD_SIZE": "0"}, "", "LOCAL_WORLD_SIZE must be 1 or more...Hint:"),
         (BY_HAND | {"MASTER_PORT": "0"}, "devices=2", "MASTER_PORT must be from 1 to 65535, got 0. Hint:"),
@@ -470,7 +470,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank must be a whole "
          "number from 0 "
          "to 1 (trainer.num_nodes=2), but is 2. Hint:"),
-        ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be a whole number from 0 "
+        ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be an integer from 0 "
          "to 1"),
         ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "but is empty. Hint:"),
     ],

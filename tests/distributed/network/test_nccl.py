@@ -105,7 +105,7 @@ def test_examples_are_accepted():
     [
         ({"debug": "LOUD"}, "nccl.debug must be VERSION, WARN, INFO, TRACE or null, got LOUD. Hint: set"),
         ({"ib_disable": 1}, "nccl.ib_disable must be true, false or null, got 1."),
-        ({"async_error_handling": 4}, "a whole number from 0 to 3 or null, but is 4. Hint: set nccl.async_error"),
+        ({"async_error_handling": 4}, "an integer from 0 to 3 or null, but is 4. Hint: set nccl.async_error"),
         ({"gloo_socket_ifname": "^lo"}, "whole names of interfaces such as eth0 or eth0,eth1 or null, but is ^lo."),
         ({"gloo_socket_ifname": "lo, eth0"}, "but is lo, eth0."),
         ({"socket_ifname": ""}, "text such as eth0, =eth0,eth1 or ^lo,docker or null, but is empty."),

@@ -90,7 +90,7 @@ def _counts_machines(asked: LaunchRequest, environ: Mapping[str, str]) -> bool:
 
 def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
     wrong = [
-        f"{name} must be a whole number, got {environ[name] or 'empty'} (environment). Hint: start it with torchrun."
+        f"{name} must be an integer, got {environ[name] or 'empty'} (environment). Hint: start it with torchrun."
         for name in NUMBERS
         if name in environ and not environ[name].isdecimal()
     ]

@@ -126,7 +126,7 @@ def one_per_node(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo
         last = num_nodes - 1
         if not node_rank.isdecimal() or int(node_rank) > last:
             raise ConfigError(
-                f"{source} must be {f'a whole number from 0 to {last}' if last else '0'} "
+                f"{source} must be {f'an integer from 0 to {last}' if last else '0'} "
                 f"(trainer.num_nodes={num_nodes}), but is {node_rank or 'empty'}. Hint: nodes count from 0, "
                 f"cluster.node_rank={f'<0 to {last}>' if last else '0'}."
             )
