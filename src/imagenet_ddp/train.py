@@ -47,10 +47,10 @@ def _job(request: parse.Request) -> float | None:
 
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
     with leaving():
-        rendezvous = coordinate.rendezvous_of(request, os.environ)
-        met = coordinate.meet(request, rendezvous)
-        num_local = met.place.local_world_size if met and met.starts_workers else None
-        job = coordinate.agree(lambda: engine_job.decide(request, os.environ, rendezvous, num_local), met)
+        launch_info = coordinate.launch_info_of(request, os.environ)
+        met = coordinate.meet(request, launch_info)
+        num_local = met.world_info.local_world_size if met and met.starts_workers else None
+        job = coordinate.agree(lambda: engine_job.decide(request, os.environ, launch_info, num_local), met)
     if job.finished:
         for line in job.said:
             console.print_message(line, sys.stdout)
@@ -62,7 +62,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
 
     def task(_: DictConfig) -> float | None:
         # the config is that of the command line, or of the resumed run with the command line on top
-        return coordinate.run(worker.train, arguments, job.config, met, rendezvous, own_processes=own_processes)
+        return coordinate.run(worker.train, arguments, job.config, met, launch_info, own_processes=own_processes)
 
     try:
         if own_processes:

@@ -34,7 +34,7 @@ from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector
 from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
-from imagenet_ddp.distributed.rendezvous.shared_list import StoreBoard
+from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
@@ -56,23 +56,23 @@ class World:
     """This process among the others, and what it meets them with. store_client: a new connection. All but the place
     are None where there is one process."""
 
-    place: WorldInfo
+    world_info: WorldInfo
     store: Store | None = None
     store_client: Callable[[], Store] | None = None
-    gathering: RankGroup | None = None
-    lifeline: FailureDetector | None = None
+    rank_group: RankGroup | None = None
+    failure_detector: FailureDetector | None = None
     notes: tuple[str, ...] = ()  # what was chosen on the way, for the log
     gpus: tuple[str, ...] = ()  # which each rank has, for the log; on rank 0 of several
 
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """The same on all ranks, or ConfigError on all; a rank that still works on it is waited for."""
-        if self.gathering is not None:
-            self.gathering.compare(key, facts, timeout_s)
+        if self.rank_group is not None:
+            self.rank_group.compare(key, facts, timeout_s)
 
     def leave(self) -> None:
         """The work is done: the end of this process is no failure."""
-        if self.lifeline is not None:
-            self.lifeline.end()
+        if self.failure_detector is not None:
+            self.failure_detector.end()
 
 
 @dataclass
@@ -108,20 +108,22 @@ def make_data(config: Config, world: World, say: Callable[[str], None], *, need_
     """Waits for the ranks that still list their images, and compares what they found: ConfigError where it differs."""
     source = open_source(config["data"], config["seed"], os.environ, need_train=need_train)
     if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # an evaluation sees each image once
-        shared = choose_num_workers(config["data"]["num_workers"], on_cpu(config), world.place.local_world_size)[0] > 0
+        shared = (
+            choose_num_workers(config["data"]["num_workers"], on_cpu(config), world.world_info.local_world_size)[0] > 0
+        )
         source = hold(source, config["data"]["cache_mib"], shared=shared)
     keys = dict(config["data"])
     keys["val_batch_size"] = images_per_forward(config, keys["val_batch_size"] or keys["batch_size"])
     keys["batch_size"] = images_per_forward(config)
     images = source.train if source.train is not None else source.val
-    board = StoreBoard(world.store_client, "bad_images") if world.store_client is not None else None
+    board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
     bad_images = BadImages(keys, len(images or ()), board, say)
     data = ImageDataModule(
         source,
         keys,
         config["seed"],
         config["model"]["channels_last"],
-        world.place.local_world_size,
+        world.world_info.local_world_size,
         bad_images,
         config["loader"],
         say,
@@ -166,15 +168,15 @@ def make_trainer(
     config: Config, world: World, callbacks: list[L.Callback], run_dir: Path, say: Callable[[str], None]
 ) -> L.Trainer:
     keys = dict(config["trainer"])
-    place = world.place
+    world_info = world.world_info
     kind = devices.accelerator(keys["accelerator"])
     keys["accelerator"] = kind
     local = devices.local_devices({**config["trainer"], "accelerator": kind})
     # a launcher's workers take its numbers; explicit ones have been held against them before
-    keys["devices"] = local if isinstance(local, list) else place.local_world_size
-    keys["num_nodes"] = place.num_nodes
+    keys["devices"] = local if isinstance(local, list) else world_info.local_world_size
+    keys["num_nodes"] = world_info.num_nodes
     # trainer.devices=auto is a number only now
-    if place.world_size > 1 and (mistakes := validate_several(keys, on_cpu=kind == "cpu")):
+    if world_info.world_size > 1 and (mistakes := validate_several(keys, on_cpu=kind == "cpu")):
         raise ConfigError(mistakes)
     keys["precision"] = devices.choose_precision(keys["precision"], kind)[0]
     if config["strategy"]["name"] in batch_split.NAMES:
@@ -182,7 +184,7 @@ def make_trainer(
         if strategy != "auto":
             keys["devices"] = 1  # the strategy brings its own
     else:
-        strategy = make_strategy(config["strategy"], place.world_size, world.store, kind=kind)
+        strategy = make_strategy(config["strategy"], world_info.world_size, world.store, kind=kind)
     if keys.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = _named(config, "logger", save_dir=str(run_dir))
@@ -190,7 +192,7 @@ def make_trainer(
         return L.Trainer(
             **keys,
             strategy=strategy,
-            plugins=[DetectedEnvironment(place), AtomicCheckpointIO()],
+            plugins=[DetectedEnvironment(world_info), AtomicCheckpointIO()],
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # ours are made for the trainer's rank and world
@@ -249,11 +251,11 @@ def make_run(
     config: Config, world: World, run_dir: Path, log: Log, signals: Signals, contents: Mapping[str, Any]
 ) -> Run:
     """contents: what goes into each checkpoint beside what this function knows."""
-    place = world.place
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    world_info = world.world_info
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], world_info.local_world_size))
     data = make_data(config, world, log.say)
     source = data.source
-    step_images = images_per_forward(config) * place.world_size
+    step_images = images_per_forward(config) * world_info.world_size
     global_batch = step_images * config["trainer"]["accumulate_grad_batches"]
     classifier = make_classifier(config, len(source.classes), len(data.val_images), global_batch)
     contents = {
@@ -271,7 +273,7 @@ def make_run(
     )
     title = f"{config['model']['name']} on {config['data']['name']}, {config['data']['image_size']} px"
     record = History(run_dir, log, meters, saver, title)
-    agreement = Agreement(signals, place.rank, place.world_size, world.store_client)
+    agreement = Agreement(signals, world_info.rank, world_info.world_size, world.store_client)
     progress = Progress(
         log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.distributed.launchers import scontrol
-from imagenet_ddp.distributed.launchers.detect import detect, located
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
@@ -23,19 +23,19 @@ LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' 
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
-    from imagenet_ddp.distributed.rendezvous.join import Meeting
+    from imagenet_ddp.distributed.rendezvous.join import Rendezvous
 
 
-def rendezvous_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
+def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
     """What this command is among others: of a config that cli/parse.py found good."""
     config = plain(request.configs[0], partial=True)
     cpu = has_no_gpu(config["trainer"]) is not None
-    return located(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
+    return with_known_host(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
 
 
-def meet(request: parse.Request, rendezvous: LaunchInfo) -> "Meeting | None":
+def meet(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":
     """The other commands of this run, once all are there with the same options; None where this is the only one."""
-    if rendezvous.alone or (rendezvous.place is not None and rendezvous.place.world_size == 1):
+    if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
     # a peer that ends is said in our words; torch's C++ would add its stack
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -44,17 +44,19 @@ def meet(request: parse.Request, rendezvous: LaunchInfo) -> "Meeting | None":
     from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
 
     config = plain(request.configs[0], partial=True)
-    place = rendezvous.place
-    speaks = place is None or place.local_rank == 0 or rendezvous.by_hand  # else the first rank of this machine does
+    world_info = launch_info.world_info
+    speaks = (
+        world_info is None or world_info.local_rank == 0 or launch_info.manual
+    )  # else the first rank of this machine does
     try:
         _expect_backend(config)
-        num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
+        num_local = 1 if world_info else devices.count(devices.local_devices(config["trainer"]))
     except ConfigError as error:
         if not speaks:
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.meet(rendezvous, config, num_local)
+        return join.meet(launch_info, config, num_local)
     except SharedError:
         if not speaks:
             sys.exit(2)
@@ -70,36 +72,36 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
         raise ConfigError(wrong)
 
 
-def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
+def agree(make: Callable[[], Job], met: "Rendezvous | None") -> Job:
     """Number 0's decision on all: one folder, whatever the clocks say, and the checkpoint it goes on from."""
     if met is None:
         return make()
     from imagenet_ddp.distributed.rendezvous.send_file import send_file
 
-    gathering = met.gathering
-    if gathering.number == 0:
+    rank_group = met.rank_group
+    if rank_group.number == 0:
         try:
             job = make()
         except ConfigError as error:
-            gathering.refuse(error, "job")
+            rank_group.refuse(error, "job")
             raise
         run_dir = job.run_dir.resolve()
-        gathering.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
-        send_file(gathering, job.checkpoint)
+        rank_group.broadcast("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
+        send_file(rank_group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, said, finished = gathering.hear("job", None)
-    checkpoint = send_file(gathering, None)
+    config, run_dir, relative, said, finished = rank_group.broadcast("job", None)
+    checkpoint = send_file(rank_group, None)
     try:
-        folder_here = _folder_here(Path(run_dir), relative, gathering)
+        folder_here = _folder_here(Path(run_dir), relative, rank_group)
     except ConfigError as error:
-        gathering.give_up(error)
+        rank_group.give_up(error)
         raise
     return Job(config, folder_here, checkpoint, tuple(said), finished)
 
 
-def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
+def _folder_here(run_dir: Path, relative: str, rank_group: "RankGroup") -> Path:
     """Number 0's folder where its disk is shared; else one of this machine's own, for its logs."""
-    elsewhere = gathering.members[0]["machine"] != gathering.members[gathering.number]["machine"]
+    elsewhere = rank_group.members[0]["machine"] != rank_group.members[rank_group.number]["machine"]
     if not elsewhere or run_dir.is_dir():
         return run_dir
     own = run_dir if relative.startswith("..") else Path(relative).resolve()
@@ -116,15 +118,15 @@ def run(
     worker: Callable[..., Any],
     arguments: tuple,
     config: Mapping[str, Any],
-    met: "Meeting | None",
-    rendezvous: LaunchInfo,
+    met: "Rendezvous | None",
+    launch_info: LaunchInfo,
     *,
     own_processes: bool,
 ) -> Any:
-    """worker(place, *arguments) in every process of this node. own_processes: also where it is only one (a job of a
+    """worker(world_info, *arguments) in every process of this node. own_processes: also where it is one (a job of a
     sweep)."""
-    if rendezvous.place is not None:
-        return worker(met.place if met else rendezvous.place, *arguments)
+    if launch_info.world_info is not None:
+        return worker(met.world_info if met else launch_info.world_info, *arguments)
     from imagenet_ddp.distributed import devices
 
     num_local = batch_split.processes(config["strategy"], devices.count(devices.local_devices(config["trainer"])))
@@ -132,13 +134,13 @@ def run(
         return worker(None, *arguments)
     if num_local > 1:
         _expect_backend(config)
-    first = met.place if met else None
+    first = met.world_info if met else None
     if met is not None and first is not None and first.node_rank > 0:
         last = first.rank + num_local - 1
         ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
         console.print_message(
             f"Node {first.node_rank} of {first.num_nodes}, {ranks}, met at "
-            f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
+            f"{first.address}:{first.port}. Node 0 ({met.rank_group.members[0]['host']}) shows the run.",
             sys.stdout,
         )
     workers = Workers(worker, (None, *arguments), num_local, first, config["cluster"]["timeout_s"])
@@ -149,8 +151,8 @@ def run(
         return result
     except WorkersFailedError as error:
         here = first is None or first.node_rank == 0
-        if here and scontrol.is_due(error.exit_code - 128, config, os.environ):
-            error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
+        if here and scontrol.should_requeue(error.exit_code - 128, config, os.environ):
+            error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
         if met is not None and error.exit_code < 128:  # maybe before they met the others, who would wait for them
             met.give_up(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
         raise

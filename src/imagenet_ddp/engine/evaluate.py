@@ -19,10 +19,10 @@ from imagenet_ddp.system.text import percent
 
 def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
     """The top-1, a fraction; evaluation.json in run_dir has the rest."""
-    place = world.place
-    log = Log(run_dir / "logs", place.rank)
+    world_info = world.world_info
+    log = Log(run_dir / "logs", world_info.rank)
     log.take_over()
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], world_info.local_world_size))
     stored = read(checkpoint)
     classes = stored[KEY]["classes"]
     data = build.make_data(config, world, log.say, need_train=False)
@@ -32,7 +32,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     load_weights(classifier, stored["state_dict"], str(checkpoint))
     bad_images = history.BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all)
     trainer = build.make_trainer(config, world, [bad_images], run_dir, log.say)
-    log.say(place.sentence())
+    log.say(world_info.sentence())
     log.say(
         f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
         f" on {num_images} validation images of {len(data.source.classes)} classes"
@@ -45,15 +45,15 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = classifier.num_counted
     summary.must_count(counted, num_images)
-    if place.rank == 0:
+    if world_info.rank == 0:
         result = {
             **metrics,
             "num_val_images": counted[0],
             "num_val_images_unreadable": num_images - counted[0],
             "num_classes": len(data.source.classes),
-            "world_size": place.world_size,
-            "num_devices": place.world_size * build.own_devices(config),
-            "num_nodes": place.num_nodes,
+            "world_size": world_info.world_size,
+            "num_devices": world_info.world_size * build.own_devices(config),
+            "num_nodes": world_info.num_nodes,
             "precision": trainer.precision,
             "checkpoint": str(checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,

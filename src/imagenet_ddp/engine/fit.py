@@ -38,9 +38,9 @@ def run(
     signals: Signals,
 ) -> float | None:
     """The highest val/top1, a fraction; None without validation. Raises Stopped where the run was asked to stop."""
-    place = world.place
-    locked = lock(run_dir) if place.rank == 0 else None
-    log = Log(run_dir / "logs", place.rank)
+    world_info = world.world_info
+    locked = lock(run_dir) if world_info.rank == 0 else None
+    log = Log(run_dir / "logs", world_info.rank)
     log.take_over()
     for line in said:
         log.say(line)
@@ -49,7 +49,7 @@ def run(
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
                 _must_continue(job, checkpoint, config["trainer"]["max_epochs"], run_dir)
-            if place.rank == 0:
+            if world_info.rank == 0:
                 at_once = num_at_once(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
                 expect_room(run_dir, num_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once)
     except Left as left:
@@ -59,22 +59,22 @@ def run(
     for line in start_lines(config, world, job.data, job.global_batch_size):
         log.say(line)
     log.say(f"Run folder: {run_dir}")
-    if place.rank == 0:
+    if world_info.rank == 0:
         (run_dir / "summary.json").unlink(missing_ok=True)
         summary.write_config(run_dir, config)
     try:
         with build.refusing(begun=lambda: job.meters.begun):
             job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
     except ConfigError:
-        if place.rank == 0 and checkpoint is None:
+        if world_info.rank == 0 and checkpoint is None:
             (run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
     except Stopped as stop:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
         log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        if not scontrol.is_due(stop.signal_number, config, os.environ):
+        if not scontrol.should_requeue(stop.signal_number, config, os.environ):
             program = command.partition(" -m ")[0]  # python, or uv run python
-            options = f"resume={job.saver.last_path}{_world_words(config, place)}"
+            options = f"resume={job.saver.last_path}{_world_words(config, world_info)}"
             log.say(f"Go on with: {program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
@@ -82,7 +82,7 @@ def run(
         job.data.close()
     train_s, train_cpu_s = job.meters.times(job.trainer)
     best = job.saver.best_top1
-    if place.rank == 0:
+    if world_info.rank == 0:
         source, metrics = job.data.source, job.trainer.callback_metrics
         images_per_s, data_wait_frac = job.meters.speed()
         result = {
@@ -93,9 +93,9 @@ def run(
             "num_train_images": num_train,
             "num_unreadable_images": len(job.data.bad_images.board.all()),
             "num_classes": len(source.classes),
-            "world_size": place.world_size,
-            "num_devices": place.world_size * build.own_devices(config),
-            "num_nodes": place.num_nodes,
+            "world_size": world_info.world_size,
+            "num_devices": world_info.world_size * build.own_devices(config),
+            "num_nodes": world_info.num_nodes,
             "global_batch_size": job.global_batch_size,
             "epochs": job.saver.num_epochs,
             "steps": job.trainer.global_step,
@@ -129,13 +129,14 @@ def run(
     return best
 
 
-def _world_words(config: dict[str, Any], place: WorldInfo) -> str:
+def _world_words(config: dict[str, Any], world_info: WorldInfo) -> str:
     """The options that bring the same nodes together again; nothing where a launcher does it, or there is one."""
-    if place.num_nodes == 1 or place.source not in ("MASTER_ADDR", "cluster.address"):
+    if world_info.num_nodes == 1 or world_info.source not in ("MASTER_ADDR", "cluster.address"):
         return ""
-    address = config["cluster"]["address"] or f"{place.address}:{place.port}"
+    address = config["cluster"]["address"] or f"{world_info.address}:{world_info.port}"
     return (
-        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
+        f" trainer.num_nodes={world_info.num_nodes} trainer.devices={world_info.local_world_size}"
+        f" cluster.address={address}"
         " (on each node)"
     )
 

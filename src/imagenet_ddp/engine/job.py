@@ -88,13 +88,13 @@ def command(verb: str, argv: list[str]) -> str:
 
 
 def decide(
-    request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None = None
+    request: parse.Request, environ: Mapping[str, str], launch_info: LaunchInfo, num_local: int | None = None
 ) -> Job:
     """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
     nothing. num_local: workers that each node has said it starts; None where none has."""
     if request.verb == "train" and (request.configs[0].resume or _again(request, environ)):
-        return _resume(request, environ, rendezvous, num_local)
-    return Job(plain(request.configs[0]), new_folder(request, run_key=rendezvous.run_key))
+        return _resume(request, environ, launch_info, num_local)
+    return Job(plain(request.configs[0]), new_folder(request, run_key=launch_info.run_key))
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
@@ -102,8 +102,8 @@ def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
     return request.again or restarted(environ)
 
 
-def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None) -> Job:
-    config, run_key = request.configs[0], rendezvous.run_key
+def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: LaunchInfo, num_local: int | None) -> Job:
+    config, run_key = request.configs[0], launch_info.run_key
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
@@ -122,7 +122,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: Laun
 
     stored = read(found.checkpoint)[KEY]["config"]
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
-    if mistakes := _other_world(merged.trainer, found.checkpoint, rendezvous, num_local):
+    if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)
     if mistakes := parse.validate(merged, environ, "train", typed=request.typed):
         raise ConfigError(mistakes)
@@ -168,14 +168,14 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
     return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
 
 
-def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: LaunchInfo, num_local: int | None) -> list[str]:
+def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
     """The run's own numbers of nodes and devices hold where none are typed, but the world has met already."""
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
-    if isinstance(num_nodes, int) and num_nodes != rendezvous.num_nodes:
+    if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
             f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but this command is for "
-            f"{rendezvous.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
-            f"meet; or trainer.num_nodes={rendezvous.num_nodes}."
+            f"{launch_info.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
+            f"meet; or trainer.num_nodes={launch_info.num_nodes}."
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [

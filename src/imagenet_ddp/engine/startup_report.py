@@ -19,16 +19,16 @@ from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
 def start_lines(config: Config, world: World, data: ImageDataModule, global_batch: int) -> list[str]:
     """What is printed before training: where the ranks met, arithmetic, data and recipe, and every automatic choice's
     reason."""
-    place, trainer, optim, schedule = world.place, config["trainer"], config["optim"], config["schedule"]
+    world_info, trainer, optim, schedule = world.world_info, config["trainer"], config["optim"], config["schedule"]
     source, keys = data.source, config["data"]
     kind = devices.accelerator(trainer["accelerator"])
     accumulate = trainer["accumulate_grad_batches"]
     precision, why_precision = devices.choose_precision(trainer["precision"], kind)
-    workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", place.local_world_size)
+    workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", world_info.local_world_size)
     lr = scaled_lr(optim, global_batch)
     warmup = choose_warmup_epochs(schedule["warmup_epochs"], optim, global_batch, trainer["max_epochs"])
     return [
-        place.sentence(),
+        world_info.sentence(),
         _data_line(data, config),
         f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(schedule, warmup[0])}, label smoothing {config['loss']['label_smoothing']:g}.",
@@ -37,8 +37,8 @@ def start_lines(config: Config, world: World, data: ImageDataModule, global_batc
                 config["strategy"], keys["batch_size"], own_devices(config), accumulate, kind == "cpu"
             )
             or [
-                f"Batch: {keys['batch_size']} per device × {place.local_world_size} devices × {place.num_nodes} nodes"
-                f" × {accumulate} accumulation = {global_batch} images per step."
+                f"Batch: {keys['batch_size']} per device × {world_info.local_world_size} devices"
+                f" × {world_info.num_nodes} nodes × {accumulate} accumulation = {global_batch} images per step."
             ]
         ),
         f"Learning rate: {optim['lr']:g} per {optim['reference_batch']} images"
@@ -50,8 +50,8 @@ def start_lines(config: Config, world: World, data: ImageDataModule, global_batc
         f" Precision: {precision}, {why_precision}.",
         *(world.gpus or _own_gpus(config, world)),
         *gpu_names.unseen(trainer["accelerator"], kind, os.environ),
-        *ddp.notes(config["strategy"], place.world_size, kind),
-        *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),
+        *ddp.notes(config["strategy"], world_info.world_size, kind),
+        *(f"Network: {note}." for note in world.notes if world_info.num_nodes > 1),
         *_loader_lines(config, data, workers, why_workers, kind),
         *([note] if (note := mp_context_note(keys["mp_context"], workers)) else []),
         *source.notes,
@@ -113,6 +113,6 @@ def _device_words(kind: str) -> str:
 
 def _own_gpus(config: Config, world: World) -> list[str]:
     """Of this process: all there are where it is the only one; else for its own log, as rank 0 has those of all."""
-    place = world.place
-    gpus = devices.own_gpus(config["trainer"], place.local_rank, own_devices(config))
+    world_info = world.world_info
+    gpus = devices.own_gpus(config["trainer"], world_info.local_rank, own_devices(config))
     return gpu_names.lines({0: gpus}, {0: ""}, 1)

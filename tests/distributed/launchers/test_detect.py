@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
-from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, own_place
+from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, spawned_world_info
 from imagenet_ddp.errors import ConfigError
 
 AUTO = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
@@ -107,7 +107,7 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
 )
 def test_alone(environ: dict[str, str], line: str):
     found = find(environ, line)
-    assert found.alone and found.place is None
+    assert found.standalone and found.world_info is None
     assert (found.num_nodes, found.node_rank) == (1, 0)
 
 
@@ -116,7 +116,7 @@ def test_alone(environ: dict[str, str], line: str):
 
 
 @pytest.mark.parametrize(
-    ("environ", "line", "place"),
+    ("environ", "line", "world_info"),
     [
         # torchrun, torch.distributed.launch
         (TORCHRUN_1, "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun")),
@@ -227,14 +227,16 @@ def test_alone(environ: dict[str, str], line: str):
          WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "own workers")),
     ],
 )  # fmt: skip
-def test_a_rank(environ: dict[str, str], line: str, place: WorldInfo):
+def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
     found = find(environ, line)
-    assert found.place == place
+    assert found.world_info == world_info
     assert (found.source, found.num_nodes, found.node_rank) == (
-        (place.source, place.num_nodes, place.node_rank) if place.world_size > 1 else ("one process", 1, 0)
+        (world_info.source, world_info.num_nodes, world_info.node_rank)
+        if world_info.world_size > 1
+        else ("one process", 1, 0)
     )
-    assert found.alone == (place.world_size == 1)
-    assert found.by_hand == (not found.alone and place.source in ("cluster.rank", "environment variables"))
+    assert found.standalone == (world_info.world_size == 1)
+    assert found.manual == (not found.standalone and world_info.source in ("cluster.rank", "environment variables"))
 
 
 # ---- a node ----------------------------------------------------------------------------------------------------------
@@ -281,12 +283,12 @@ def test_a_rank(environ: dict[str, str], line: str, place: WorldInfo):
 )  # fmt: skip
 def test_a_node(environ: dict[str, str], line: str, expected: tuple[str, str, int, int | None]):
     found = find(environ, line)
-    assert found.place is None
+    assert found.world_info is None
     assert (found.source, str(found.address), found.num_nodes, found.node_rank) == expected
 
 
 def test_a_node_without_gpus_has_one_process():
-    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).place is not None
+    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).world_info is not None
 
 
 # ---- the sentences ---------------------------------------------------------------------------------------------------
@@ -330,9 +332,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
          "= 1 × 2 + 0 = 2, but is 0"),
         ({}, "cluster.rank=3 cluster.world_size=4 num_nodes=3 devices=2 cluster.address=a",
-         "expected to be trainer.num_nodes × trainer.devices = 3 × 2, but is 4. Hint:"),
+         "must be trainer.num_nodes × trainer.devices = 3 × 2, got 4. Hint:"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
-         "expected to be a multiple of trainer.num_nodes (3), but is 4. Hint:"),
+         "must be a multiple of trainer.num_nodes (3), got 4. Hint:"),
         ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
          "needs a place where the processes meet, but there is no cluster.address and no MASTER_ADDR. Hint: on each"),
         # a launcher's world stands
@@ -542,16 +544,18 @@ def test_restarted(environ: dict[str, str], again: bool):
 
 
 def test_only_our_own_workers_have_an_own_place():
-    assert own_place({}) is None
-    assert own_place(TORCHRUN_2) is None
-    own = own_place(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
+    assert spawned_world_info({}) is None
+    assert spawned_world_info(TORCHRUN_2) is None
+    own = spawned_world_info(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
     assert own == WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "MASTER_ADDR")
 
 
 def test_the_sentence_of_the_house():
-    place = find(STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "MASTER_PORT": "29511"}).place
-    assert place is not None
-    assert place.sentence() == (
+    world_info = find(
+        STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "MASTER_PORT": "29511"}
+    ).world_info
+    assert world_info is not None
+    assert world_info.sentence() == (
         "Rendezvous: slurm job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
     )  # fmt: skip
     assert WorldInfo().sentence() == "Rendezvous: none needed, one process."
