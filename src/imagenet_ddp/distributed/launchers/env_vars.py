@@ -132,7 +132,7 @@ def _machines_or_processes(size: int, devices: int, num_nodes: int | None) -> st
     machines = f"cluster.node_rank=$RANK trainer.num_nodes={size}, on each machine"
     if size % devices or size == num_nodes:
         return (
-            f"WORLD_SIZE must count processes, a multiple of trainer.devices={devices}, but is {size} "
+            f"WORLD_SIZE must count processes, a multiple of trainer.devices={devices}, got {size} "
             f"(environment, without LOCAL_RANK), as where it counts machines. Hint: {machines}."
         )
     return (
@@ -179,7 +179,7 @@ def _must_agree(request: LaunchRequest, size: int, local: int | None) -> None:
         )
     elif not found and (devices or num_nodes) and size % (devices or num_nodes or 1):
         key, value = ("devices", devices) if devices else ("num_nodes", num_nodes)
-        found.append(f"trainer.{key} must divide WORLD_SIZE ({size}), but is {value}. Hint: {leave_out}.")
+        found.append(f"trainer.{key} must divide WORLD_SIZE ({size}), got {value}. Hint: {leave_out}.")
     if found:
         raise ConfigError(found)
 

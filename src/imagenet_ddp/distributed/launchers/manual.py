@@ -41,7 +41,7 @@ def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> Launc
     found = []
     if rank >= size:
         found.append(
-            f"cluster.rank must be below cluster.world_size ({size}), but is {rank}. "
+            f"cluster.rank must be below cluster.world_size ({size}), got {rank}. "
             f"Hint: ranks count from 0, to cluster.rank={size - 1}."
         )
     if request.num_nodes is not None and size != request.num_nodes * (devices or 0):
@@ -99,8 +99,8 @@ def _ask_back(request: LaunchRequest, environ: Mapping[str, str], rank: int | No
     devices = request.devices or 1
     if devices > 1 and (size % devices or size == request.num_nodes):
         raise ConfigError(
-            f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, but "
-            f"is {size}: did you mean trainer.num_nodes={size} (machines)? "
+            f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, "
+            f"got {size}: did you mean trainer.num_nodes={size} (machines)? "
             f"Hint: one command per machine: trainer.num_nodes={size} "
             f"cluster.node_rank={rank if rank is not None else 'RANK'}{_place(request, environ)}, without "
             "cluster.world_size and cluster.rank."
@@ -127,7 +127,7 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
         if not node_rank.isdecimal() or int(node_rank) > last:
             raise ConfigError(
                 f"{source} must be {f'an integer from 0 to {last}' if last else '0'} "
-                f"(trainer.num_nodes={num_nodes}), but is {node_rank or 'empty'}. Hint: nodes count from 0, "
+                f"(trainer.num_nodes={num_nodes}), got {node_rank or 'empty'}. Hint: nodes count from 0, "
                 f"cluster.node_rank={f'<0 to {last}>' if last else '0'}."
             )
     address = request.address(environ)

@@ -43,7 +43,7 @@ def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Task
     found = []
     if request.num_nodes is not None and request.num_nodes != tasks.num_nodes:
         found.append(
-            f"trainer.num_nodes must equal the nodes of {tasks.source} ({tasks.num_nodes}), but is "
+            f"trainer.num_nodes must equal the nodes of {tasks.source} ({tasks.num_nodes}), got "
             f"{request.num_nodes}. Hint: {tasks.nodes_hint.format(request.num_nodes)}, or leave trainer.num_nodes out."
         )
     if tasks.per_node is None:
@@ -72,7 +72,7 @@ def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Task
     if environ.get("WORLD_SIZE", str(size)) not in (str(size), str(tasks.num_tasks)):
         raise ConfigError(
             f"WORLD_SIZE must be {size}, as {tasks.source} started {tasks.num_tasks} tasks "
-            f"({tasks.variable}), but is {environ['WORLD_SIZE']} (environment). Hint: leave it out."
+            f"({tasks.variable}), got {environ['WORLD_SIZE']} (environment). Hint: leave it out."
         )
     if by_node:
         return LaunchInfo(tasks.source, tasks.address, None, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
@@ -99,7 +99,7 @@ def _too_few_gpus(request: LaunchRequest, environ: Mapping[str, str], tasks: Tas
     if request.cpu or not num_seen or num_seen >= needed:
         return None
     return (
-        f"each task of {tasks.source} must see the {needed} GPUs of its node, but sees {num_seen} "
+        f"each task of {tasks.source} must see the {needed} GPUs of its node, got {num_seen} "
         f"(CUDA_VISIBLE_DEVICES={shown}). Hint: #SBATCH --gpus-per-node={needed}, without --gpus-per-task and with "
         "`srun --gpu-bind=none`."
     )

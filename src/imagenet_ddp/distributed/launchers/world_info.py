@@ -49,7 +49,7 @@ class WorldInfo:
         if self.rank != self.node_rank * local + self.local_rank:
             return [
                 f"{rank} must be {node_rank} × {local} (processes per node) + {local_rank} = "
-                f"{self.node_rank} × {local} + {self.local_rank} = {self.node_rank * local + self.local_rank}, but is "
+                f"{self.node_rank} × {local} + {self.local_rank} = {self.node_rank * local + self.local_rank}, got "
                 f"{self.rank}. Hint: count the ranks node by node, {', '.join(map(str, range(local)))} on node 0."
             ]
         return []
