@@ -32,8 +32,8 @@ def main() -> None:
 def _doctor() -> None:
     options = command.planned("doctor", read, parse.without_local_rank)
     machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
-    place = machine.rendezvous.place if machine.rendezvous else None
-    speaks = place is None or place.rank == 0  # a launcher's other ranks are heard through rank 0
+    world_info = machine.launch_info.world_info if machine.launch_info else None
+    speaks = world_info is None or world_info.rank == 0  # a launcher's other ranks are heard through rank 0
     found: list[Check] = []
     for number, total, checks in _examined(machine, options):
         found += checks
@@ -49,8 +49,8 @@ def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, li
     from imagenet_ddp.doctor import check_ranks
 
     here = [*this_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
-    place = machine.rendezvous.place if machine.rendezvous else None
-    if place is not None and place.local_rank:
+    world_info = machine.launch_info.world_info if machine.launch_info else None
+    if world_info is not None and world_info.local_rank:
         here = []
     names = check_ranks.names(machine)
     total, found = len(here) + len(names), []
@@ -68,12 +68,12 @@ def _together(machine: Machine, options: Options, found: list[Check]) -> list[Ch
     """What all ranks find together; [] on every node but the first."""
     from imagenet_ddp.doctor.check_ranks import not_met  # torch
 
-    assert machine.rendezvous is not None
-    config, rendezvous = options.config, machine.rendezvous
+    assert machine.launch_info is not None
+    config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            met = coordinate.join_commands(options.request, rendezvous)
-            return coordinate.run_job(process.diagnose, (config, found), config, met, rendezvous)
+            met = coordinate.join_commands(options.request, launch_info)
+            return coordinate.run_job(process.diagnose, (config, found), config, met, launch_info)
         except ConfigError as error:
             return not_met(error)
         except WorkersFailedError as error:

@@ -17,7 +17,7 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.doctor.check_data import num_classes
 from imagenet_ddp.doctor.checks import Check, Machine, fails
 from imagenet_ddp.doctor.scaling_report import foretell, said_s, whole_step
-from imagenet_ddp.engine.world import World
+from imagenet_ddp.engine.build import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import scaling_model, step_timer
 from imagenet_ddp.performance.scaling_model import Cluster
@@ -33,10 +33,10 @@ Config = Mapping[str, Any]
 
 def names(machine: Machine) -> list[str]:
     """Of the checks below, in the order in which they are said; [] where no rank could be made."""
-    if machine.no_device or machine.no_rendezvous or machine.rendezvous is None:
+    if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
-    place = machine.rendezvous.place
-    size = place.world_size if place else machine.rendezvous.num_nodes * machine.num_local
+    world_info = machine.launch_info.world_info
+    size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local
     if size == 1:
         return ["step", "scaling"]
     several = machine.meets_others
@@ -53,17 +53,17 @@ def examine_world(config: Config, world: World, machine: Sequence[Check] = ()) -
 
     machine: what was found on this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
-    place, found = world.info, list[Check]()
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    world_info, found = world.info, list[Check]()
+    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], world_info.local_world_size))
     with contextlib.suppress(_NoMore), contextlib.ExitStack() as stack:
-        if place.world_size == 1:
+        if world_info.world_size == 1:
             _alone(found, config)
         else:
-            found.append(Check("ranks", True, f"all {place.world_size} are here"))
-            if world.rank_group is not None and place.num_nodes > 1:  # those who meet have tried it
+            found.append(Check("ranks", True, f"all {world_info.world_size} are here"))
+            if world.rank_group is not None and world_info.num_nodes > 1:  # those who meet have tried it
                 found.append(Check("echo", True, "each node hears the others at ports of the system's choice"))
             _together(found, config, world, machine, stack)
-    return found if place.rank == 0 else []
+    return found if world_info.rank == 0 else []
 
 
 class _NoMore(Exception):
@@ -159,14 +159,14 @@ def _say_step(check: Check, config: Config, times: StepTimes, read_s: float) -> 
 def _together(
     found: list[Check], config: Config, world: World, machine: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
-    place, strategy = world.info, config["strategy"]
+    world_info, strategy = world.info, config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
-    device = device_of(config, place.local_rank)
+    device = device_of(config, world_info.local_rank)
     with _look(found, "group") as check:
         backend = strategy["process_group_backend"]
-        stack.enter_context(step_timer.process_group(place, store, device, backend, GROUP_TIMEOUT_S))
-        hosts = _gathered((place.node_rank, socket.gethostname()))
+        stack.enter_context(step_timer.process_group(world_info, store, device, backend, GROUP_TIMEOUT_S))
+        hosts = _gathered((world_info.node_rank, socket.gethostname()))
         where = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
         check.what = f"{dist.get_backend()}, ranks on {', '.join(where.values())}"
         check.numbers = {"backend": dist.get_backend(), "hosts": [name for _, name in hosts]}
@@ -176,9 +176,9 @@ def _together(
         training = _on_each(lambda: make_training(config, device, classes))
         sizes = step_timer.bucket_bytes(training.net, strategy)
         ring = step_timer.all_reduce(sizes, device, budget_s=RING_BUDGET_S)
-        group = step_timer.node_group(place)
+        group = step_timer.node_group(world_info)
         local = step_timer.all_reduce(sizes, device, budget_s=RING_BUDGET_S / 2, group=group) if group else None
-        cluster = _cluster(place.num_nodes, place.local_world_size, ring, local)
+        cluster = _cluster(world_info.num_nodes, world_info.local_world_size, ring, local)
         _say_ring(check, ring, local, sizes)
     with _look(found, "step") as check:
         alone, together, read_s = _steps(config, world, training, ring)
@@ -186,7 +186,7 @@ def _together(
     with _look(found, "scaling") as check:
         step = whole_step(config, alone, sizes, read_s)
         exposed_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
-        foretell(check, config, training.net, step, cluster, place.num_nodes, exposed_s)
+        foretell(check, config, training.net, step, cluster, world_info.num_nodes, exposed_s)
 
 
 def _nodes(found: list[Check], world: World, machine: Sequence[Check]) -> None:

@@ -27,7 +27,7 @@ POWERSGD_START = 2  # the first step at which torch's hook may compress
 
 @contextlib.contextmanager
 def process_group(
-    place: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
+    world_info: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> Iterator[None]:
     """The default process group, for as long as the context lasts. backend None: nccl on GPUs, gloo on CPUs. store: a
     connection of its own, and keys that no other group uses."""
@@ -36,8 +36,8 @@ def process_group(
     dist.init_process_group(
         backend or ("nccl" if device.type == "cuda" else "gloo"),
         store=dist.PrefixStore("doctor", store),
-        rank=place.rank,
-        world_size=place.world_size,
+        rank=world_info.rank,
+        world_size=world_info.world_size,
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
@@ -279,10 +279,10 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def node_group(place: WorldInfo) -> dist.ProcessGroup | None:
+def node_group(world_info: WorldInfo) -> dist.ProcessGroup | None:
     """The ranks of this node among themselves; None where each node has one. Every rank calls it."""
-    size = place.local_world_size
-    if size == 1 or size == place.world_size:
+    size = world_info.local_world_size
+    if size == 1 or size == world_info.world_size:
         return None
-    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, place.world_size, size)]
-    return groups[place.rank // size]  # type: ignore[return-value]
+    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, world_info.world_size, size)]
+    return groups[world_info.rank // size]  # type: ignore[return-value]

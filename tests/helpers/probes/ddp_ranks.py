@@ -125,10 +125,10 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
     assert isinstance(strategy, StoreDDPStrategy)
     if name == "own_buffers_older_torch":  # as make_strategy does it where torch has the old name only
         strategy._ddp_kwargs["broadcast_buffers"] = strategy._ddp_kwargs.pop("forward_sync_buffers")
-    place = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
+    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
     watch = Watch()
     trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(place)], callbacks=[watch],
+        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(world_info)], callbacks=[watch],
         max_epochs=1, accumulate_grad_batches=accumulate, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip

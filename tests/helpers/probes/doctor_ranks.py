@@ -26,26 +26,26 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     rank, world_size, num_nodes = map(int, numbers_and_options[:3])
     store = dist.TCPStore("127.0.0.1", int(port), None, is_master=rank == 0, wait_for_workers=False)
     local = world_size // num_nodes
-    place = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
+    world_info = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
     torch.set_num_threads(1)
     if what == "rings":
-        return rings(place, store)
+        return rings(world_info, store)
     read = options.read(list(numbers_and_options[3:]), os.environ)
     assert read is not None
     if what == "failing" and rank == 1:
         read.config["data"]["image_size"] = 8  # which the net cannot take
-    machine = [Check("data", place.node_rank != 1, "no val/", "make one")]
-    checks = examine_world(read.config, World(place, store), machine)
+    machine = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
+    checks = examine_world(read.config, World(world_info, store), machine)
     return [asdict(check) for check in checks]
 
 
-def rings(place: WorldInfo, store: dist.Store) -> Any:
+def rings(world_info: WorldInfo, store: dist.Store) -> Any:
     """All-reduces of 4 MB: whole, and where there is no time for it; among all, and inside a node."""
     sizes = [1_000_000, 3_000_000]
-    with step_timer.process_group(place, store, CPU, None, 60.0):
+    with step_timer.process_group(world_info, store, CPU, None, 60.0):
         whole = step_timer.all_reduce(sizes, CPU, budget_s=1.0)
         part = step_timer.all_reduce(sizes, CPU, budget_s=0.0)
-        group = step_timer.node_group(place)
+        group = step_timer.node_group(world_info)
         inside = step_timer.all_reduce(sizes, CPU, budget_s=0.2, group=group) if group else None
     assert not dist.is_initialized()
     return [asdict(each) if each else None for each in (whole, part, inside)]
