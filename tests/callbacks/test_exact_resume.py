@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import Agreement, GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation, StopAgreement
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
@@ -143,7 +143,7 @@ def train(
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
     saver = ResumeCheckpoint(folder, contents, every_n_epochs, NUM_IMAGES, BATCH)
-    agreement = Agreement(signals or Signals(), 0, 1, None)
+    agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
         rate,

@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from imagenet_ddp.callbacks import graceful_stop
-from imagenet_ddp.callbacks.graceful_stop import Agreement
+from imagenet_ddp.callbacks.graceful_stop import StopAgreement
 from imagenet_ddp.runs.signals import Signals
 
 
@@ -41,7 +41,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
         )
 
     signals = [Signals() for _ in range(world_size)]
-    agreements = [Agreement(signals[rank], rank, world_size, client) for rank in range(world_size)]
+    agreements = [StopAgreement(signals[rank], rank, world_size, client) for rank in range(world_size)]
     # a step ends when all ranks have come to it (the all-reduce), but no rank waits for another in validation
     together = threading.Barrier(world_size)
     stopped: dict[int, int] = {}
@@ -78,7 +78,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
 
 def test_one_process_stops_at_once() -> None:
     signals = Signals()
-    agreement = Agreement(signals, 0, 1, None)
+    agreement = StopAgreement(signals, 0, 1, None)
     assert not agreement.arrive(3)
     signals.received = signal.SIGINT
     assert agreement.arrive(6)
@@ -100,7 +100,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monke
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     signals = Signals()
     signals.received = signal.SIGTERM
-    agreement = Agreement(
+    agreement = StopAgreement(
         signals, 0, 2, lambda: TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     )
     end = time.monotonic() + 10

@@ -53,13 +53,13 @@ def test_well(typed: dict[str, Any]):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"name": ""}, "but is empty."),
-        ({"name": "a/b"}, "name must be a folder name without / or \\, but is a/b."),
-        ({"name": ".."}, "name is expected"),
+        ({"name": ""}, "got empty."),
+        ({"name": "a/b"}, "name must be a folder name without / or \\, got a/b."),
+        ({"name": ".."}, "name must be "),
         ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
-        ({"seed": 2**32}, "seed is expected"),
+        ({"seed": 2**32}, "seed must be "),
         ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs must be an integer ≥ 1"),
-        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
+        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class by _target_"),
         ({"logger": {"a": 3}}, "Hint: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
         (
@@ -75,8 +75,8 @@ def test_well(typed: dict[str, Any]):
             "data_wait_frac, got val/top1. Hint: ++callbacks.m.monitor=train/top1.",
         ),
         (
-            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}}},
-            "needs the package mlflow, which is",
+            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.WandbLogger"}}},
+            "needs the package wandb, which is",
         ),
         ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
@@ -115,7 +115,7 @@ def test_images_may_be_a_file_a_folder_or_a_pattern(images: str):
     [
         ({"images": "*.jpg"}, "nothing matches *.jpg"),
         ({"format": "xml"}, "format must be csv or jsonl, got xml."),
-        ({"top_k": 0}, "top_k is expected"),
+        ({"top_k": 0}, "top_k must be "),
         ({"out": "gone/x.csv"}, "the folder gone"),
         ({"out": "run"}, "is a folder"),
     ],

@@ -75,7 +75,7 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
         "batch_size": config["data"]["batch_size"],
         "repeats": options["repeats"],
         "machine": _machine(),
-        **summary.circumstances(command),
+        **summary.provenance(command),
     }
     found["conclusion"] = report.conclusion(found)
     summary.write_json(plan.folder / "benchmark.json", found)

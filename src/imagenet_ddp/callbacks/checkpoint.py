@@ -9,7 +9,7 @@ import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 
 from imagenet_ddp.callbacks.loop_position import is_epoch_over, validates_next
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, _same_file
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, link_or_copy
 
 
 class ResumeCheckpoint(Checkpoint):
@@ -68,7 +68,7 @@ class ResumeCheckpoint(Checkpoint):
         if ends or self.num_epochs % self._every_n_epochs == 0:
             self._save_last(trainer)
             if self._improved and trainer.is_global_zero:
-                _same_file(self.last_path, self.best_path)
+                link_or_copy(self.last_path, self.best_path)
         elif self._improved:
             trainer.save_checkpoint(self.best_path)
         self._improved = False

@@ -29,7 +29,7 @@ POLL_S = 0.1  # of the store, by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread; steps may take longer, its thread does not
 
 
-class Agreement:
+class StopAgreement:
     """Where to stop. store_client makes a store connection for the thread; None where there is one process."""
 
     def __init__(self, signals: Signals, rank: int, world_size: int, store_client: Callable[[], Store] | None):
@@ -137,7 +137,7 @@ class Agreement:
 class _Asking(L.Callback):
     """save(trainer, before_validation) writes the checkpoint; it is called on all ranks."""
 
-    def __init__(self, agreement: Agreement, save: Callable[[L.Trainer, bool], None]):
+    def __init__(self, agreement: StopAgreement, save: Callable[[L.Trainer, bool], None]):
         self._agreement, self._save = agreement, save
 
     def _ask(self, trainer: L.Trainer, position: int, *, before_validation: bool = False, leave: bool = True) -> None:

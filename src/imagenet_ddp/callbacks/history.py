@@ -10,12 +10,12 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_position import is_epoch_over
-from imagenet_ddp.callbacks.progress import loss_words
+from imagenet_ddp.callbacks.progress import format_loss
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.runs.curves import draw_curves
-from imagenet_ddp.runs.folder import kept
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.summary import must_count
+from imagenet_ddp.runs.summary import require_counted_images
 from imagenet_ddp.system.atomic_write import write_whole
 from imagenet_ddp.system.text import percent
 
@@ -56,7 +56,7 @@ class History(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
             self.counted = pl_module.num_counted  # type: ignore[assignment]
-            must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
+            require_counted_images(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
             self._saver.take_score(trainer)
             self._validated = {
                 name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")
@@ -87,11 +87,11 @@ class History(L.Callback):
         summary = f"epoch {epoch}/{trainer.max_epochs}"
         if not is_epoch_over(trainer):
             summary += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
-        summary += f": train loss {loss_words(figures.loss)}"
+        summary += f": train loss {format_loss(figures.loss)}"
         summary += f" top-1 {percent(figures.top1)}"
         if val:
             summary += (
-                f" | val loss {loss_words(val['val/loss'])} top-1 {percent(val['val/top1'])}"
+                f" | val loss {format_loss(val['val/loss'])} top-1 {percent(val['val/top1'])}"
                 f" top-{pl_module.top_k} {percent(val['val/top5'])} | best top-1 {percent(best or 0)}"
             )
         self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {percent(meters.data_wait_frac, 1)}")
@@ -103,12 +103,12 @@ class History(L.Callback):
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(self.rows)
-        with kept(path := self._folder / "metrics.csv"):
+        with disk_errors_as_run_error(path := self._folder / "metrics.csv"):
             write_whole(path, text.getvalue())
 
     def draw(self, top_k: int) -> None:
         if self.rows:
-            with kept(path := self._folder / "curves.png"):
+            with disk_errors_as_run_error(path := self._folder / "curves.png"):
                 draw_curves(self._folder / "metrics.csv", path, self._title, top_k=top_k)
 
 
@@ -139,6 +139,6 @@ class BadImagesList(L.Callback):
         if len(found) > len(self._written):
             text = io.StringIO(newline="")
             csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
-            with kept(self._path):
+            with disk_errors_as_run_error(self._path):
                 write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
             self._written = found

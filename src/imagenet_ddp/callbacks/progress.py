@@ -100,7 +100,7 @@ class Progress(L.Callback):
 
     def _figures(self, last: Figures, mean: Figures) -> str:
         return (
-            f"loss {loss_words(last.loss)} ({loss_words(mean.loss)})"
+            f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"
             f" | top-1 {100 * last.top1:.2f} % ({100 * mean.top1:.2f})"
             f" | top-{self._top_k} {100 * last.top5:.2f} % ({100 * mean.top5:.2f})"
         )
@@ -125,7 +125,7 @@ class Progress(L.Callback):
 
     def _bar_figures(self, figures: Figures) -> str:
         percent = f"top-1 {100 * figures.top1:.1f} % top-{self._top_k} {100 * figures.top5:.1f} %"
-        return f"loss {loss_words(figures.loss, 3)} {percent}"
+        return f"loss {format_loss(figures.loss, 3)} {percent}"
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
         """Of the whole run, from the mean speed so far, validation included."""
@@ -136,7 +136,7 @@ class Progress(L.Callback):
         return duration((time.monotonic() - self._began) / done * left)
 
 
-def loss_words(loss: float, digits: int = 4) -> str:
+def format_loss(loss: float, digits: int = 4) -> str:
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.{digits - 1}e}"
 
 

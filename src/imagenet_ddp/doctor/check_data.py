@@ -88,12 +88,12 @@ def checkpoint_bytes(config: Any) -> int:
 
     from imagenet_ddp.models.create_model import create_model
     from imagenet_ddp.models.optimizers import num_states
-    from imagenet_ddp.runs.checkpoint_file import num_bytes
+    from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
     with torch.device("meta"):  # shapes without numbers
         net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
     of_optimizer = num_states(config["optim"])
-    return num_bytes(net, 2 if of_optimizer is None else of_optimizer)
+    return checkpoint_bytes(net, 2 if of_optimizer is None else of_optimizer)
 
 
 def num_classes(config: Any) -> int:

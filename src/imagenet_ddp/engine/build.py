@@ -17,7 +17,7 @@ from torch.distributed import Store
 
 from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import Agreement, GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation, StopAgreement
 from imagenet_ddp.callbacks.history import BadImagesList, History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.log_metrics import LogMetrics
@@ -85,7 +85,7 @@ class Run:
     meters: RunningMetrics
     record: History
     saver: ResumeCheckpoint
-    agreement: Agreement
+    agreement: StopAgreement
     global_batch_size: int
 
 
@@ -271,7 +271,7 @@ def make_run(
     )
     title = f"{config['model']['name']} on {config['data']['name']}, {config['data']['image_size']} px"
     record = History(run_dir, log, meters, saver, title)
-    agreement = Agreement(signals, place.rank, place.world_size, world.store_client)
+    agreement = StopAgreement(signals, place.rank, place.world_size, world.store_client)
     progress = Progress(
         log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k
     )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp.callbacks import history
-from imagenet_ddp.callbacks.progress import loss_words
+from imagenet_ddp.callbacks.progress import format_loss
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine import build
@@ -44,7 +44,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = classifier.num_counted
-    summary.must_count(counted, num_images)
+    summary.require_counted_images(counted, num_images)
     if place.rank == 0:
         result = {
             **metrics,
@@ -57,13 +57,13 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
             "precision": trainer.precision,
             "checkpoint": str(checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,
-            **summary.circumstances(command),
+            **summary.provenance(command),
         }
         summary.write_config(run_dir, config)
         summary.write_json(run_dir / "evaluation.json", result)
     log.say(
         f"top-1 {percent(metrics['val/top1'])} | top-{classifier.top_k} {percent(metrics['val/top5'])}"
-        f" | loss {loss_words(metrics['val/loss'])}"
+        f" | loss {format_loss(metrics['val/loss'])}"
     )
     log.say(f"Written to {run_dir / 'evaluation.json'}")
     log.say(summary.counted_sentence(counted, num_images, skips=config["data"]["on_bad_image"] == "skip"))

@@ -14,10 +14,10 @@ from imagenet_ddp.engine.startup_report import start_lines
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
-from imagenet_ddp.runs.checkpoint_file import KEY, num_at_once, num_bytes, read
-from imagenet_ddp.runs.folder import expect_room, lock
+from imagenet_ddp.runs.checkpoint_file import KEY, checkpoint_bytes, max_new_checkpoints, read
+from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.signals import Left, Signals, Stopped, leaving
+from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 from imagenet_ddp.system.text import count_noun, percent
 
 NEXT_STEPS = (
@@ -45,14 +45,16 @@ def run(
     for line in said:
         log.say(line)
     try:
-        with leaving():  # a network disk may take many minutes to list its images
+        with raise_on_signal():  # a network disk may take many minutes to list its images
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
                 _must_continue(job, checkpoint, config["trainer"]["max_epochs"], run_dir)
             if place.rank == 0:
-                at_once = num_at_once(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
-                expect_room(run_dir, num_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once)
-    except Left as left:
+                at_once = max_new_checkpoints(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
+                require_disk_space(
+                    run_dir, checkpoint_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once
+                )
+    except SignalExit as left:
         log.note(str(left))
         raise
     num_train, num_val = len(job.data.train_images), len(job.data.val_images)
@@ -107,7 +109,7 @@ def run(
             "seed": config["seed"],
             "num_parameters": sum(parameter.numel() for parameter in job.classifier.net.parameters()),
             "finished": True,
-            **summary.circumstances(command),
+            **summary.provenance(command),
         }
         summary.write_json(run_dir / "summary.json", result)
         job.record.draw(job.classifier.top_k)

@@ -12,7 +12,7 @@ from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo, own_place
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.signals import Left, Signals, Stopped, exit_on_signal, leaving
+from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
@@ -26,10 +26,10 @@ def train(
 
     The highest val/top1, a fraction; None without validation. Leaves by SystemExit with the project's exit codes.
     """
-    signals = Signals().hold()
+    signals = Signals().install()
 
     def job(world: Any) -> float | None:
-        with leaving(), import_torch():
+        with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import fit
 
         return fit.run(config, world, Path(run_dir), checkpoint, said, command, signals)
@@ -58,7 +58,7 @@ def run_in_process(
     world = met
     typed = place.world_size == 1 and own_place(os.environ) is None  # this process is the command that was typed
     try:
-        with leaving():
+        with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.build import World  # torch from here on
 
@@ -72,7 +72,7 @@ def run_in_process(
         if typed:
             raise  # said where it was typed
         _refuse(error, world)
-    except Left as left:
+    except SignalExit as left:
         if typed:
             raise
         if lifeline := getattr(world, "lifeline", None):  # no world: still importing torch

@@ -11,7 +11,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, kept
+from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import drafted
 from imagenet_ddp.system.text import first_line
 
@@ -33,7 +33,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         target = Path(path)
-        with kept(target):
+        with disk_errors_as_run_error(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with drafted(target) as draft, draft.open("wb") as file:
                 torch.save(checkpoint, file)
@@ -41,24 +41,24 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
 
 
-def _same_file(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
     not changed."""
-    with kept(target), drafted(target) as draft:
+    with disk_errors_as_run_error(target), drafted(target) as draft:
         with contextlib.suppress(OSError):
             draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
 
 
-def num_at_once(max_epochs: int | None, *, resumed: bool) -> int:
+def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
     """The most that lie there, beyond those that a resumed run has already."""
     if resumed:
         return 1
     return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
-def num_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
+def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
     """A checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())

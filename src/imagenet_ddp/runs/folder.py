@@ -79,7 +79,7 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[None]:
+def disk_errors_as_run_error(path: Path) -> Iterator[None]:
     """Around what writes this file while a run goes on. RunError: its disk is full, or refuses otherwise."""
     try:
         yield
@@ -103,9 +103,9 @@ def _refusal(error: BaseException | None) -> OSError | None:
     return error
 
 
-def expect_room(folder: Path, num_bytes: int, num_checkpoints: int) -> None:
-    """Before the hours that end in a checkpoint. num_bytes: of one. ConfigError."""
-    free, needed = shutil.disk_usage(folder).free, num_bytes * num_checkpoints
+def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
+    """Before the hours that end in a checkpoint. checkpoint_bytes: of one. ConfigError."""
+    free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
     if free < needed:
         raise ConfigError(
             f"{folder} must have room for {count_noun(num_checkpoints, 'checkpoint')}, about "

@@ -13,7 +13,7 @@ import yaml
 
 from imagenet_ddp import __version__
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.runs.folder import kept
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import write_whole
 
 
@@ -25,7 +25,7 @@ def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool =
     return f"{images} of {num_images} validation images, {times}{unreadable}."
 
 
-def must_count(counted: tuple[int, int], num_images: int) -> None:
+def require_counted_images(counted: tuple[int, int], num_images: int) -> None:
     """RunError: not a single image could be read, so that there is no result."""
     if num_images and not counted[0]:
         raise RunError(
@@ -35,16 +35,16 @@ def must_count(counted: tuple[int, int], num_images: int) -> None:
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    with kept(path := folder / "config.yaml"):
+    with disk_errors_as_run_error(path := folder / "config.yaml"):
         write_whole(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with kept(path):
+    with disk_errors_as_run_error(path):
         write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
-def circumstances(command: str) -> dict[str, Any]:
+def provenance(command: str) -> dict[str, Any]:
     """Under which versions and by which command: the part of a summary that no measurement changes."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core")
     return {

@@ -69,7 +69,7 @@ def validate(
 def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
     """A callback or logger is {_target_: ..., arguments}; null switches one off."""
     return [
-        f"{group}.{key} must name its class by _target_, but is {shown(entry)}. "
+        f"{group}.{key} must name its class by _target_, got {shown(entry)}. "
         f"Hint: ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
         for key, entry in entries.items()
         if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
