@@ -5,12 +5,16 @@ import pytest
 
 from imagenet_ddp.runs.validate import validate
 
-COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
+COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
 NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
 RATES = {"lr": {"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}}
 CSV = {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}
 PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
+
+
+def saving(**arguments: Any) -> dict[str, Any]:
+    return {"c": {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint", **arguments}}
 
 
 def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, Any]:
@@ -37,6 +41,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
         {"callbacks": monitoring("val/top1")},
+        {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("train/loss_epoch"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
         {"callbacks": monitoring(None, "ModelCheckpoint")},
@@ -58,7 +63,9 @@ def test_well(typed: dict[str, Any]):
         ({"name": ".."}, "name must be "),
         ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
         ({"seed": 2**32}, "seed must be "),
-        ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs must be an integer ≥ 1"),
+        ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
+        ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
+        ({"callbacks": saving(monitor="val/acc")}, "Hint: ++callbacks.c.monitor=val/top1."),
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class by _target_"),
         ({"logger": {"a": 3}}, "Hint: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),

@@ -82,6 +82,15 @@ class ImageDataModule(L.LightningDataModule):
         assert self.source.val is not None
         return self.source.val
 
+    @property
+    def num_train_images(self) -> int:
+        return len(self.train_images)
+
+    @property
+    def train_step_images(self) -> int:
+        """Images of one training batch over all ranks."""
+        return self.keys["batch_size"] * (self.trainer.world_size if self.trainer else 1)
+
     def start_at(self, epoch: int, image: int, step: int) -> None:
         """Set where a resumed run continues: the first `image` images of this epoch were trained on, in `step` steps.
         Call before the loaders are made."""

@@ -86,7 +86,7 @@ def checkpoint_bytes(config: Any) -> int:
     of an optimiser that is not ours."""
     import torch
 
-    from imagenet_ddp.models.create_model import create_model
+    from imagenet_ddp.models.factory import create_model
     from imagenet_ddp.models.optimizers import num_states
     from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 

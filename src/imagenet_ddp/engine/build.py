@@ -15,15 +15,10 @@ from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.distributed import Store
 
-from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation, StopAgreement
-from imagenet_ddp.callbacks.history import BadImagesList, History
-from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.log_metrics import LogMetrics
-from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
-from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.memory_cache import hold
@@ -40,7 +35,7 @@ from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.distributed.validate import validate_several
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.create_model import create_model
+from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
 from imagenet_ddp.models.optimizers import make_optimizer
@@ -82,9 +77,8 @@ class Run:
     trainer: L.Trainer
     classifier: ImageClassifier
     data: ImageDataModule
-    meters: RunningMetrics
-    record: History
-    saver: ResumeCheckpoint
+    metrics: RunningMetrics
+    checkpoint_callback: ResumeCheckpoint | None
     agreement: StopAgreement
     global_batch_size: int
 
@@ -185,7 +179,7 @@ def make_trainer(
         strategy = make_strategy(config["strategy"], place.world_size, world.store, kind=kind)
     if keys.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
-    loggers = _named(config, "logger", save_dir=str(run_dir))
+    loggers = make_loggers(config, run_dir, place.rank)
     with refusing():
         return L.Trainer(
             **keys,
@@ -232,19 +226,6 @@ def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
     return RunError(text) if begun else ConfigError(text)
 
 
-def _named(config: Config, group: str, **defaults: Any) -> list[Any]:
-    """The objects of a group of name -> {_target_: ..., arguments}; null switches one off. defaults: arguments for
-    those whose class takes them and has no default of its own."""
-    made = []
-    for name, node in config[group].items():
-        if node is not None:
-            target = node["_target_"]
-            arguments = {key: value for key, value in node.items() if key != "_target_"}
-            arguments = {**open_arguments(target, defaults), **arguments}
-            made.append(make(f"{group}.{name}._target_", target, arguments))
-    return made
-
-
 def make_run(
     config: Config, world: World, run_dir: Path, log: Log, signals: Signals, contents: Mapping[str, Any]
 ) -> Run:
@@ -258,34 +239,21 @@ def make_run(
     classifier = make_classifier(config, len(source.classes), len(data.val_images), global_batch)
     contents = {
         **contents,
-        "version": __version__,
         "config": dict(config),
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),
         "eval_transform": data.eval_transform.as_dict(),
     }
-    meters = RunningMetrics()
-    saver = ResumeCheckpoint(
-        run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], len(data.train_images), step_images
-    )
-    title = f"{config['model']['name']} on {config['data']['name']}, {config['data']['image_size']} px"
-    record = History(run_dir, log, meters, saver, title)
     agreement = StopAgreement(signals, place.rank, place.world_size, world.store_client)
-    progress = Progress(
-        log, meters, config["trainer"]["log_every_n_steps"], config["val_log_every_n_steps"], classifier.top_k
+    made = make_callbacks(
+        config,
+        run_dir,
+        log=log,
+        agreement=agreement,
+        lr_factor=lr_schedule(config, global_batch),
+        bad_images=data.bad_images.board.all,
+        contents=contents,
     )
-    callbacks = [
-        LearningRate(lr_schedule(config, global_batch)),
-        meters,
-        LogMetrics(meters, config["trainer"]["log_every_n_steps"]),
-        GracefulStopInValidation(agreement, saver.save_stopped),
-        progress,
-        *_named(config, "callbacks", dirpath=str(run_dir / "checkpoints")),
-        record,
-        BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all),
-        saver,
-        GracefulStop(agreement, saver.save_stopped),
-    ]
-    trainer = make_trainer(config, world, callbacks, run_dir, log.say)
-    return Run(trainer, classifier, data, meters, record, saver, agreement, global_batch)
+    trainer = make_trainer(config, world, made.callbacks, run_dir, log.say)
+    return Run(trainer, classifier, data, made.metrics, made.checkpoint, agreement, global_batch)

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.callbacks import history
-from imagenet_ddp.callbacks.progress import format_loss
+from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine import build
@@ -14,7 +13,7 @@ from imagenet_ddp.engine.build import World
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.system.text import percent
+from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
@@ -30,7 +29,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     num_images = len(data.val_images)
     classifier = build.make_classifier(config, len(classes), num_images, 1)
     load_weights(classifier, stored["state_dict"], str(checkpoint))
-    bad_images = history.BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all)
+    bad_images = BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all)
     trainer = build.make_trainer(config, world, [bad_images], run_dir, log.say)
     log.say(place.sentence())
     log.say(
@@ -44,7 +43,6 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = classifier.num_counted
-    summary.require_counted_images(counted, num_images)
     if place.rank == 0:
         result = {
             **metrics,

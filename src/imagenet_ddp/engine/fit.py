@@ -49,7 +49,7 @@ def run(
             job = build.make_run(config, world, run_dir, log, signals, {"command": command})
             if checkpoint is not None:
                 _must_continue(job, checkpoint, config["trainer"]["max_epochs"], run_dir)
-            if place.rank == 0:
+            if place.rank == 0 and job.checkpoint_callback is not None:
                 at_once = max_new_checkpoints(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
                 require_disk_space(
                     run_dir, checkpoint_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once
@@ -65,7 +65,7 @@ def run(
         (run_dir / "summary.json").unlink(missing_ok=True)
         summary.write_config(run_dir, config)
     try:
-        with build.refusing(begun=lambda: job.meters.begun):
+        with build.refusing(begun=lambda: job.metrics.begun):
             job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
     except ConfigError:
         if place.rank == 0 and checkpoint is None:
@@ -73,25 +73,26 @@ def run(
         raise
     except Stopped as stop:
         epoch, step = job.trainer.current_epoch, job.trainer.global_step
-        log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        if not scontrol.is_due(stop.signal_number, config, os.environ):
+        saved = "and saved" if job.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
+        log.say(f"Stopped {saved} after step {step}, in epoch {epoch + 1}.")
+        if job.checkpoint_callback and not scontrol.is_due(stop.signal_number, config, os.environ):
             program = command.partition(" -m ")[0]  # python, or uv run python
-            options = f"resume={job.saver.last_path}{_world_words(config, place)}"
+            options = f"resume={job.checkpoint_callback.last_path}{_world_words(config, place)}"
             log.say(f"Go on with: {program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
         job.agreement.end()
         job.data.close()
-    train_s, train_cpu_s = job.meters.times(job.trainer)
-    best = job.saver.best_top1
+    train_s, train_cpu_s = job.metrics.times(job.trainer)
+    best = job.metrics.best.value
     if place.rank == 0:
         source, metrics = job.data.source, job.trainer.callback_metrics
-        images_per_s, data_wait_frac = job.meters.speed()
+        images_per_s, data_wait_frac = job.metrics.speed()
         result = {
             **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
             "best/val/top1": best,
-            "best_epoch": job.saver.best_epoch if best is not None else None,
-            "num_val_images": job.record.counted[0],
+            "best_epoch": job.metrics.best.epoch if best is not None else None,
+            "num_val_images": job.classifier.num_counted[0],
             "num_train_images": num_train,
             "num_unreadable_images": len(job.data.bad_images.board.all()),
             "num_classes": len(source.classes),
@@ -99,7 +100,7 @@ def run(
             "num_devices": place.world_size * build.own_devices(config),
             "num_nodes": place.num_nodes,
             "global_batch_size": job.global_batch_size,
-            "epochs": job.saver.num_epochs,
+            "epochs": job.metrics.num_epochs,
             "steps": job.trainer.global_step,
             "images_per_s": None if images_per_s is None else round(images_per_s, 2),
             "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
@@ -112,18 +113,17 @@ def run(
             **summary.provenance(command),
         }
         summary.write_json(run_dir / "summary.json", result)
-        job.record.draw(job.classifier.top_k)
     if best is not None:
-        log.say(f"Best val top-1 {percent(best)} (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
+        log.say(f"Best val top-1 {percent(best)} (epoch {job.metrics.best.epoch}), in {train_s:.0f} s of training.")
     if bad := len(job.data.bad_images.board.all()):
         log.say(f"{count_noun(bad, 'image')} could not be read, listed in {run_dir / 'bad_images.csv'}.")
     log.say(f"Run folder: {run_dir}")
     if config["data"]["name"] == "shapes" and not config["data"]["_target_"]:
         for line in NEXT_STEPS:
             log.say(line)
-    if job.record.counted[0]:
+    if job.classifier.num_counted[0]:
         skips = config["data"]["on_bad_image"] == "skip"
-        log.say(summary.counted_sentence(job.record.counted, num_val, skips=skips))
+        log.say(summary.counted_sentence(job.classifier.num_counted, num_val, skips=skips))
     log.close()
     del locked
     if torch.distributed.is_initialized():

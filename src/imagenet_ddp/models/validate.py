@@ -32,7 +32,7 @@ def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
         hint = f"did you mean model.name={' or '.join(close)}?" if close else "model.name=resnet18."
         found.append(
             "model.name must be a classifier of torchvision.models, or model._target_ your own net, "
-            f"but is {model['name']}. Hint: {hint}"
+            f"got {model['name']}. Hint: {hint}"
         )
     if not optim["_target_"]:
         found += expect(

@@ -15,7 +15,7 @@ from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import drafted
 from imagenet_ddp.system.text import first_line
 
-FORMAT = 1  # of the part below KEY
+FORMAT = 2  # of the part below KEY, and of the callbacks' states
 
 
 KEY = "imagenet_ddp"

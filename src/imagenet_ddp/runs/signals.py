@@ -44,7 +44,7 @@ class Signals:
 
     def install(self) -> "Signals":
         """Install the handlers; the third request ends the process at once, without saving."""
-        # Python restores the default handlers while it exits: a SIGUSR2 then would turn a finished run into a failed one
+        # Python restores the default handlers while it exits: a SIGUSR2 then would make a finished run a failed one
         atexit.register(ignore_sigusr2)
         for number in STOP_SIGNALS:
             earlier = getattr(signal.getsignal(number), "__self__", None)

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from imagenet_ddp import __version__
-from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import write_whole
 
@@ -23,15 +22,6 @@ def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool =
     times = "each once" if most <= 1 else f"some {most} times"
     unreadable = f", {num_images - images} unreadable" if skips and images < num_images else ""
     return f"{images} of {num_images} validation images, {times}{unreadable}."
-
-
-def require_counted_images(counted: tuple[int, int], num_images: int) -> None:
-    """RunError: not a single image could be read, so that there is no result."""
-    if num_images and not counted[0]:
-        raise RunError(
-            f"at least one of {num_images} validation images must be readable, but none is. "
-            "Hint: bad_images.csv lists them with the reasons."
-        )
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
