@@ -34,7 +34,7 @@ class Module(L.LightningModule):
         self.net = nn.Linear(3, 3)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parametrics(), lr=0.5)
+        return torch.optim.SGD(self.parameters(), lr=0.5)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
         """The loss shown is the batch's number in its epoch."""

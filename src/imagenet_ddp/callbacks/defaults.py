@@ -55,7 +55,7 @@ def make_callbacks(
         if isinstance(callback, ResumeCheckpoint):
             callback.contents |= contents
         elif isinstance(callback, Progress):
-            callback.log = log
+            callback.run_log = log
         elif isinstance(callback, History) and callback.title is None:
             size = config["data"]["image_size"]
             callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"

@@ -36,7 +36,7 @@ class Progress(ScoreCallback):
         mode: str = "max",
     ):
         super().__init__(monitor, mode)
-        self.log = log
+        self.run_log = log  # not `log`: Lightning sets that to the module's method
         self._metrics: RunningMetrics | None = None
         self._draws = False  # a bar of its own
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
@@ -47,20 +47,20 @@ class Progress(ScoreCallback):
         self._val_shown: Means | None = None  # of this validation
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.log = self.log or Log(None, trainer.global_rank)
+        self.run_log = self.run_log or Log(None, trainer.global_rank)
         self._metrics = find_callback(trainer, RunningMetrics)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
         self._top_k = int(getattr(pl_module, "top_k", 5))  # type: ignore[arg-type]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self.log is not None
+        assert self.run_log is not None
         self._start_s = time.monotonic()
-        self.log.below_foreign_bar = trainer.progress_bar_callback is not None
-        self._draws = self.log.is_terminal and not self.log.below_foreign_bar
+        self.run_log.below_foreign_bar = trainer.progress_bar_callback is not None
+        self._draws = self.run_log.is_terminal and not self.run_log.below_foreign_bar
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self.log is not None
-        self.log.below_foreign_bar = False
+        assert self.run_log is not None
+        self.run_log.below_foreign_bar = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -96,7 +96,7 @@ class Progress(ScoreCallback):
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self.log is not None
+        assert self.run_log is not None
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         if not is_epoch_over(trainer):
             parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
@@ -109,7 +109,7 @@ class Progress(ScoreCallback):
                 parts += [f"best {best or f'{self.best.monitor} {self.best.value:.4g}'}"]
         if (metrics := self._metrics) is not None:
             parts += [f"{metrics.images_per_s:.1f} images/s, data wait {percent(metrics.data_wait_frac, 1)}"]
-        self.log.say(" | ".join(parts))
+        self.run_log.say(" | ".join(parts))
 
     def _scores(self, scores: Mapping[str, float]) -> str:
         """loss 2.3026 top-1 12.00 % top-5 50.00 %"""
@@ -120,15 +120,15 @@ class Progress(ScoreCallback):
         return " ".join(words)
 
     def _write(self, line: str) -> None:
-        assert self.log is not None
-        (self.log.note if self.log.is_terminal or self.log.below_foreign_bar else self.log.say)(line)
+        assert self.run_log is not None
+        (self.run_log.note if self.run_log.is_terminal or self.run_log.below_foreign_bar else self.run_log.say)(line)
 
     def _draw(self, bar: Callable[[L.Trainer, int, int], str], trainer: L.Trainer, step: int, steps: int) -> None:
         now = time.monotonic()
         if self._draws and now - self._drawn_s > REDRAW_S:
-            assert self.log is not None
+            assert self.run_log is not None
             self._drawn_s = now
-            self.log.bar(bar(trainer, step, steps))
+            self.run_log.bar(bar(trainer, step, steps))
 
     def _line(
         self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
