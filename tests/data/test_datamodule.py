@@ -110,7 +110,7 @@ def test_augmentation_follows_its_keys(tree: Path):
         assert int(batch["flip"].sum()) == flipped_ones
         pixels = batch["image"].double()
         found = data.on_after_batch_transfer(batch, 0)["image"]
-        mean, std = (torch.tensor(data.keys[key]).view(3, 1, 1) for key in ("mean", "std"))
+        mean, std = (torch.tensor(data.options[key]).view(3, 1, 1) for key in ("mean", "std"))
         expected = (pixels.flip(3) if flipped_ones else pixels) / 255
         torch.testing.assert_close(found, ((expected - mean) / std).float(), rtol=0, atol=1e-5)
 

@@ -15,7 +15,7 @@ from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.loading import dali
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.loading.stall_watchdog import Waiting
+from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
@@ -48,15 +48,15 @@ class ImageDataModule(L.LightningDataModule):
     ):
         super().__init__()
         self.source = source
-        self.keys = dict(data)
+        self.options = dict(data)
         self.seed = seed
-        self.loader_keys = {**asdict(LoaderConfig()), **(loader or {})}
+        self.loader_options = {**asdict(LoaderConfig()), **(loader or {})}
         self._say = say
         self.channels_last = channels_last
         self.local_world_size = local_world_size
         num_images = len(source.train if source.train is not None else source.val or [])
-        self.bad_images = bad_images or BadImages(self.keys, num_images)
-        self.eval_transform = EvalTransform.from_keys(self.keys)
+        self.bad_images = bad_images or BadImages(self.options, num_images)
+        self.eval_transform = EvalTransform.from_options(self.options)
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
@@ -89,20 +89,22 @@ class ImageDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
         transform: Transform = self.eval_transform
-        if self.keys["augment"] == "crop":
-            low, high = self.keys["crop_scale"]
-            transform = TrainTransform(Sizes.from_keys(self.keys), (low, high), self.keys["flip"])
+        if self.options["augment"] == "crop":
+            low, high = self.options["crop_scale"]
+            transform = TrainTransform(Sizes.from_options(self.options), (low, high), self.options["flip"])
         sampler = self._sampler(
-            self.train_images, self.keys["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
+            self.train_images, self.options["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
-        if self.loader_keys["name"] == "dali" and not dali.unfit(self.train_images, self.keys["augment"]):
+        if self.loader_options["name"] == "dali" and not dali.unsupported_reason(
+            self.train_images, self.options["augment"]
+        ):
             return self._kept("train", self._dali_loader(self.train_images, transform, sampler))
         return self._kept("train", self._loader(self.train_images, transform, sampler, replace=True))
 
     def val_dataloader(self) -> EpochLoader:
-        batch_size = self.keys["val_batch_size"] or self.keys["batch_size"]
+        batch_size = self.options["val_batch_size"] or self.options["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
         return self._kept("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
 
@@ -138,11 +140,11 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def _num_workers(self) -> int:
         on_cpu = self._root_device.type == "cpu"
-        return choose_num_workers(self.keys["num_workers"], on_cpu, self.local_world_size)[0]
+        return choose_num_workers(self.options["num_workers"], on_cpu, self.local_world_size)[0]
 
     @property
     def _pin_memory(self) -> bool:
-        asked = self.keys["pin_memory"]
+        asked = self.options["pin_memory"]
         return torch.cuda.is_available() and self._root_device.type != "cpu" if asked == "auto" else asked
 
     def _loader(self, images: Images, transform: Transform, sampler: BatchSampler, *, replace: bool) -> EpochLoader:
@@ -153,9 +155,9 @@ class ImageDataModule(L.LightningDataModule):
             seed=self.seed,
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
-            mp_context=self.keys["mp_context"],
+            mp_context=self.options["mp_context"],
             replace=replace,
-            judge=self.bad_images.judge,
+            on_bad_images=self.bad_images.on_bad_images,
             waiting=self._waiting,
         )
 
@@ -165,16 +167,16 @@ class ImageDataModule(L.LightningDataModule):
             transform,
             sampler,
             seed=self.seed,
-            num_threads=dali.choose_num_threads(self.loader_keys["num_threads"], self._num_workers),
-            device=dali.choose_device(self.loader_keys["device"], self._root_device),
+            num_threads=dali.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
+            device=dali.choose_device(self.loader_options["device"], self._root_device),
             pin_memory=self._pin_memory,
-            judge=self.bad_images.judge,
+            on_bad_images=self.bad_images.on_bad_images,
             say=self._say,
             waiting=self._waiting,
         )
 
     @property
-    def _waiting(self) -> Callable[[Any, Images], Waiting]:
+    def _waiting(self) -> Callable[[Any, Images], StallWatchdog]:
         rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
         def say(line: str) -> None:
@@ -183,7 +185,7 @@ class ImageDataModule(L.LightningDataModule):
                 print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
-        return partial(Waiting, who=who, say=say, timeout_s=self.keys["loader_timeout_s"])
+        return partial(StallWatchdog, who=who, say=say, timeout_s=self.options["loader_timeout_s"])
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         mean, std = self.eval_transform.mean, self.eval_transform.std

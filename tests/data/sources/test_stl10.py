@@ -405,11 +405,11 @@ def test_waiting_says_so_and_has_an_end(
     monkeypatch.setattr(download, "STALL_S", 0.1)
     lock, part = tmp_path / "stl10_binary.lock", tmp_path / "part"
     with (
-        download.one_at_a_time(lock, part, said.append),
+        download.lock_or_wait(lock, part, said.append),
         pytest.raises(ConfigError, match=r"without progress\. Hint: stop that process"),
-        download.one_at_a_time(lock, part, said.append),
+        download.lock_or_wait(lock, part, said.append),
     ):
         pass
     assert said[0].startswith(f"Waiting for another process that prepares {tmp_path}")
-    with download.one_at_a_time(lock, part, said.append):  # free again
+    with download.lock_or_wait(lock, part, said.append):  # free again
         pass

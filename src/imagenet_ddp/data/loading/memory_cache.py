@@ -65,7 +65,7 @@ class MemoryImages:
         return Pixels(pixels)
 
 
-def hold(source: Source, cache_mib: int, *, shared: bool) -> Source:
+def cache_in_memory(source: Source, cache_mib: int, *, shared: bool) -> Source:
     """The source with each split in memory for which there is room, and a note that says so. shared: by workers."""
     room = cache_mib * MIB
     if shared and SHM.is_dir():

@@ -11,9 +11,9 @@ from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import ArrayImages, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_off, walk
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import left_out_words
+from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
 from imagenet_ddp.errors import ConfigError
@@ -77,7 +77,7 @@ def imagenet_labels() -> dict[str, str]:
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
     """Sentences on what was left out."""
     return [
-        f"In {name}, {left_out_words(images.left_out)}."
+        f"In {name}, {describe_left_out(images.left_out)}."
         for name, images in splits
         if images is not None and images.left_out
     ]
@@ -89,7 +89,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = walk(train_dir, classes, reading)
-        train, val = split_off(whole, data["val_fraction"], seed)
+        train, val = split_validation(whole, data["val_fraction"], seed)
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, one_at_a_time, size_of, verify
+from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, lock_or_wait, size_of, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say, print_message
 
@@ -206,7 +206,7 @@ def prepare(
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(root / f"{FOLDER}.lock", growing=part, say=say):
+        with lock_or_wait(root / f"{FOLDER}.lock", growing=part, say=say):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
             to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.folder.disk_threads import side_by_side
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.local import PackedImages
 
@@ -59,7 +59,7 @@ def states_of(images: Images) -> np.ndarray:
 
     found: list[tuple[int, int, int]] = []
     for first in range(0, len(images), AT_A_TIME):
-        found += side_by_side(state, range(first, min(first + AT_A_TIME, len(images))))
+        found += map_concurrently(state, range(first, min(first + AT_A_TIME, len(images))))
     return np.array(found, dtype=np.int64)
 
 

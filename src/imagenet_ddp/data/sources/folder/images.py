@@ -105,7 +105,7 @@ def digest(splits: Sequence[FileImages]) -> str:
     return found.hexdigest()[:8]
 
 
-def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
+def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
     """(train, val): of each class the same share, at least one image in each where the class has two."""
     generator = np.random.default_rng(seed)
     val = np.zeros(len(images), dtype=bool)
