@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_position import is_epoch_over
+from imagenet_ddp.data.loading.worker_processes import loader_workers
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def _sums_of(logits: Tensor, target: Tensor, loss_sum: Tensor, top_k: int, dtype
 def cpu_s(trainer: L.Trainer) -> float:
     """CPU seconds of this process and of its loader workers so far."""
     loaders = [trainer.train_dataloader, trainer.val_dataloaders]
-    workers = [worker for loader in loaders for worker in getattr(getattr(loader, "_iterator", None), "_workers", [])]
+    workers = [worker for loader in loaders for worker in loader_workers(loader)]
     return time.process_time() + process_cpu_s(worker.pid for worker in workers)
 
 

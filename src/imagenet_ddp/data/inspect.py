@@ -283,8 +283,8 @@ def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:
         return
     layout.num_classes = len(stl10.class_names(folder))
     layout.notes += [text.rstrip(".") for text in stl10.notes(folder)]
-    stl10.load(folder, "train", data["fold"])  # raises ConfigError
-    stl10.load(folder, "test", None)
+    stl10.read_split(folder, "train", data["fold"])  # raises ConfigError
+    stl10.read_split(folder, "test", None)
 
 
 def _packed(layout: Layout, data: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ def validate(
         from imagenet_ddp.data.sources import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
         fold = data["fold"] if KINDS["fold"][0].accepts(data["fold"]) else None
-        found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+        found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
         from imagenet_ddp.data.sources import shapes  # numpy and Pillow
 

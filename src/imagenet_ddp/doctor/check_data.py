@@ -6,7 +6,7 @@ from typing import Any
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.inspect import Layout
-from imagenet_ddp.doctor.checks import Check, Look, SystemCounters, fails, ok
+from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
 from imagenet_ddp.system.paths import nearest_folder, obstacle
@@ -14,7 +14,7 @@ from imagenet_ddp.system.paths import nearest_folder, obstacle
 MIB = 2**20
 
 
-def _layout(machine: SystemCounters) -> tuple[Layout, list[Check]]:
+def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
     data = machine.config["data"]
     if data["_target_"]:
         return Layout([]), _own_source(machine)
@@ -37,7 +37,7 @@ def _layout(machine: SystemCounters) -> tuple[Layout, list[Check]]:
     )
 
 
-def _own_source(machine: SystemCounters) -> list[Check]:
+def _own_source(machine: Machine) -> list[Check]:
     """data._target_: opened, as training does."""
     from imagenet_ddp.data.sources.registry import open_source
 
@@ -63,7 +63,7 @@ def _samples(layout: Layout) -> list[Check]:
               decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
 
 
-def _run_folder(machine: SystemCounters) -> list[Check]:
+def _run_folder(machine: Machine) -> list[Check]:
     """The folder itself is not made: its nearest parent that is there must take it."""
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
         return fails(mistakes)
@@ -111,7 +111,7 @@ def checks() -> tuple[tuple[str, Look], ...]:
     """Made anew for each examination: what the first finds, the second reads."""
     found: list[Layout] = []
 
-    def layout(machine: SystemCounters) -> list[Check]:
+    def layout(machine: Machine) -> list[Check]:
         one, lines = _layout(machine)
         found.append(one)
         return lines

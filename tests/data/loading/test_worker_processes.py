@@ -191,9 +191,10 @@ DYING = """
                             persistent_workers=True, worker_init_fn=init_worker)
         before = signal.getsignal(signal.SIGCHLD)
         try:
-            kept = list(explain_failures(loader.__iter__, loader, StallWatchdog(loader, None)))
+            kept = list(explain_failures(loader.__iter__, loader, StallWatchdog(loader)))
             armed.touch()  # its processes have started
-            kept = list(explain_failures(loader.__iter__, loader, StallWatchdog(loader, None, "Rank 3", print, timeout_s=4)))
+            watchdog = StallWatchdog(loader, "", "Rank 3", print, timeout_s=4)
+            kept = list(explain_failures(loader.__iter__, loader, watchdog))
         except RunError as error:
             assert signal.getsignal(signal.SIGCHLD) == before
             print("RunError:", error)

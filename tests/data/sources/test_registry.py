@@ -14,9 +14,10 @@ from PIL import Image
 
 from imagenet_ddp.config.schema import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
-from imagenet_ddp.data.sources.base import ArrayImages, Images, Source
+from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, split_validation, walk
 from imagenet_ddp.data.sources.registry import check_classes, imagenet_labels, open_source
+from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 
 
@@ -208,8 +209,8 @@ def test_stl10_is_a_source(tmp_path: Path):
     (folder / "class_names.txt").write_text("\n".join(classes))
     (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
     source = open_source(keys(tmp_path, "stl10", download=False, fold=0), 0, {})
-    assert isinstance(source.train, ArrayImages)
-    assert isinstance(source.val, ArrayImages)
+    assert isinstance(source.train, Stl10Images)
+    assert isinstance(source.val, Stl10Images)
     assert (source.classes, len(source.train), len(source.val)) == (classes, 3, 10)
     assert source.train.targets.tolist() == [3, 5, 7]
     assert "20 train images; the official STL-10 has 5000" in source.notes[0]

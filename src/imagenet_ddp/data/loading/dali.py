@@ -27,15 +27,12 @@ from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.local import PackedImages
 from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
-
-Encoded = FileImages | PackedImages
 
 
 def load() -> Any:
@@ -55,9 +52,9 @@ def unsupported_reason(images: Images, augment: str) -> str:
     """Why DALI has nothing to do with these images, for the log; "" where it has."""
     if augment != "crop":
         return "it makes random crops, and data.augment=none asks for none"
-    if not isinstance(images, Encoded):
-        return "it decodes files, and these images are kept decoded (data.cache_mib=0 keeps none that are files)"
-    return "the packed images are pixels, not JPEGs" if getattr(images, "form", "") == "raw" else ""
+    if not images.is_encoded:
+        return "it decodes JPEG files, and these images are pixels (data.cache_mib=0 caches none)"
+    return ""
 
 
 def choose_device(asked: str, root_device: torch.device) -> torch.device:
@@ -155,12 +152,9 @@ class Pipeline:
 class DaliDataset(ImageDataset):
     """ImageDataset of which some are decoded already."""
 
-    images: Encoded  # type: ignore[assignment]
     transform: TrainTransform  # type: ignore[assignment]
 
-    def __init__(
-        self, images: Encoded, transform: TrainTransform, seed: int, device: torch.device, *, pin_memory: bool
-    ):
+    def __init__(self, images: Images, transform: TrainTransform, seed: int, device: torch.device, *, pin_memory: bool):
         super().__init__(images, transform, seed, replace=True)
         self._device, self._pin_memory = device, pin_memory and device.type == "cpu"
         self._ready: Mapping[Key, tuple[Tensor, bool]] = {}
@@ -174,6 +168,7 @@ class DaliDataset(ImageDataset):
             try:
                 with self._turn:
                     encoded = self.images.encoded(key.index)
+                assert encoded is not None
                 picture = open_picture(encoded, self.images.path(key.index), self.images.reading)
             except (UnreadableImage, OSError):
                 continue
@@ -226,10 +221,10 @@ class DaliLoader:
         device: torch.device,
         on_bad_images: Callable[[list[Bad]], None] | None = None,
         say: Callable[[str], None] = print,
-        waiting: Callable[[Any, Images], StallWatchdog] = StallWatchdog,
+        watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
     ):
         self.batch_sampler = sampler
-        self._waiting = waiting
+        self._watchdog = watchdog
         self._samples, self._num_threads, self._device = samples, num_threads, device
         self._judge, self._say = on_bad_images, say
         self._pipeline: Pipeline | None = None
@@ -240,7 +235,7 @@ class DaliLoader:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._waiting(self, self._samples.images).through(self._batches)
+        return self._watchdog(self, self._samples.images.location).through(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
         """Begins when the first batch is asked for, because Lightning tells the sampler the epoch only then."""
@@ -320,12 +315,18 @@ def make_dali_loader(
     pin_memory: bool,
     on_bad_images: Callable[[list[Bad]], None] | None = None,
     say: Callable[[str], None] = print,
-    waiting: Callable[[Any, Images], StallWatchdog] = StallWatchdog,
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> DaliLoader:
-    """images and transform: such as `unfit` has no word against. ConfigError: DALI is not installed."""
+    """images and transform: such as `unsupported_reason` accepts. ConfigError: DALI is not installed."""
     load()
-    assert isinstance(images, Encoded) and isinstance(transform, TrainTransform)
+    assert isinstance(transform, TrainTransform)
     samples = DaliDataset(images, transform, seed, device, pin_memory=pin_memory)
     return DaliLoader(
-        samples, sampler, num_threads=num_threads, device=device, on_bad_images=on_bad_images, say=say, waiting=waiting
+        samples,
+        sampler,
+        num_threads=num_threads,
+        device=device,
+        on_bad_images=on_bad_images,
+        say=say,
+        watchdog=watchdog,
     )

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform
@@ -118,8 +118,7 @@ class ImageDataset(Dataset):
 def picture(images: Images, index: int) -> Picture:
     """Raises UnreadableImage, also for a file that is gone or may not be read."""
     try:
-        open_it = getattr(images, "open", None)
-        return open_it(index) if open_it else Pixels(images.read(index).permute(1, 2, 0).numpy())
+        return images.open(index)
     except OSError as error:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
@@ -149,12 +148,12 @@ class EpochLoader(DataLoader):
     epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
 
     on_bad_images: Callable[[list[Bad]], None] | None = None
-    waiting: Callable[[Any, Images], StallWatchdog] = StallWatchdog
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__
         samples: Any = self.dataset
-        for batch in explain_failures(batches, self, self.waiting(self, samples.images)):
+        for batch in explain_failures(batches, self, self.watchdog(self, samples.images.location)):
             bad = batch.pop("unreadable")
             if bad and self.on_bad_images is not None:
                 self.on_bad_images(bad)
@@ -162,11 +161,10 @@ class EpochLoader(DataLoader):
 
     def close(self) -> None:
         """End this loader's processes, if it has any."""
-        iterator: Any = self._iterator
+        workers, iterator = loader_workers(self), self._iterator
         self._iterator = None
-        workers = list(getattr(iterator, "_workers", []))
-        if hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
+        if workers:
+            iterator._shutdown_workers()  # type: ignore[union-attr]
         for worker in workers:
             if worker.is_alive():  # it is deaf to the SIGTERM that torch has sent, and would be waited for at the end
                 worker.kill()
@@ -183,9 +181,9 @@ def make_loader(
     mp_context: str,
     replace: bool = True,
     on_bad_images: Callable[[list[Bad]], None] | None = None,
-    waiting: Callable[[Any, Images], StallWatchdog] = StallWatchdog,
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
-    """on_bad_images: called in this process with the unreadable images of each batch; may raise. waiting: watches one
+    """on_bad_images: called in this process with the unreadable images of each batch; may raise. watchdog: watches one
     epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
@@ -201,5 +199,5 @@ def make_loader(
         pin_memory=pin_memory,
         **arguments,
     )
-    loader.on_bad_images, loader.waiting = on_bad_images, waiting
+    loader.on_bad_images, loader.watchdog = on_bad_images, watchdog
     return loader

@@ -9,6 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from imagenet_ddp.data.loading.worker_processes import loader_workers
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.text import count_noun
@@ -42,7 +43,7 @@ class StallWatchdog:
     """
 
     loader: InitVar[Any]  # a DataLoader, or what has no processes
-    images: Any
+    location: str = ""  # of the images
     who: str = "The training"
     say: Say = print_message
     timeout_s: float = TIMEOUT_S
@@ -57,7 +58,7 @@ class StallWatchdog:
 
     def through(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
         """All of batches(), which is called when the first is asked for."""
-        threading.Thread(target=self._watch, name="waiting", daemon=True).start()
+        threading.Thread(target=self._watch, name="stall watchdog", daemon=True).start()
         try:
             self._since = time.monotonic()
             for batch in batches():
@@ -95,14 +96,11 @@ class StallWatchdog:
 
     @property
     def _place(self) -> str:
-        images = getattr(self.images, "images", self.images)  # those below the ones in memory
-        place = getattr(images, "place", None) or getattr(images, "folder", None)
-        return f" from {place}" if place else ""
+        return f" from {self.location}" if self.location else ""
 
     @property
     def _workers(self) -> list[Any]:
-        workers = getattr(getattr(self._loader(), "_iterator", None), "_workers", [])
-        return [worker for worker in workers if worker.pid is not None]
+        return loader_workers(self._loader())
 
     def _doers(self) -> str:
         if not self._workers and (number := getattr(self._loader(), "num_workers", 0)):

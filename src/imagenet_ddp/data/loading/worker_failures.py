@@ -14,6 +14,7 @@ from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_processes import (
     SENDING,
     SENDING_EXIT,
+    loader_workers,
     preserve_sigchld_handler,
     raise_open_file_limit,
 )
@@ -115,9 +116,9 @@ class FailureExplainer:
         return self._machine
 
 
-def explain_failures(start: Callable[[], Iterable[T]], loader: Any, waiting: StallWatchdog) -> Iterator[T]:
+def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
     """The batches of start(), which may start loader's processes; RunError where loading fails for a known reason.
-    waiting: of this loader and these batches, not begun."""
+    watchdog: of this loader and these batches, not begun."""
     watch = FailureExplainer()
     raise_open_file_limit()
 
@@ -130,9 +131,9 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, waiting: Sta
         yield from found
 
     try:
-        yield from waiting.through(batches)
+        yield from watchdog.through(batches)
     except Exception as error:
-        known = RunError(waiting.failure) if waiting.failure else watch.explain(error, loader)
+        known = RunError(watchdog.failure) if watchdog.failure else watch.explain(error, loader)
         if known is None:
             raise
         raise known from error
@@ -140,8 +141,7 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, waiting: Sta
 
 def _ends(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     """(pid, exit code; -n: killed by signal n) of the loader processes that have ended."""
-    workers = list(getattr(getattr(loader, "_iterator", None), "_workers", []))
-    workers = [worker for worker in workers if worker.pid is not None]
+    workers = loader_workers(loader)
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
         for worker in workers:

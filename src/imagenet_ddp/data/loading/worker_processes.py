@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import queues
+from typing import Any
 
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
@@ -86,6 +87,13 @@ def mp_context_note(asked: str, num_workers: int) -> str:
         "Gloo, NCCL) hold at that moment, and nobody in the copy lets go of them: a loader process may wait for ever. "
         "Hint: data.mp_context=forkserver starts as fast after the first process."
     )
+
+
+def loader_workers(loader: Any) -> list[Any]:
+    """Return the running worker processes of a DataLoader, none for a loader of another kind. torch offers no public
+    way to them."""
+    workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
+    return [worker for worker in workers if worker.pid is not None]
 
 
 def init_worker(worker: int) -> None:

@@ -35,7 +35,7 @@ def names_of(images: Images, data: Mapping[str, Any]) -> Names:
     if isinstance(images, PackedImages):
         found = [images.name_of(index) for index in range(len(images))]
     else:
-        prefix = f"{getattr(images, 'folder', data['root'])}{os.sep}"
+        prefix = f"{images.location or data['root']}{os.sep}"
         found = [os.fsencode(images.path(index).removeprefix(prefix)) for index in range(len(images))]
     return Names(np.frombuffer(b"".join(found), np.uint8), np.cumsum([len(text) for text in found], dtype=np.int64))
 

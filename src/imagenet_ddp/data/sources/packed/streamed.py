@@ -43,14 +43,10 @@ class StreamedImages(PackedImages):
         self._window = 0
         self._next: threading.Thread | None = None
         self._stop: threading.Event | None = None
-        super().__init__(cache.folder, name, split, form, **options)
+        super().__init__(cache.folder, name, split, form, location=cache.remote.url, **options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_next": None, "_stop": None}
-
-    @property
-    def place(self) -> str:
-        return self._cache.remote.url
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """As PackedImages.order; from now on the shards of that epoch are fetched ahead of their use."""
