@@ -7,12 +7,13 @@ from pathlib import Path
 
 import lightning.pytorch as L
 
+from imagenet_ddp.data.loading.worker_processes import loader_workers
+
 
 def cpu_s(trainer: L.Trainer) -> float:
     """CPU seconds of this process and of its living loader workers so far."""
     loaders = [trainer.train_dataloader, trainer.val_dataloaders]
-    # private: torch has no public way to the workers of one loader
-    workers = [worker for loader in loaders for worker in getattr(getattr(loader, "_iterator", None), "_workers", [])]
+    workers = [worker for loader in loaders for worker in loader_workers(loader)]
     return time.process_time() + process_cpu_s(worker.pid for worker in workers)
 
 

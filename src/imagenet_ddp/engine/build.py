@@ -21,7 +21,7 @@ from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading.memory_cache import hold
+from imagenet_ddp.data.loading.memory_cache import cache_in_memory
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed import devices
@@ -103,7 +103,7 @@ def make_data(config: Config, world: World, say: Callable[[str], None], *, need_
     source = open_source(config["data"], config["seed"], os.environ, need_train=need_train)
     if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # an evaluation sees each image once
         shared = choose_num_workers(config["data"]["num_workers"], on_cpu(config), world.place.local_world_size)[0] > 0
-        source = hold(source, config["data"]["cache_mib"], shared=shared)
+        source = cache_in_memory(source, config["data"]["cache_mib"], shared=shared)
     keys = dict(config["data"])
     keys["val_batch_size"] = images_per_forward(config, keys["val_batch_size"] or keys["batch_size"])
     keys["batch_size"] = images_per_forward(config)

@@ -63,7 +63,7 @@ def _loader_lines(config: Config, data: ImageDataModule, workers: int, why_worke
     ordinary = f"{workers} workers per process ({why_workers}). JPEG decoder: {choose(keys['decoder']).reason}."
     if asked["name"] != "dali":
         return [f"Loader: {ordinary}"]
-    if why_not := dali.unfit(data.train_images, keys["augment"]):
+    if why_not := dali.unsupported_reason(data.train_images, keys["augment"]):
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
     device = dali.choose_device(asked["device"], torch.device(kind))
     threads = dali.choose_num_threads(asked["num_threads"], workers)
