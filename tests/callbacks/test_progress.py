@@ -172,10 +172,10 @@ def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypa
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
     stream = io.StringIO()
     log = Log(tmp_path, 0, stream)
-    log.take_over()
+    log.capture_libraries()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        log.take_over()
+        log.capture_libraries()
         for _ in range(2):
             warnings.warn("the sky is\n falling", stacklevel=1)
         warnings.warn("use sync_dist=True", stacklevel=1)
@@ -202,7 +202,7 @@ def test_the_time_left_counts_from_where_a_resumed_run_start_s(tmp_path: Path) -
 def test_beside_another_bar_lines_go_where_that_bar_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """rich replaces sys.stdout while it draws."""
     log = Log(tmp_path, 0)
-    log.below_foreign_bar = True
+    log.has_other_bar = True
     monkeypatch.setattr("sys.stdout", replaced := io.StringIO())
     log.say("a line")
     log.close()

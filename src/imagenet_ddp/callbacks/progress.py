@@ -55,12 +55,12 @@ class Progress(ScoreCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None
         self._start_s = time.monotonic()
-        self.run_log.below_foreign_bar = trainer.progress_bar_callback is not None
-        self._draws = self.run_log.is_terminal and not self.run_log.below_foreign_bar
+        self.run_log.has_other_bar = trainer.progress_bar_callback is not None
+        self._draws = self.run_log.is_terminal and not self.run_log.has_other_bar
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None
-        self.run_log.below_foreign_bar = False
+        self.run_log.has_other_bar = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -121,7 +121,7 @@ class Progress(ScoreCallback):
 
     def _write(self, line: str) -> None:
         assert self.run_log is not None
-        (self.run_log.note if self.run_log.is_terminal or self.run_log.below_foreign_bar else self.run_log.say)(line)
+        (self.run_log.note if self.run_log.is_terminal or self.run_log.has_other_bar else self.run_log.say)(line)
 
     def _draw(self, bar: Callable[[L.Trainer, int, int], str], trainer: L.Trainer, step: int, steps: int) -> None:
         now = time.monotonic()

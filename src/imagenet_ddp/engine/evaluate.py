@@ -20,7 +20,7 @@ def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, c
     """The top-1, a fraction; evaluation.json in run_dir has the rest."""
     place = world.place
     log = Log(run_dir / "logs", place.rank)
-    log.take_over()
+    log.capture_libraries()
     devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     stored = read(checkpoint)
     classes = stored[KEY]["classes"]

@@ -41,7 +41,7 @@ def run(
     place = world.place
     locked = lock(run_dir) if place.rank == 0 else None
     log = Log(run_dir / "logs", place.rank)
-    log.take_over()
+    log.capture_libraries()
     for line in said:
         log.say(line)
     try:

@@ -1,4 +1,4 @@
-"""Write summary.json and config.yaml, and what they tell about the run."""
+"""Write config.yaml, summary.json and the sentence on the images that were counted."""
 
 import json
 import platform
@@ -17,7 +17,8 @@ from imagenet_ddp.system.atomic_write import write_whole
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
-    """The last line of every evaluation. skips: what was not counted could not be read."""
+    """Return the last line of every evaluation. counted: (images, most times of one). skips: those not counted could
+    not be read."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
     unreadable = f", {num_images - images} unreadable" if skips and images < num_images else ""
@@ -35,7 +36,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """Under which versions and by which command: the part of a summary that no measurement changes."""
+    """Return what a summary says besides measurements: versions, commit, command, time."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core")
     return {
         "versions": {
@@ -50,8 +51,8 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Of the checkout this package runs from; None where it is installed. -dirty: with changes that are in no
-    commit."""
+    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None where it is
+    installed."""
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():
         return None
