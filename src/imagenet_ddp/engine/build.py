@@ -188,7 +188,7 @@ def make_trainer(
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # ours are made for the trainer's rank and world
-            # true where there is one already (Saver, one of the user's): Lightning then adds none of its own
+            # true where there is one already (GracefulStop, one of the user's): Lightning then adds none of its own
             enable_checkpointing=_has(callbacks, Checkpoint),
             enable_progress_bar=_has(callbacks, ProgressBar),
             enable_model_summary=False,

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import choice, expect, matching, shown, whole
+from imagenet_ddp.config.validators import choice, expect, expect_all, matching, shown, whole
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.paths import shown_path
 
-# What callbacks can monitor: callbacks/log_metrics.py and models/lightning_module.py log it.
+# What callbacks can monitor: callbacks/running_metrics.py and models/lightning_module.py log it.
 TRAIN_METRICS = (
     *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
     *("lr", "images_per_s", "data_wait_frac"),
@@ -27,6 +27,7 @@ PACKAGES = {
     "RichProgressBar": ("rich",),
     "RichModelSummary": ("rich",),
 }
+CHECKPOINT_KINDS = {"every_n_epochs": (whole(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
 
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
@@ -98,10 +99,8 @@ def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
     for key, name in _known_classes(callbacks):
         if name == "ResumeCheckpoint":
-            for argument, kind in (("every_n_epochs", whole(1)), ("mode", choice("max", "min"))):
-                if argument in callbacks[key]:
-                    example = f"callbacks.{key}.{argument}={'1' if argument == 'every_n_epochs' else 'max'}"
-                    found += expect(f"callbacks.{key}.{argument}", callbacks[key][argument], kind, example)
+            typed = {argument: kind for argument, kind in CHECKPOINT_KINDS.items() if argument in callbacks[key]}
+            found += expect_all(f"callbacks.{key}", callbacks[key], typed)
     return found
 
 
@@ -117,8 +116,8 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
     found = []
     for key, name in names.items():
         monitor = callbacks[key].get("monitor")
-        if name == "ResumeCheckpoint" and monitor in VAL_METRICS:
-            continue  # without validation it writes no best.ckpt
+        if name in ("ResumeCheckpoint", "History", "Progress") and monitor in VAL_METRICS:
+            continue  # without validation they have no best score
         extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
         of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
         if monitor is None or monitor in (*known, *extra) or of_rates:
