@@ -198,7 +198,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
 
     resume = ["resume=parts/checkpoints/last.ckpt"]
     if (ranks, workers) == (1, 0):
-        result = run("train", *resume, "callbacks=none", "trainer.max_epochs=1")
+        result = run("train", *resume, "callbacks=default", "trainer.max_epochs=1")
         assert result.returncode == 2, result.stdout + result.stderr
         assert "expected to be more than the 1 epoch that" in " ".join(result.stderr.split())
     left = 2 * steps - by_rank[0]
@@ -207,13 +207,13 @@ def test_a_stopped_run_goes_on_to_the_bit(
     assert result.returncode == 143, result.stdout + result.stderr
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == list(range(29)), "the rest of the epoch, nothing twice"
 
-    result = succeeded(run("train", *resume, "callbacks=none", PYTHONPATH=PROBES))
+    result = succeeded(run("train", *resume, "callbacks=default", PYTHONPATH=PROBES))
     assert_equal_weights(whole, tmp_path / "parts")
     assert_same_metrics(whole, tmp_path / "parts")
     assert summary(tmp_path / "parts")["best/val/top1"] == summary(whole)["best/val/top1"]
 
     if (ranks, workers) == (1, 0):
-        result = succeeded(run("train", *resume, "callbacks=none"))
+        result = succeeded(run("train", *resume, "callbacks=default"))
         assert "is finished: 3 epochs of 3" in result.stdout
 
 

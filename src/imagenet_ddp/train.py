@@ -9,15 +9,15 @@ from imagenet_ddp.engine import coordinate, sweep, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.signals import Left, Signals, leaving
+from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
 
 
 def main() -> float | None:
     """The best val/top1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
-    Signals().hold()
+    Signals().install()
     try:
-        with leaving():
+        with raise_on_signal():
             request = parse.command_line("train", sweep.resumed(sys.argv[1:]), os.environ)
         if request.passthrough:
             return command.with_hydra("train", request.argv, lambda config: None)
@@ -29,7 +29,7 @@ def main() -> float | None:
         parse.refuse(error)
     except WorkersFailedError as error:
         error.exit()
-    except Left as left:
+    except SignalExit as left:
         console.print_message(str(left))
         raise
 
@@ -44,7 +44,7 @@ def _job(request: parse.Request) -> float | None:
 
 
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
-    with leaving():
+    with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
         rendezvous = coordinate.join_commands(request, launch_info)
         num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
@@ -66,7 +66,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
         if own_processes:
             return run(None)
         return command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
-    except (ConfigError, WorkersFailedError, Left) as error:
+    except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)
         raise

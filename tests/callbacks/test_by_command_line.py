@@ -3,6 +3,9 @@ sentence."""
 
 import csv
 import json
+import sqlite3
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +34,26 @@ def logged(run_dir: Path, name: str) -> dict[int, float]:
     return {int(row["step"]): row[name] for row in found if name in row}
 
 
+def tensorboard_rows(run_dir: Path, name: str) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_dir / "tensorboard/version_0"))
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars(name)}
+
+
+def mlflow_rows(run_dir: Path, name: str) -> dict[int, float]:
+    with closing(sqlite3.connect(run_dir / "mlflow.db")) as database:
+        return dict(database.execute("SELECT step, value FROM metrics WHERE key = ? ORDER BY step", [name]))
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
 def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     """29 images, 4 a step: 8 steps an epoch."""
     result = run(
-        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=csv", "trainer.log_every_n_steps=4",
-        "schedule.name=cosine", "schedule.warmup_epochs=1", "val_log_every_n_steps=2",
+        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=[csv,tensorboard,mlflow]",
+        "trainer.log_every_n_steps=4", "schedule.name=cosine", "schedule.warmup_epochs=1", "val_log_every_n_steps=2",
         "trainer.profiler=simple", "trainer.enable_model_summary=true",
         *callback("best", "ModelCheckpoint", monitor="val/top1", mode="max", save_top_k=3),
         *callback("stop", "EarlyStopping", monitor="train/loss", patience=5),
@@ -46,7 +63,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
         *callback("speed", "ThroughputMonitor", window_size=4),
         "allow_targets=[probe]", "+callbacks.speed.batch_size_fn._target_=probe.num_images",
         "+callbacks.speed.batch_size_fn._partial_=true",
-        PYTHONPATH=PROBES,
+        PYTHONPATH=PROBES, MLFLOW_TRACKING_URI=None,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     run_dir = tmp_path / "r"
@@ -55,6 +72,9 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     steps = [3, 7, 11, 15]
     for name in FIGURES:
         assert list(logged(run_dir, name)) == steps, name
+    for name in (*FIGURES, "val/top1", "val/loss"):  # the same curve in each logger
+        assert tensorboard_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
+        assert mlflow_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
     factor = make_schedule({"name": "cosine", "final_fraction": 0.0, "gamma": 0.1}, 2, 1.0)
     lr = logged(run_dir, "lr")
     assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
@@ -111,6 +131,22 @@ def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> Non
     assert logged(run_dir, "lr-SGD") == logged(run_dir, "lr")
     saved = {path.stem for path in (run_dir / "checkpoints").glob("0.*.ckpt")}
     assert saved == {f"{epoch['train/top1']:.6f}" for epoch in rows(run_dir / "metrics.csv")}
+
+
+@pytest.mark.slow
+def test_without_the_built_in_callbacks(run: Run, tree: Path, tmp_path: Path) -> None:
+    """A run needs none of them; summary.json and the last line stay."""
+    result = run(
+        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none", "trainer.limit_train_batches=1",
+        "trainer.max_epochs=1",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "11 of 11 validation images, each once."
+    assert "train loss" not in result.stdout
+    names = {path.name for path in (tmp_path / "r").iterdir()}
+    assert names == {"config.yaml", "summary.json", "logs", ".lock"}
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert (summary["epochs"], summary["best_epoch"], summary["num_val_images"]) == (1, 1, 11)
 
 
 @pytest.mark.slow

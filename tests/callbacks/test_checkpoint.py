@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, AtomicCheckpointIO, _same_file, num_at_once, read
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, AtomicCheckpointIO, link_or_copy, max_new_checkpoints, read
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     [(1, False, 1), (2, False, 2), (90, False, 3), (-1, False, 3), (None, False, 3), (90, True, 1)],
 )
 def test_room_for_so_many(max_epochs: int | None, resumed: bool, most: int) -> None:
-    assert num_at_once(max_epochs, resumed=resumed) == most
+    assert max_new_checkpoints(max_epochs, resumed=resumed) == most
 
 
 def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:
 def test_best_stays_when_last_goes_on(tmp_path: Path) -> None:
     io, last, best = AtomicCheckpointIO(), tmp_path / "last.ckpt", tmp_path / "best.ckpt"
     io.save_checkpoint({"step": 1}, last)
-    _same_file(last, best)
+    link_or_copy(last, best)
     io.save_checkpoint({"step": 2}, last)
     assert torch.load(best, weights_only=True) == {"step": 1}
-    _same_file(last, best)
+    link_or_copy(last, best)
     assert torch.load(best, weights_only=True) == {"step": 2}
 
 

@@ -19,8 +19,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import Agreement, GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.runs.checkpoint_file import KEY, AtomicCheckpointIO, read
@@ -54,6 +55,7 @@ class Images(L.LightningDataModule):
         self.images = torch.randn(NUM_IMAGES, 3, 4, 4, generator=generator)
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
+        self.num_train_images, self.train_step_images = NUM_IMAGES, BATCH
 
     def start_at(self, *start: int) -> None:
         self._start = start
@@ -104,16 +106,6 @@ class Watch(L.Callback):
         self.scores.append((float(trainer.callback_metrics["val/top1"]), pl_module.net[0].weight.detach().clone()))
 
 
-class Score(L.Callback):
-    """In the place of Record."""
-
-    def __init__(self, saver: ResumeCheckpoint):
-        self._saver = saver
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self._saver.take_score(trainer)
-
-
 class Scored(ImageClassifier):
     """With a val/top1 as given, one after the other."""
 
@@ -142,24 +134,23 @@ def train(
     )  # fmt: skip
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
-    saver = ResumeCheckpoint(folder, contents, every_n_epochs, NUM_IMAGES, BATCH)
-    agreement = Agreement(signals or Signals(), 0, 1, None)
+    checkpoint = ResumeCheckpoint(folder, every_n_epochs=every_n_epochs, contents=contents)
+    agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
         rate,
-        GracefulStopInValidation(agreement, saver.save_stopped),
-        Score(saver),
+        GracefulStopInValidation(agreement),
         *watches,
-        saver,
+        checkpoint,
     ]
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[AtomicCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
-        callbacks=[*callbacks, GracefulStop(agreement, saver.save_stopped)], **{"max_epochs": EPOCHS, **keys},
+        callbacks=[*callbacks, GracefulStop(agreement)], **{"max_epochs": EPOCHS, **keys},
     )  # fmt: skip
-    checkpoint = saver.last_path if saver.last_path.exists() else None
-    trainer.fit(classifier, datamodule=Images(), ckpt_path=checkpoint, weights_only=True)
-    return saver
+    path = checkpoint.last_path if checkpoint.last_path.exists() else None
+    trainer.fit(classifier, datamodule=Images(), ckpt_path=path, weights_only=True)
+    return checkpoint
 
 
 def assert_continued(whole: Path, parts: Path, watches: list[Watch]) -> None:
@@ -248,11 +239,11 @@ def test_an_epoch_that_is_cut_short(
                 timer._duration = 0.0
 
             watches[0] = Watch(cut, late)
-        saver = train(parts, watches[0], every_n_epochs=10, **keys, **extra)
+        train(parts, watches[0], every_n_epochs=10, **keys, **extra)
         stored = read(parts / "last.ckpt")[KEY]
         assert watches[0].steps % STEPS % accumulate == 0, "at the end of an update"
         assert (stored["kind"] == "epoch_end") == (watches[0].steps % STEPS == 0)
-        assert saver.num_epochs == watches[0].steps // STEPS
+        assert stored["epoch"] + (stored["kind"] == "epoch_end") == watches[0].steps // STEPS
         train(parts, watches[1], **keys)
         assert_continued(wholes(**keys), parts, watches)
 
@@ -261,16 +252,16 @@ def test_an_epoch_that_is_cut_short(
 def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]) -> None:
     """A run can be continued from it as from any checkpoint."""
     watch = Watch()
-    saver = train(tmp_path / "whole", watch, every_n_epochs=2, scores=[0.2, 0.9, 0.4, 0.95, 0.3, 0.1], **keys)
+    checkpoint = train(tmp_path / "whole", watch, every_n_epochs=2, scores=[0.2, 0.9, 0.4, 0.95, 0.3, 0.1], **keys)
     best, weights = max(watch.scores, key=lambda pair: pair[0])
-    stored = read(saver.best_path)
-    assert stored[KEY]["best_top1"] == saver.best_top1 == pytest.approx(best)
+    stored = read(checkpoint.best_path)
+    assert stored[KEY]["best_top1"] == checkpoint.best.value == pytest.approx(best)
     assert torch.equal(stored["state_dict"]["net.0.weight"], weights)
     assert stored[KEY]["kind"] == ("mid_epoch" if keys else "epoch_end")
 
     parts = tmp_path / "parts"
     parts.mkdir()
-    saver.best_path.rename(parts / "last.ckpt")
+    checkpoint.best_path.rename(parts / "last.ckpt")
     train(parts, Watch(), **keys)
     one, other = read(tmp_path / "whole/last.ckpt"), read(parts / "last.ckpt")
     assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
@@ -278,9 +269,11 @@ def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]
 
 def test_what_early_stopping_decided_is_in_the_last_checkpoint(tmp_path: Path) -> None:
     stopping = EarlyStopping("val/top1", patience=1, mode="max")
-    saver = train(tmp_path, stopping, every_n_epochs=10, scores=[0.3, 0.2], max_epochs=20)
-    [state] = [state for name, state in read(saver.last_path)["callbacks"].items() if name.startswith("EarlyStopping")]
-    assert (state["wait_count"], state["stopped_epoch"], saver.num_epochs) == (1, 1, 2)
+    checkpoint = train(tmp_path, stopping, every_n_epochs=10, scores=[0.3, 0.2], max_epochs=20)
+    [state] = [
+        state for name, state in read(checkpoint.last_path)["callbacks"].items() if name.startswith("EarlyStopping")
+    ]
+    assert (state["wait_count"], state["stopped_epoch"]) == (1, 1)
 
 
 def test_the_average_of_swa_is_in_the_last_checkpoint(tmp_path: Path) -> None:
@@ -304,23 +297,23 @@ def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Pat
     (tmp_path / "second").mkdir()
     (tmp_path / "own" / f"step={STEPS}.ckpt").rename(tmp_path / "second/last.ckpt")
     scores = [0.9, 0.1, 0.1] if "every_n_train_steps" in every else [0.1, 0.1]
-    saver = train(tmp_path / "second", second, scores=scores)
+    checkpoint = train(tmp_path / "second", second, scores=scores)
     assert len(second.scores) == len(scores)
-    assert (saver.best_top1, saver.best_epoch) == (pytest.approx(first.scores[0][0]), 1)
-    assert read(saver.best_path)[KEY]["best_epoch"] == 1
+    assert (checkpoint.best.value, checkpoint.best.epoch) == (pytest.approx(first.scores[0][0]), 1)
+    assert read(checkpoint.best_path)[KEY]["best_epoch"] == 1
     del first.seen[1], first.seen[2]
     assert_continued(wholes(), tmp_path / "second", [first, second])
 
 
 def test_a_stop_beside_lightnings_average(tmp_path: Path) -> None:
     """It validates with the average in the weights' place: a stop then would save that as the weights."""
-    saver = train(tmp_path / "whole", EMAWeightAveraging(decay=0.5), max_epochs=2)
+    checkpoint = train(tmp_path / "whole", EMAWeightAveraging(decay=0.5), max_epochs=2)
     signals = Signals()
     watch = Watch(STEPS, lambda trainer: setattr(signals, "received", 15), in_validation=True)
     with pytest.raises(Stopped):
         train(tmp_path / "parts", watch, EMAWeightAveraging(decay=0.5), signals=signals, max_epochs=2)
     train(tmp_path / "parts", EMAWeightAveraging(decay=0.5), max_epochs=2)
-    one, other = read(saver.last_path), read(tmp_path / "parts/last.ckpt")
+    one, other = read(checkpoint.last_path), read(tmp_path / "parts/last.ckpt")
     for state in ("state_dict", "current_model_state"):
         assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
 
@@ -345,6 +338,6 @@ def test_best_is_not_written_again_after_a_resume(tmp_path: Path) -> None:
     """The epoch after a resume is no better only because the one before it was."""
     train(tmp_path, scores=[0.9], max_epochs=1)
     best = read(tmp_path / "best.ckpt")["state_dict"]
-    saver = train(tmp_path, scores=[0.0, 0.0])
-    assert saver.best_epoch == 1
-    assert all(torch.equal(best[name], value) for name, value in read(saver.best_path)["state_dict"].items())
+    checkpoint = train(tmp_path, scores=[0.0, 0.0])
+    assert checkpoint.best.epoch == 1
+    assert all(torch.equal(best[name], value) for name, value in read(checkpoint.best_path)["state_dict"].items())

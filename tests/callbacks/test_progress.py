@@ -12,17 +12,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from imagenet_ddp.callbacks.progress import Progress, duration
-from imagenet_ddp.callbacks.running_metrics import Figures, RunningMetrics
+from imagenet_ddp.callbacks.means import Means
+from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.runs.log import Log, _ToLog
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0:00"), (42.4, "0:42"), (725, "12:05"), (11400, "3:10:00"), (187200, "2d 04:00:00"), (59.6, "1:00")],
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 class Terminal(io.StringIO):
@@ -46,23 +39,31 @@ def shown_by(text: str) -> list[str]:
     return [line.rstrip() for line in screen]
 
 
+def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, top_k: int = 5) -> Progress:
+    """Set up as in a trainer."""
+    progress = Progress(log, val_log_every_n_steps=val_every)
+    trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
+    progress.setup(trainer, cast(Any, SimpleNamespace(top_k=top_k)), "fit")
+    return progress
+
+
 def at(epoch: int, epochs: int, **more: Any) -> Any:
     return SimpleNamespace(current_epoch=epoch, max_epochs=epochs, world_size=1, sanity_checking=False, **more)
 
 
 @pytest.mark.parametrize("images", [0, 250, 123456789])
 @pytest.mark.parametrize(("epochs", "steps"), [(2, 12), (90, 10010), (1000, 654321)])
-@pytest.mark.parametrize("figures", [Figures(2.3, 0.1, 0.5), Figures(12345.678, 1.0, 1.0)])
+@pytest.mark.parametrize("means", [Means(2.3, 0.1, 0.5), Means(12345.678, 1.0, 1.0)])
 def test_a_bar_has_what_matters_in_80_columns(
-    tmp_path: Path, images: int, epochs: int, steps: int, figures: Figures
+    tmp_path: Path, images: int, epochs: int, steps: int, means: Means
 ) -> None:
-    meters = RunningMetrics()
-    meters.num_images, meters.batch_sum_s, meters.data_sum_s = images, 1.0, 1.0
+    metrics = RunningMetrics()
+    metrics.num_images, metrics.batch_sum_s, metrics.data_sum_s = images, 1.0, 1.0
     log = Log(tmp_path, 0, Terminal())
-    progress = Progress(log, meters, 10, 100, 5)
+    progress = made(log, metrics)
     log.close()
-    progress._shown = progress._val_shown = figures
-    progress._before, progress._began = float(epochs - 2), time.monotonic() - 300_000
+    progress._shown = progress._val_shown = means
+    progress._start_epoch, progress._start_s = float(epochs - 2), time.monotonic() - 300_000
     bar = progress._bar(at(epochs - 1, epochs), steps // 2, steps)
     val_bar = progress._val_bar(at(epochs - 1, epochs), steps // 2, steps)
     for each in (bar, val_bar):
@@ -86,7 +87,7 @@ def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_beside_another_bar_a_line_has_a_line_of_its_own(tmp_path: Path, stream: io.StringIO) -> None:
     log = Log(tmp_path, 0, stream)
     trainer = at(0, 2, progress_bar_callback=object(), num_val_batches=[3])
-    progress = Progress(log, RunningMetrics(), 1, 1, 5)
+    progress = made(log, RunningMetrics(), 1, 1)
     progress.on_train_start(trainer, cast(Any, None))
     stream.write("Epoch 0: 100%|####|")
     progress._write("figures")
@@ -109,16 +110,16 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     module: Any = SimpleNamespace(top_k=2, validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1
-    meters = RunningMetrics()
+    metrics = RunningMetrics()
     log = Log(tmp_path, 0, stream)
-    progress = Progress(log, meters, 10, 2, 2)
-    for callback in (meters, progress):
+    progress = made(log, metrics, 10, 2, 2)
+    for callback in (metrics, progress):
         callback.on_validation_start(trainer, module)
     logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     batch = {"target": torch.tensor([0, 0, 0])}  # the third one fills up
     for step in range(5):
         outputs = {"logits": logits, "losses": torch.tensor([1.0, 3.0])} if step != 3 else None
-        for callback in (meters, progress):
+        for callback in (metrics, progress):
             callback.on_validation_batch_end(trainer, module, outputs, batch, step)
     log.close()
     first, second = stream.getvalue().splitlines()
@@ -171,10 +172,10 @@ def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypa
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
     stream = io.StringIO()
     log = Log(tmp_path, 0, stream)
-    log.take_over()
+    log.capture_libraries()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        log.take_over()
+        log.capture_libraries()
         for _ in range(2):
             warnings.warn("the sky is\n falling", stacklevel=1)
         warnings.warn("use sync_dist=True", stacklevel=1)
@@ -184,24 +185,24 @@ def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypa
 
 
 def test_figures_of_nothing() -> None:
-    assert Figures.of([0.0, 0.0, 0.0, 0.0]) == Figures(0.0, 0.0, 0.0)
-    assert Figures.of([6.0, 1.0, 2.0, 4.0]) == Figures(1.5, 0.25, 0.5)
+    assert Means.from_sums([0.0, 0.0, 0.0, 0.0]) == Means(0.0, 0.0, 0.0)
+    assert Means.from_sums([6.0, 1.0, 2.0, 4.0]) == Means(1.5, 0.25, 0.5)
 
 
-def test_the_time_left_counts_from_where_a_resumed_run_began(tmp_path: Path) -> None:
+def test_the_time_left_counts_from_where_a_resumed_run_start_s(tmp_path: Path) -> None:
     log = Log(tmp_path, 0, io.StringIO())
-    progress = Progress(log, RunningMetrics(), 10, 100, 5)
+    progress = made(log, RunningMetrics())
     log.close()
     trainer: Any = SimpleNamespace(current_epoch=3, max_epochs=4)
-    progress._before = 3 + 28 / 75
-    progress._began = time.monotonic() - 10.0
+    progress._start_epoch = 3 + 28 / 75
+    progress._start_s = time.monotonic() - 10.0
     assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left
 
 
 def test_beside_another_bar_lines_go_where_that_bar_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """rich replaces sys.stdout while it draws."""
     log = Log(tmp_path, 0)
-    log.below_foreign_bar = True
+    log.has_other_bar = True
     monkeypatch.setattr("sys.stdout", replaced := io.StringIO())
     log.say("a line")
     log.close()

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.data.bad_images import Bad, BadImages, OwnBoard
+from imagenet_ddp.data.bad_images import Bad, BadImages, LocalBoard
 from imagenet_ddp.errors import RunError
 
 
@@ -16,20 +16,20 @@ def bad(*numbers: int) -> list[Bad]:
 
 
 def test_raise_names_the_file_the_reason_and_the_way_on():
-    judge = BadImages(keys("raise", 0.5), 100).judge
-    judge([])
+    on_bad_images = BadImages(keys("raise", 0.5), 100).on_bad_images
+    on_bad_images([])
     with pytest.raises(
         RunError,
         match=r"^7\.jpg .* known format\. Hint: data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
     ):
-        judge(bad(7, 8))
+        on_bad_images(bad(7, 8))
 
 
 def test_skip_lists_each_image_once_and_says_the_first_ones():
     said: list[str] = []
     images = BadImages(keys("skip", 50), 100, say=said.append)
     for number in range(8):
-        images.judge(bad(number, 0))
+        images.on_bad_images(bad(number, 0))
     assert images.board.all() == bad(*range(8))
     assert [line for line in said if line.startswith("Skipped")] == [
         f"Skipped, because it cannot be read: {path}: {reason}." for path, reason in bad(*range(5))
@@ -41,15 +41,15 @@ def test_skip_lists_each_image_once_and_says_the_first_ones():
 def test_more_than_the_limit_end_the_run(limit: float, most: int):
     images = BadImages(keys("skip", limit), 250, say=lambda line: None)
     assert images.most == most
-    images.judge(bad(*range(most)))
+    images.on_bad_images(bad(*range(most)))
     with pytest.raises(RunError, match=rf"at most {most} images?.* but {most + 1} are, the last one 99\.jpg"):
-        images.judge(bad(99))
+        images.on_bad_images(bad(99))
 
 
 def test_the_limit_is_for_all_ranks_together():
-    board = OwnBoard()
+    board = LocalBoard()
     ranks = [BadImages(keys("skip", 3), 100, board, lambda line: None) for _ in range(2)]
-    ranks[0].judge(bad(0, 1))
-    ranks[1].judge(bad(1, 2))
+    ranks[0].on_bad_images(bad(0, 1))
+    ranks[1].on_bad_images(bad(1, 2))
     with pytest.raises(RunError):
-        ranks[0].judge(bad(3))
+        ranks[0].on_bad_images(bad(3))

@@ -1,4 +1,8 @@
+import ast
 import multiprocessing
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -6,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch as L
 import numpy as np
 import pytest
 import torch
@@ -14,6 +19,7 @@ from imagenet_ddp.config.schema import DataConfig
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.dataloader import Batch
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.errors import ConfigError
 
 FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
 
@@ -26,6 +32,8 @@ def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = F
         global_rank=rank,
         accumulate_grad_batches=1,
         num_training_batches=99,
+        overfit_batches=0,
+        num_devices=1,
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
     )
     return data
@@ -41,9 +49,9 @@ def test_a_rank_that_waits_says_so_where_it_is_seen(tree: Path, capsys: pytest.C
         data, logged = make(tree, world_size, rank, loader_timeout_s=7.0), []
         data._say = logged.append
         loader = data.val_dataloader()
-        waiting = loader.waiting(loader, data.val_images)
-        assert (waiting.who, waiting.timeout_s) == (who, 7.0)
-        waiting.say("late")
+        watchdog = loader.watchdog(loader, "")
+        assert (watchdog.who, watchdog.timeout_s) == (who, 7.0)
+        watchdog.say("late")
         assert (logged, capsys.readouterr().err) == (["late"], "late\n" if rank else "")
 
 
@@ -110,7 +118,7 @@ def test_augmentation_follows_its_keys(tree: Path):
         assert int(batch["flip"].sum()) == flipped_ones
         pixels = batch["image"].double()
         found = data.on_after_batch_transfer(batch, 0)["image"]
-        mean, std = (torch.tensor(data.keys[key]).view(3, 1, 1) for key in ("mean", "std"))
+        mean, std = (torch.tensor(data.options[key]).view(3, 1, 1) for key in ("mean", "std"))
         expected = (pixels.flip(3) if flipped_ones else pixels) / 255
         torch.testing.assert_close(found, ((expected - mean) / std).float(), rtol=0, atol=1e-5)
 
@@ -167,3 +175,75 @@ def test_a_loader_that_is_replaced_ends_its_processes(tree: Path):
     assert [len(each) for each in pids] == [len(pids[0])] * 3
     assert len(set().union(*pids)) == len(pids[0]) + 2
     data.close()
+
+
+# ---- as a library --------------------------------------------------------------------------------------------------
+
+
+class TinyModule(L.LightningModule):
+    """A classifier as any user of Lightning writes it."""
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(num_classes))
+        self.seen: list[int] = []
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.net(batch["image"]), batch["target"])
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.seen += batch["index"][: batch["num_counted"]].tolist()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_trainer_takes_the_data_module(tree: Path):
+    before = len(multiprocessing.active_children())
+    data = ImageDataModule.from_options("imagefolder", tree, image_size=16, batch_size=4, num_workers=1)
+    module = TinyModule(len(data.source.classes))
+    module.net(torch.zeros(1, 3, 16, 16))
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(module, datamodule=data)
+    assert trainer.global_step == 8  # 29 images by 4
+    assert sorted(module.seen[-11:]) == list(range(11))
+    assert len(multiprocessing.active_children()) == before  # teardown has ended the loader processes
+
+
+def test_all_mistaken_options_are_named_at_once(tmp_path: Path):
+    with pytest.raises(ConfigError, match="got batch, size"):
+        ImageDataModule.from_options("imagefolder", tmp_path, size=16, batch=4)
+    with pytest.raises(ConfigError) as caught:
+        ImageDataModule.from_options("imagefolder", tmp_path, image_size=1, loader={"name": "fast"})
+    assert [text.split()[0] for text in caught.value.mistakes[:2]] == ["data.image_size", "loader.name"]
+
+
+@pytest.mark.slow
+def test_any_trainer_divides_the_images_among_its_ranks(tree: Path):
+    """Lightning must not put a sampler of its own in the place of this one."""
+    script = f"""
+import torch, lightning.pytorch as L
+from test_datamodule import TinyModule
+from imagenet_ddp.data import ImageDataModule
+
+class Counting(TinyModule):
+    def on_validation_end(self):
+        print("RANK", self.global_rank, sorted(self.seen), flush=True)
+
+if __name__ == "__main__":
+    data = ImageDataModule.from_options("imagefolder", {str(tree)!r}, image_size=16, batch_size=4, num_workers=1)
+    module = Counting(3)
+    module.net(torch.zeros(1, 3, 16, 16))
+    L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", num_sanity_val_steps=0, logger=False,
+              enable_checkpointing=False, enable_progress_bar=False).fit(module, datamodule=data)
+"""
+    path = tree.parent / "two_ranks.py"
+    path.write_text(script)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, path], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    lines = sorted(line.split(maxsplit=2) for line in done.stdout.splitlines() if line.startswith("RANK"))
+    assert [rank for _, rank, _ in lines] == ["0", "1"], done.stderr
+    assert sorted(sum((ast.literal_eval(seen) for _, _, seen in lines), [])) == list(range(11))

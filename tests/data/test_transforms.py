@@ -26,13 +26,13 @@ def photo(height: int, width: int, seed: int = 0) -> torch.Tensor:
     ("image_size", "val_resize", "resize"), [(224, None, 256), (64, None, 73), (96, None, 110), (32, 40, 40)]
 )
 def test_the_short_side_is_resized_to_256_for_224(image_size: int, val_resize: int | None, resize: int):
-    transform = EvalTransform.from_keys({**KEYS, "image_size": image_size, "val_resize": val_resize})
+    transform = EvalTransform.from_options({**KEYS, "image_size": image_size, "val_resize": val_resize})
     assert (transform.image_size, transform.resize, transform.mean, transform.std) == (image_size, resize, MEAN, STD)
 
 
 def test_the_kept_form_makes_the_same_transform():
-    transform = EvalTransform.from_keys({**KEYS, "image_size": 64})
-    assert EvalTransform.from_keys(transform.as_dict()) == transform
+    transform = EvalTransform.from_options({**KEYS, "image_size": 64})
+    assert EvalTransform.from_options(transform.as_dict()) == transform
     assert transform.as_dict() == {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD)}
 
 

@@ -54,11 +54,11 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
-    folder.expect_room(tmp_path, 1, 3)
+    folder.require_disk_space(tmp_path, 1, 3)
     with pytest.raises(
         ConfigError, match=r"for 3 checkpoints, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. Hint"
     ):
-        folder.expect_room(tmp_path, 2**60, 3)
+        folder.require_disk_space(tmp_path, 2**60, 3)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_disk_refuses_while_a_run_goes_on(tmp_path: Path, number: int, saved: 
     (tmp_path / "checkpoints").mkdir()
     if saved:
         (tmp_path / "checkpoints/last.ckpt").touch()
-    with pytest.raises(RunError) as caught, folder.kept(tmp_path / name):
+    with pytest.raises(RunError) as caught, folder.disk_errors_as_run_error(tmp_path / name):
         raise OSError(number, os.strerror(number))
     assert str(caught.value).startswith(f"{tmp_path / name} cannot be written: {said}{tmp_path if saved else ''}")
 

@@ -5,12 +5,16 @@ import pytest
 
 from imagenet_ddp.runs.validate import validate
 
-COMMON = {"name": "a_run", "seed": 0, "saving": {"every_n_epochs": 1}, "val_log_every_n_steps": 100}
+COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
 NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
 RATES = {"lr": {"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}}
 CSV = {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}
 PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
+
+
+def saving(**arguments: Any) -> dict[str, Any]:
+    return {"c": {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint", **arguments}}
 
 
 def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, Any]:
@@ -37,6 +41,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
         {"callbacks": monitoring("val/top1")},
+        {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("train/loss_epoch"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
         {"callbacks": monitoring(None, "ModelCheckpoint")},
@@ -53,13 +58,15 @@ def test_well(typed: dict[str, Any]):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"name": ""}, "but is empty."),
-        ({"name": "a/b"}, "name must be a folder name without / or \\, but is a/b."),
-        ({"name": ".."}, "name is expected"),
+        ({"name": ""}, "got empty."),
+        ({"name": "a/b"}, "name must be a folder name without / or \\, got a/b."),
+        ({"name": ".."}, "name must be "),
         ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
-        ({"seed": 2**32}, "seed is expected"),
-        ({"saving": {"every_n_epochs": 0}}, "saving.every_n_epochs must be an integer ≥ 1"),
-        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps is expected"),
+        ({"seed": 2**32}, "seed must be "),
+        ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
+        ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
+        ({"callbacks": saving(monitor="val/acc")}, "Hint: ++callbacks.c.monitor=val/top1."),
+        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class by _target_"),
         ({"logger": {"a": 3}}, "Hint: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
         (
@@ -75,8 +82,8 @@ def test_well(typed: dict[str, Any]):
             "data_wait_frac, got val/top1. Hint: ++callbacks.m.monitor=train/top1.",
         ),
         (
-            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}}},
-            "needs the package mlflow, which is",
+            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.WandbLogger"}}},
+            "needs the package wandb, which is",
         ),
         ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
@@ -115,7 +122,7 @@ def test_images_may_be_a_file_a_folder_or_a_pattern(images: str):
     [
         ({"images": "*.jpg"}, "nothing matches *.jpg"),
         ({"format": "xml"}, "format must be csv or jsonl, got xml."),
-        ({"top_k": 0}, "top_k is expected"),
+        ({"top_k": 0}, "top_k must be "),
         ({"out": "gone/x.csv"}, "the folder gone"),
         ({"out": "run"}, "is a folder"),
     ],

@@ -75,7 +75,7 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
         "batch_size": config["data"]["batch_size"],
         "repeats": options["repeats"],
         "machine": _machine(),
-        **summary.circumstances(command),
+        **summary.provenance(command),
     }
     found["conclusion"] = report.conclusion(found)
     summary.write_json(plan.folder / "benchmark.json", found)
@@ -143,9 +143,8 @@ def _stages(config: Mapping[str, Any], form: Form, whole_us: float) -> dict[str,
             transform.into(out, images.open(index), random.Random(index))
         return len(chosen)
 
-    is_pixels = getattr(images, "form", "") == "raw"  # mapped into memory, and read as they are cropped
     read_us, decode_us, crop_us = (microseconds(each) for each in (read, decode, crop))
-    read_us = 0.0 if is_pixels else read_us
+    read_us = read_us if images.is_encoded else 0.0  # pixels are mapped into memory, and read as they are cropped
     found = {"read": read_us, "decode": decode_us - read_us, "crop": crop_us - decode_us, "loader": whole_us - crop_us}
     return {name: round(max(us, 0.0), 1) for name, us in found.items()}
 

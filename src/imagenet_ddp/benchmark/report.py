@@ -89,9 +89,9 @@ def _help(found: Found, takes: float) -> str:
 
 def draw(found: Found, out: Path) -> None:
     """Rates of each form on one core, and of files with more loader processes."""
-    figure = plot_style.blank(9.6, 4.6, 0.95)
+    figure = plot_style.new_figure(9.6, 4.6, 0.95)
     machine = found["machine"]
-    plot_style.headline(
+    plot_style.add_heading(
         figure,
         "Images per second of the loader",
         f"{found['num_images']} images, {found['image_size']} px, batch {found['batch_size']}; {machine['cpu']}, "

@@ -1,85 +1,128 @@
-"""Checkpoints: written whole or not at all, complete enough to go on at the next image and to be used without this
-run's config."""
+"""Write checkpoints that a training continues from at the next image, as if it had not been interrupted."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
+from lightning.pytorch.trainer.states import TrainerFn
 
-from imagenet_ddp.callbacks.loop_position import is_epoch_over, validates_next
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, _same_file
+from imagenet_ddp import __version__
+from imagenet_ddp.callbacks.loop_state import (
+    begin_validation,
+    find_callback,
+    is_epoch_over,
+    set_batches,
+    set_epochs,
+    validates_next,
+)
+from imagenet_ddp.callbacks.scores import BestScore
+from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, link_or_copy
+
+
+class ResumableData(Protocol):
+    """What a data module brings so that an epoch continues at an image; ImageDataModule does."""
+
+    train_sampler: BatchSampler | None  # of the current train_dataloader()
+
+    @property
+    def num_train_images(self) -> int: ...
+
+    @property
+    def train_step_images(self) -> int:
+        """Images of one batch over all ranks."""
+        ...
+
+    def start_at(self, epoch: int, image: int, step: int) -> None:
+        """Leave out the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
+        made."""
+        ...
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Write last.ckpt after every so many epochs, at the end, and where a run is stopped; best.ckpt at the highest
-    val/top1, with the weights that reached it, also in mid-epoch.
+    """Write last.ckpt after every `every_n_epochs` epochs, at the end, and where a signal stops the run; best.ckpt with
+    the weights that reached the best `monitor`, also within an epoch.
 
-    A Checkpoint, because Lightning calls these last: what other callbacks have decided (EarlyStopping) is in the file.
-    contents: what a checkpoint carries beside the weights (config, classes, evaluation transform), plain containers
-    only. global_batch: images per step of all ranks. Called on all ranks alike: Lightning gathers the state, rank 0
-    writes.
+    Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
+    ImageDataModule (see ResumableData) the training continues at the next image, also on another number of devices;
+    with any other data, at Lightning's next step, on batches of a new order.
+
+    dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the
+    weights (imagenet_ddp.evaluate needs config, classes, labels, num_train_images and eval_transform).
+
+    It is a Checkpoint because Lightning calls these last: what other callbacks decide (EarlyStopping) is in the file.
     """
 
     def __init__(
-        self, folder: Path, contents: Mapping[str, Any], every_n_epochs: int, num_train_images: int, global_batch: int
+        self,
+        dirpath: str | Path | None = None,
+        *,
+        every_n_epochs: int = 1,
+        monitor: str = "val/top1",
+        mode: str = "max",
+        contents: Mapping[str, Any] | None = None,
     ):
-        self.folder = folder
-        self.best_top1: float | None = None
-        self.best_epoch = 0
-        self._contents, self._every_n_epochs = dict(contents), every_n_epochs
-        self._num_images, self._global_batch = num_train_images, global_batch
-        self.num_epochs = 0  # whole ones that are trained
-        self._improved = False  # by the last validation, and not yet written
-        self._before_validation = False  # the checkpoint that is being written
-        self._last_saved: tuple[int, bool] | None = None  # updates when last.ckpt was written, and _before_validation
+        self.dirpath = None if dirpath is None else Path(dirpath)
+        self.contents = dict(contents or {})
+        self.every_n_epochs = every_n_epochs
+        self.best = BestScore(monitor, mode)
+        self._is_validated = False  # a validation has ended whose score is not taken yet
+        self._improved = False  # the last validation's score is the best, and best.ckpt is not yet written
+        self._before_validation = False  # state of the checkpoint that is being written
+        self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt
 
     @property
     def last_path(self) -> Path:
-        return self.folder / "last.ckpt"
+        assert self.dirpath is not None, "dirpath=None is filled in when the trainer starts"
+        return self.dirpath / "last.ckpt"
 
     @property
     def best_path(self) -> Path:
-        return self.folder / "best.ckpt"
+        return self.last_path.with_name("best.ckpt")
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if self.dirpath is None:
+            self.dirpath = Path(trainer.default_root_dir) / "checkpoints"
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._is_validated = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        self.take_score(trainer)
+        self._take_score(trainer)
         if self._improved and not is_epoch_over(trainer):  # else on_train_epoch_end writes one file for both
             trainer.save_checkpoint(self.best_path)
             self._improved = False
 
-    def take_score(self, trainer: L.Trainer) -> None:
-        """Of the validation that has just ended. For a callback that comes before the user's checkpoints, which then
-        hold it."""
-        if "val/top1" not in trainer.callback_metrics:
-            return
-        top1 = float(trainer.callback_metrics["val/top1"])
-        if self.best_top1 is None or top1 > self.best_top1:
-            self.best_top1, self.best_epoch, self._improved = top1, trainer.current_epoch + 1, True
+    def _take_score(self, trainer: L.Trainer) -> None:
+        """Take it at the end of a validation, or earlier for the checkpoint that another callback writes then."""
+        if self._is_validated:
+            self._is_validated = False
+            self._improved |= self.best.update(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        whole = is_epoch_over(trainer)
-        self.num_epochs = trainer.current_epoch + whole
-        ends = trainer.should_stop or self.num_epochs == trainer.max_epochs
-        ends |= not whole or 0 <= trainer.max_steps <= trainer.global_step
-        if ends or self.num_epochs % self._every_n_epochs == 0:
+        is_whole = is_epoch_over(trainer)
+        num_epochs = trainer.current_epoch + is_whole
+        is_end = trainer.should_stop or num_epochs == trainer.max_epochs
+        is_end |= not is_whole or 0 <= trainer.max_steps <= trainer.global_step
+        if is_end or num_epochs % self.every_n_epochs == 0:
             self._save_last(trainer)
             if self._improved and trainer.is_global_zero:
-                _same_file(self.last_path, self.best_path)
+                link_or_copy(self.last_path, self.best_path)
         elif self._improved:
             trainer.save_checkpoint(self.best_path)
         self._improved = False
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
-            self._save_last(trainer)  # only now has its average taken the weights' place
+        if find_callback(trainer, StochasticWeightAveraging):
+            self._save_last(trainer)  # only now has its average replaced the weights
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
-        """before_validation: the epoch's batches so far are done, the validation after them is not."""
+        """Write last.ckpt where a signal stops the run. Call on all ranks.
+
+        before_validation: the epoch's batches so far are trained, the validation that follows them is not done.
+        """
         if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
             self._before_validation = before_validation
             self._save_last(trainer)
@@ -89,89 +132,70 @@ class ResumeCheckpoint(Checkpoint):
         self._last_saved = (trainer.global_step, self._before_validation)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called for the files of other callbacks too, so that what is saved follows from where the training is."""
+        """Describe where the training is. Called for the files of other callbacks too."""
+        self._take_score(trainer)
         loops = checkpoint["loops"]["fit_loop"]
         epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
         epoch = max(epochs["started"] - 1, 0)
-        sampler = trainer.datamodule.train_sampler  # type: ignore[attr-defined]
+        data = _resumable(trainer)
+        sampler = data.train_sampler if data else None
         in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
         if self._before_validation or (in_batch_end and validates_next(trainer)):
             kind = "before_validation"
-            _set_batches(loops, batches)
-            _set_validation(loops)
+            set_batches(loops, batches)
+            begin_validation(loops)
         elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
             kind = "epoch_end"
         else:
             kind = "mid_epoch"
-            # gradients of an update that is not complete are not in the file: its batches are trained again
+            # gradients of an incomplete update are not in the file: its batches are trained again
             if sampler and not is_epoch_over(trainer):
                 batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
-            _set_batches(loops, batches)
-            _set_epochs(loops, epoch, begun=True)
+            set_batches(loops, batches)
+            set_epochs(loops, epoch, begun=True)
         checkpoint[KEY] = {
-            **self._contents,
+            **self.contents,
+            "version": __version__,
             "format": FORMAT,
-            "best_top1": self.best_top1,
-            "best_epoch": self.best_epoch,
+            "best_top1": self.best.value,
+            "best_epoch": self.best.epoch,
             # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
             "improved": self._improved and kind == "mid_epoch" and is_epoch_over(trainer),
             "kind": kind,
             "epoch": epoch,
             "images": sampler.images_after(epoch, batches) if sampler else 0,
-            "global_batch_size": self._global_batch,
+            "global_batch_size": data.train_step_images if data else 0,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        state = checkpoint[KEY]
-        self.best_top1, self.best_epoch = state["best_top1"], state["best_epoch"]
-        self._improved = state.get("improved", False)
-        self.num_epochs = state["epoch"] + (state["kind"] == "epoch_end")
+        if (state := checkpoint.get(KEY)) is None:  # written without this callback
+            return
+        self.best.value, self.best.epoch = state["best_top1"], state["best_epoch"]
+        self._improved = state["improved"]
         loops = checkpoint["loops"]["fit_loop"]
         if state["kind"] == "epoch_end":
-            # with trainer.max_steps Lightning takes a finished epoch for one that was interrupted
-            _set_epochs(loops, self.num_epochs)
-            _set_batches(loops, 0, keep_total=True)
+            # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
+            set_epochs(loops, state["epoch"] + 1)
+            set_batches(loops, 0, keep_total=True)
+            return
+        if (data := _resumable(trainer)) is None:
             return
         batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
-        steps = -(-self._num_images // self._global_batch)
-        if state["global_batch_size"] != self._global_batch:
+        step_images = data.train_step_images
+        steps = -(-data.num_train_images // step_images)
+        if state["global_batch_size"] != step_images:
             # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
-            batches = steps - -(-(self._num_images - state["images"]) // self._global_batch)
-            _set_batches(loops, batches, keep_total=True)
+            batches = steps - -(-(data.num_train_images - state["images"]) // step_images)
+            set_batches(loops, batches, keep_total=True)
         limit = trainer.limit_train_batches
         limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
-        if batches > limit:  # a new, lower limit, or larger steps: the epoch is over but for its validation
+        if batches > limit:  # a new, lower limit, or larger steps: only the validation of this epoch is left
             batches = limit
-            _set_batches(loops, batches, keep_total=True)
-            _set_validation(loops)
-        trainer.datamodule.start_at(state["epoch"], state["images"], batches)  # type: ignore[attr-defined]
+            set_batches(loops, batches, keep_total=True)
+            begin_validation(loops)
+        data.start_at(state["epoch"], state["images"], batches)
 
 
-# Lightning's counters of what a training has behind it. ready and started count what has begun, processed and
-# completed what has ended; from where they differ it concludes where a run was interrupted.
-
-
-def _set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
-    """So many batches of this epoch are done. keep_total: those of the whole run stay."""
-    progress = loops["epoch_loop.batch_progress"]
-    total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
-    for part, count in (("current", batches), ("total", total)):
-        progress[part] = dict.fromkeys(("ready", "started", "processed", "completed"), count)
-    progress["is_last_batch"] = False
-
-
-def _set_validation(loops: dict[str, Any]) -> None:
-    """A validation has begun: Lightning runs it whole, and trains nothing before."""
-    progress = loops["epoch_loop.val_loop.batch_progress"]
-    for part in ("total", "current"):
-        progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-    progress["is_last_batch"] = False
-
-
-def _set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
-    """So many epochs are done. begun: and a part of the next one."""
-    progress = loops["epoch_progress"]
-    for part in ("current", "total"):
-        progress[part] = {
-            "ready": epochs + begun, "started": epochs + begun, "processed": epochs, "completed": epochs,
-        }  # fmt: skip
+def _resumable(trainer: L.Trainer) -> ResumableData | None:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return data if hasattr(data, "start_at") else None

@@ -1,23 +1,19 @@
-"""What stays of a run: config.yaml, metrics.csv, summary.json, curves.png. Written by rank 0."""
+"""Write metrics.csv and curves.png into the run folder."""
 
 import csv
 import io
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.loop_position import is_epoch_over
-from imagenet_ddp.callbacks.progress import loss_words
+from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs.curves import draw_curves
-from imagenet_ddp.runs.folder import kept
-from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.summary import must_count
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import write_whole
-from imagenet_ddp.system.text import percent
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -25,120 +21,89 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-class History(L.Callback):
-    """One row of metrics.csv per epoch, and the curves; accuracies as fractions. Comes after Meters; Saver, which comes
-    last, never writes an epoch that the file lacks. Rows of later epochs than a resumed checkpoint's are taken out
-    again."""
+def _is_of_epoch(name: str) -> bool:
+    """Return whether a metric is a training's, and no second form of another one."""
+    return name.startswith("train/") and not name.endswith(("_step", "_epoch"))
 
-    def __init__(self, folder: Path, log: Log, meters: RunningMetrics, saver: ResumeCheckpoint, title: str):
+
+class History(ScoreCallback):
+    """Write one row of metrics.csv per epoch, accuracies as fractions, and at the end curves.png. Other metrics that
+    the module logs as train/... or val/... get further columns; images_per_s and data_wait_frac need RunningMetrics.
+
+    A checkpoint holds the rows: a resumed run takes out those of later epochs than its checkpoint's.
+
+    run_dir: None means the trainer's default_root_dir. title: of the figure; None means the folder's name.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path | None = None,
+        *,
+        title: str | None = None,
+        monitor: str = "val/top1",
+        mode: str = "max",
+    ):
+        super().__init__(monitor, mode)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.title = title
         self.rows: list[dict[str, Any]] = []
-        self.counted: tuple[int, int] = (0, 0)  # (images, most times) of the last validation
-        self._folder, self._log, self._meters, self._saver = folder, log, meters, saver
-        self._title = title
-        self._validated: dict[str, float] = {}
+        self._start_s = time.monotonic()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = state_dict["rows"]
-        self._validated = state_dict.get("validated", {})
+    @property
+    def path(self) -> Path:
+        assert self.run_dir is not None, "run_dir=None is filled in when the trainer starts"
+        return self.run_dir / "metrics.csv"
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": list(self.rows), "validated": dict(self._validated)}
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self.run_dir = self.run_dir or Path(trainer.default_root_dir)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._write(trainer)  # takes out the rows a resumed run will write again
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if batch_idx == 0:
-            self._validated = {}
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.counted = pl_module.num_counted  # type: ignore[assignment]
-            must_count(self.counted, len(pl_module.counted.times))  # type: ignore[arg-type]
-            self._saver.take_score(trainer)
-            self._validated = {
-                name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/top1", "val/top5")
-            }
+        self._start_s = time.monotonic()
+        self._write(trainer)  # without the rows that a resumed run writes again
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        figures, meters = self._meters.epoch_figures, self._meters
-        assert figures is not None
-        val, best = self._validated, self._saver.best_top1
         epoch = trainer.current_epoch + 1
-        row = {
+        row: dict[str, Any] = {
             "epoch": epoch,
             "step": trainer.global_step,
-            "train/loss": figures.loss,
-            "train/top1": figures.top1,
-            "train/top5": figures.top5,
-            **val,
-            "best/val/top1": best,
+            **{name: float(value) for name, value in trainer.callback_metrics.items() if _is_of_epoch(name)},
+            **self.scores,
+            f"best/{self.best.monitor}": self.best.value,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "images_per_s": round(meters.images_per_s, 2),
-            "data_wait_frac": round(meters.data_wait_frac, 4),
-            "train_s": round(meters.elapsed_s, 2),
-            "num_val_images_counted": self.counted[0] if val else None,
+            "train_s": round(time.monotonic() - self._start_s, 2),
         }
+        if metrics := find_callback(trainer, RunningMetrics):
+            assert metrics.epoch_means is not None
+            row |= {name: float(value) for name, value in metrics.epoch_means.named().items()}  # in full precision
+            row["images_per_s"] = round(metrics.images_per_s, 2)
+            row["data_wait_frac"] = round(metrics.data_wait_frac, 4)
+            row["train_s"] = round(metrics.elapsed_s, 2)
+        if self.scores and (counted := getattr(pl_module, "num_counted", None)):
+            row["num_val_images_counted"] = counted[0]
         # an epoch that was cut short, by trainer.max_steps or max_time, has a row already when it is resumed
         self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
         self._write(trainer)
-        summary = f"epoch {epoch}/{trainer.max_epochs}"
-        if not is_epoch_over(trainer):
-            summary += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
-        summary += f": train loss {loss_words(figures.loss)}"
-        summary += f" top-1 {percent(figures.top1)}"
-        if val:
-            summary += (
-                f" | val loss {loss_words(val['val/loss'])} top-1 {percent(val['val/top1'])}"
-                f" top-{pl_module.top_k} {percent(val['val/top5'])} | best top-1 {percent(best or 0)}"
-            )
-        self._log.say(summary + f" | {meters.images_per_s:.1f} images/s, data wait {percent(meters.data_wait_frac, 1)}")
 
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:
             return
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, COLUMNS)
+        writer = csv.DictWriter(text, list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)])))
         writer.writeheader()
         writer.writerows(self.rows)
-        with kept(path := self._folder / "metrics.csv"):
-            write_whole(path, text.getvalue())
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors_as_run_error(self.path):
+            write_whole(self.path, text.getvalue())
 
-    def draw(self, top_k: int) -> None:
-        if self.rows:
-            with kept(path := self._folder / "curves.png"):
-                draw_curves(self._folder / "metrics.csv", path, self._title, top_k=top_k)
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.rows and trainer.is_global_zero:
+            with disk_errors_as_run_error(path := self.path.with_name("curves.png")):
+                top_k = getattr(pl_module, "top_k", 5)
+                draw_curves(self.path, path, self.title or path.parent.name, top_k=top_k)  # type: ignore[arg-type]
 
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rows": list(self.rows)}
 
-class BadImagesList(L.Callback):
-    """bad_images.csv: the images that could not be read, of all ranks, and of this run before it was resumed.
-    all_images: (path, reason)."""
-
-    def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
-        self._path, self._all_images = path, all_images
-        self._written: dict[str, str] = {}
-        if path.is_file():
-            with path.open(newline="", encoding="utf-8") as file:
-                self._written = {row["path"]: row["reason"] for row in csv.DictReader(file)}
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.write(trainer)
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.write(trainer)
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.write(trainer)
-
-    def write(self, trainer: L.Trainer) -> None:
-        if not trainer.is_global_zero:
-            return
-        found = self._written | dict(self._all_images())
-        if len(found) > len(self._written):
-            text = io.StringIO(newline="")
-            csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
-            with kept(self._path):
-                write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
-            self._written = found
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.rows = state_dict["rows"]

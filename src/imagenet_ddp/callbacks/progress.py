@@ -1,4 +1,4 @@
-"""What a person sees while it runs: a bar on a terminal, lines in a file or pipe, a summary of each epoch on both."""
+"""Show a running training: a bar on a terminal, lines in a file or pipe, a summary of each epoch on both."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,48 +6,74 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.running_metrics import Figures, RunningMetrics
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
+from imagenet_ddp.callbacks.means import Means
+from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system.text import duration, format_loss, percent
 
 REDRAW_S = 0.1
 COLUMNS = 80  # of a bar
+SUMMARISED = ("train/loss", "train/top1")  # of the training, in an epoch's line
 
 
-class Progress(L.Callback):
-    """On screen and in logs accuracies are percent; in files they are fractions. A terminal gets a bar, and the lines
-    go to the log file; a pipe gets the lines. A progress bar of Lightning's takes the place of both: the lines then go
-    to the log file alone."""
+class Progress(ScoreCallback):
+    """Print accuracies in percent, to `log`. A terminal gets a bar, and the lines of the steps go to the log file; a
+    pipe gets the lines. A progress bar of Lightning's replaces both on the screen: the lines then go to the log file.
 
-    def __init__(self, log: Log, meters: RunningMetrics, log_every: int, val_log_every: int, top_k: int):
-        self._log, self._meters = log, meters
-        self._draws = log.is_terminal  # a bar of its own
-        self._log_every, self._val_log_every = log_every, val_log_every
-        self._top_k = top_k
-        self._drawn = self._began = self._epoch_began = 0.0
-        self._before: float | None = None  # epochs when this process began, of which one may have been a part
-        self._shown = Figures(0.0, 0.0, 0.0)
-        self._val_shown: Figures | None = None  # of this validation
+    log: None prints to rank 0's standard output. The lines of the steps (every trainer.log_every_n_steps-th and
+    val_log_every_n_steps-th) need RunningMetrics before this callback; without it there is a line per epoch, of what
+    trainer.callback_metrics has.
+    """
+
+    def __init__(
+        self,
+        log: Log | None = None,
+        *,
+        val_log_every_n_steps: int | None = None,
+        monitor: str = "val/top1",
+        mode: str = "max",
+    ):
+        super().__init__(monitor, mode)
+        self.run_log = log  # not `log`: Lightning sets that to the module's method
+        self._metrics: RunningMetrics | None = None
+        self._draws = False  # a bar of its own
+        self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
+        self._top_k = 5
+        self._drawn_s = self._start_s = 0.0
+        self._start_epoch: float | None = None  # epochs trained before this process, with the fraction of one
+        self._shown: Means | None = None  # of this epoch
+        self._val_shown: Means | None = None  # of this validation
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self.run_log = self.run_log or Log(None, trainer.global_rank)
+        self._metrics = find_callback(trainer, RunningMetrics)
+        self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        self._top_k = int(getattr(pl_module, "top_k", 5))  # type: ignore[arg-type]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._began = time.monotonic()
-        self._log.below_foreign_bar = trainer.progress_bar_callback is not None
-        self._draws = self._log.is_terminal and not self._log.below_foreign_bar
+        assert self.run_log is not None
+        self._start_s = time.monotonic()
+        self.run_log.has_other_bar = trainer.progress_bar_callback is not None
+        self._draws = self.run_log.is_terminal and not self.run_log.has_other_bar
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._log.below_foreign_bar = False
+        assert self.run_log is not None
+        self.run_log.has_other_bar = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
-        if self._before is None:
-            self._before = trainer.current_epoch + batch_idx / steps
-        if step == 1 and self._draws:
-            self._shown = self._meters.current()[1]
-        if self._log_every and (step % self._log_every == 0 or step == steps):
-            last, mean = self._meters.current()
-            self._shown = mean
-            self._write(self._line(trainer, step, steps, last, mean))
+        if self._start_epoch is None:
+            self._start_epoch = trainer.current_epoch + batch_idx / steps
+        if self._metrics is not None:
+            if step == 1 and self._draws:
+                self._shown = self._metrics.current()[1]
+            if self._log_every and (step % self._log_every == 0 or step == steps):
+                last, self._shown = self._metrics.current()
+                self._write(self._line(self._metrics, trainer, step, steps, last, self._shown))
         self._draw(self._bar, trainer, step, steps)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -64,98 +90,110 @@ class Progress(L.Callback):
     ) -> None:
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         step, steps = batch_idx + 1, int(sum(limits))
-        if step % self._val_log_every == 0:
-            last, mean = self._meters.validated(pl_module, outputs, batch)
-            self._val_shown = mean
-            self._write(self._val_line(trainer, step, steps, last, mean))
+        if self._metrics is not None and step % self._val_log_every == 0:
+            last, self._val_shown = self._metrics.validated(pl_module, outputs, batch)
+            self._write(self._val_line(self._metrics, trainer, step, steps, last, self._val_shown))
         self._draw(self._val_bar, trainer, step, steps)
 
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert self.run_log is not None
+        parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
+        if not is_epoch_over(trainer):
+            parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
+        train = {name: float(value) for name, value in trainer.callback_metrics.items() if name in SUMMARISED}
+        parts[0] += f": train {self._scores(train)}"
+        if self.scores:
+            parts += [f"val {self._scores(self.scores)}"]
+            if self.best.value is not None:
+                best = self._scores({self.best.monitor: self.best.value})
+                parts += [f"best {best or f'{self.best.monitor} {self.best.value:.4g}'}"]
+        if (metrics := self._metrics) is not None:
+            parts += [f"{metrics.images_per_s:.1f} images/s, data wait {percent(metrics.data_wait_frac, 1)}"]
+        self.run_log.say(" | ".join(parts))
+
+    def _scores(self, scores: Mapping[str, float]) -> str:
+        """loss 2.3026 top-1 12.00 % top-5 50.00 %"""
+        named = {name.rpartition("/")[2]: value for name, value in scores.items()}
+        words = [f"loss {format_loss(named['loss'])}"] if "loss" in named else []
+        for name, title in (("top1", "top-1"), ("top5", f"top-{self._top_k}")):
+            words += [f"{title} {percent(named[name])}"] if name in named else []
+        return " ".join(words)
+
     def _write(self, line: str) -> None:
-        (self._log.note if self._log.is_terminal or self._log.below_foreign_bar else self._log.say)(line)
+        assert self.run_log is not None
+        (self.run_log.note if self.run_log.is_terminal or self.run_log.has_other_bar else self.run_log.say)(line)
 
     def _draw(self, bar: Callable[[L.Trainer, int, int], str], trainer: L.Trainer, step: int, steps: int) -> None:
         now = time.monotonic()
-        if self._draws and now - self._drawn > REDRAW_S:
-            self._drawn = now
-            self._log.bar(bar(trainer, step, steps))
+        if self._draws and now - self._drawn_s > REDRAW_S:
+            assert self.run_log is not None
+            self._drawn_s = now
+            self.run_log.bar(bar(trainer, step, steps))
 
-    def _line(self, trainer: L.Trainer, step: int, steps: int, last: Figures, mean: Figures) -> str:
-        meters, count = self._meters, max(self._meters.num_steps, 1)
+    def _line(
+        self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
+    ) -> str:
+        count = max(metrics.num_steps, 1)
         return (
             f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
-            f" | batch {meters.batch_s:.3f} s ({meters.batch_sum_s / count:.3f})"
-            f" data {meters.data_s:.3f} s ({meters.data_sum_s / count:.3f})"
-            f" | {self._figures(last, mean)}"
-            f" | {meters.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
+            f" | batch {metrics.batch_s:.3f} s ({metrics.batch_sum_s / count:.3f})"
+            f" data {metrics.data_s:.3f} s ({metrics.data_sum_s / count:.3f})"
+            f" | {self._means(last, mean)}"
+            f" | {metrics.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
         )
 
-    def _val_line(self, trainer: L.Trainer, step: int, steps: int, last: Figures, mean: Figures) -> str:
-        meters, count = self._meters, max(self._meters.num_val_steps, 1)
-        whose = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
+    def _val_line(
+        self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
+    ) -> str:
+        count = max(metrics.num_val_steps, 1)
+        owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
         return (
             f"validation step {step}/{steps}"
-            f" | batch {meters.val_batch_s:.3f} s ({meters.val_batch_sum_s / count:.3f})"
-            f" | {self._figures(last, mean)} | (mean so far{whose})"
+            f" | batch {metrics.val_batch_s:.3f} s ({metrics.val_batch_sum_s / count:.3f})"
+            f" | {self._means(last, mean)} | (mean so far{owner})"
         )
 
-    def _figures(self, last: Figures, mean: Figures) -> str:
+    def _means(self, last: Means, mean: Means) -> str:
         return (
-            f"loss {loss_words(last.loss)} ({loss_words(mean.loss)})"
+            f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"
             f" | top-1 {100 * last.top1:.2f} % ({100 * mean.top1:.2f})"
             f" | top-{self._top_k} {100 * last.top5:.2f} % ({100 * mean.top5:.2f})"
         )
 
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        meters = self._meters
-        parts = {
-            "epoch": f"{trainer.current_epoch + 1}/{trainer.max_epochs}",
-            "step": f"{step}/{steps}",
-            "speed": f"{meters.images_per_s:.0f} img/s",
-            "figures": self._bar_figures(self._shown),
-            "wait": f"wait {100 * meters.data_wait_frac:.0f} %",
-            "eta": f"ETA {self._eta(trainer, step, steps)}",
-        }
-        return _fitted(parts, step / steps, optional=("wait", "speed"))
+        parts = {"epoch": f"{trainer.current_epoch + 1}/{trainer.max_epochs}", "step": f"{step}/{steps}"}
+        if (metrics := self._metrics) is not None and self._shown is not None:
+            parts["speed"] = f"{metrics.images_per_s:.0f} img/s"
+            parts["means"] = self._bar_means(self._shown)
+            parts["wait"] = f"wait {100 * metrics.data_wait_frac:.0f} %"
+        parts["eta"] = f"ETA {self._eta(trainer, step, steps)}"
+        return _fit_columns(parts, step / steps, optional=("wait", "speed"))
 
     def _val_bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         parts = {"what": "validation", "step": f"{step}/{steps}"}
         if self._val_shown is not None:
-            parts["figures"] = f"so far {self._bar_figures(self._val_shown)}"
-        return _fitted(parts, step / max(steps, 1))
+            parts["means"] = f"so far {self._bar_means(self._val_shown)}"
+        return _fit_columns(parts, step / max(steps, 1))
 
-    def _bar_figures(self, figures: Figures) -> str:
-        percent = f"top-1 {100 * figures.top1:.1f} % top-{self._top_k} {100 * figures.top5:.1f} %"
-        return f"loss {loss_words(figures.loss, 3)} {percent}"
+    def _bar_means(self, means: Means) -> str:
+        top = f"top-1 {100 * means.top1:.1f} % top-{self._top_k} {100 * means.top5:.1f} %"
+        return f"loss {format_loss(means.loss, 3)} {top}"
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        """Of the whole run, from the mean speed so far, validation included."""
-        done = trainer.current_epoch + step / steps - (self._before or 0.0)
+        """Time left of the whole run, from the mean speed so far, validation included."""
+        done = trainer.current_epoch + step / steps - (self._start_epoch or 0.0)
         left = (trainer.max_epochs or 0) - trainer.current_epoch - step / steps
         if done <= 0 or left < 0:
             return "?"
-        return duration((time.monotonic() - self._began) / done * left)
+        return duration((time.monotonic() - self._start_s) / done * left)
 
 
-def loss_words(loss: float, digits: int = 4) -> str:
-    return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.{digits - 1}e}"
-
-
-def duration(seconds: float) -> str:
-    """0:42, 12:05, 3:10:00, 2d 04:00:00"""
-    days, rest = divmod(round(seconds), 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    if days:
-        return f"{days}d {hours:02}:{minutes:02}:{left:02}"
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
-def _fitted(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:
-    """In COLUMNS, without as many of the optional parts as that takes, the first ones first. What is left over between
-    the first part and the others is a bar."""
+def _fit_columns(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:
+    """Join the parts in at most COLUMNS, leaving out as many of the optional ones as that takes, in their order. A bar
+    fills what is left between the first part and the others."""
     names = list(parts)
     for name in optional:
-        if sum(len(parts[kept]) + 1 for kept in names) - 1 > COLUMNS:
+        if name in names and sum(len(parts[each]) + 1 for each in names) - 1 > COLUMNS:
             names.remove(name)
     first, *others = (parts[name] for name in names)
     width = min(COLUMNS - len(" ".join([first, *others])) - len(" []"), 30)

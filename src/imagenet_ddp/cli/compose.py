@@ -49,6 +49,9 @@ EXAMPLES: dict[str, str] = {
 }
 
 
+BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
+
+
 class Composer:
     """Hydra's own reader and loader for one verb, asked option by option where they refuse the whole."""
 
@@ -301,7 +304,7 @@ class Composer:
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")
-            if group not in ("callbacks", "logger") or name == "early_stopping":
+            if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
                 return f"{key} is not there to be changed. Hint: +{line} adds it."
             target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
             more = f" +{line}" if rest not in ("", "_target_") else ""

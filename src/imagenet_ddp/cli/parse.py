@@ -38,7 +38,7 @@ from imagenet_ddp.distributed.rendezvous import refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
-from imagenet_ddp.runs.signals import Left, leaving
+from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system import console
 
 # What a _target_ may start with: a config is data, and must not be able to name os.system.
@@ -197,7 +197,7 @@ def _tell_others(error: NotMetError) -> None:
     if request.multirun:
         return
     # whatever is wrong with the options may also be in the way here, and has been said
-    with contextlib.suppress(Left, Exception), leaving():
+    with contextlib.suppress(SignalExit, Exception), raise_on_signal():
         config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
         if refused := refusal.of(config, os.environ):
             sys.stderr.flush()

@@ -45,6 +45,8 @@ def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """The sentence for a key that no schema knows. where: " (in experiment/mine.yaml)"."""
     if text := ddp_options.answer(key, where):
         return text
+    if key.split(".")[0] == "saving":
+        return f"{key} is not a known key{where}. Hint: callbacks.checkpoint.every_n_epochs=10."
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     return f"{key} is not a known key{where}. Hint: {hint}"

@@ -175,11 +175,6 @@ class NcclConfig:
 
 
 @dataclass
-class SavingConfig:
-    every_n_epochs: int = 1  # last.ckpt is written after every so many epochs, and at the end
-
-
-@dataclass
 class _Common:
     """Keys that train and evaluate share."""
 
@@ -199,7 +194,6 @@ class _Common:
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     nccl: NcclConfig = field(default_factory=NcclConfig)
-    saving: SavingConfig = field(default_factory=SavingConfig)
     callbacks: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
     logger: dict[str, Any] = field(default_factory=dict)  # name -> {_target_: ..., arguments}
 

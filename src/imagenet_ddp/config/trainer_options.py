@@ -85,18 +85,18 @@ REFUSED: dict[str, str] = {
     "strategy": "the strategy has keys of its own. Hint: strategy={value}.",
     "callbacks": "callbacks are named entries of their own. Hint: callbacks=early_stopping, or "
     "+callbacks.mine._target_=lightning.pytorch.callbacks.CLASS.",
-    "logger": "loggers are named entries of their own, beside metrics.csv, which is always written. "
+    "logger": "loggers are named entries of their own, beside metrics.csv. "
     "Hint: logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger.",
     "plugins": "this project hands the cluster and the saving to the Trainer. "
-    "Hint: leave it out; cluster.*, trainer.precision and saving.* are the keys for it.",
+    "Hint: leave it out; cluster.*, trainer.precision and callbacks.checkpoint.* are the keys for it.",
     "use_distributed_sampler": "the samplers here already give each image to one rank only. Hint: leave it out.",
     "barebones": "it would switch off metrics and checkpoints. Hint: leave it out; trainer.limit_train_batches=100 "
     "makes a short run.",
     "enable_progress_bar": "a terminal gets a progress bar, a file or pipe gets lines. "
     "Hint: leave it out; trainer.log_every_n_steps=10 sets how often, and "
     "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar brings Lightning's bar.",
-    "enable_checkpointing": "best.ckpt and last.ckpt are always written. Hint: saving.every_n_epochs=10 for "
-    "fewer; a ModelCheckpoint of your own, as callbacks.NAME, saves beside them.",
+    "enable_checkpointing": "callbacks.checkpoint writes best.ckpt and last.ckpt. "
+    "Hint: callbacks.checkpoint.every_n_epochs=10 for fewer, callbacks.checkpoint=null for none.",
     "default_root_dir": "a run lives in one folder, which Hydra names. Hint: hydra.run.dir={value}.",
     "enable_autolog_hparams": "config.yaml in the run folder holds every key. Hint: leave it out.",
     "model_registry": "checkpoints are files in the run folder. Hint: leave it out.",

@@ -1,0 +1,30 @@
+"""Read images for training: `ImageDataModule` for any Lightning Trainer, `Images` and `Source` for your own source.
+
+    data = ImageDataModule.from_options(name="imagefolder", root="pets", image_size=224, batch_size=64)
+    trainer.fit(model, datamodule=data)  # batch["image"], batch["target"]; len(data.source.classes)
+
+Names are imported on first use, because checks before a run must not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imagenet_ddp.data.datamodule import ImageDataModule
+    from imagenet_ddp.data.decoding.image import UnreadableImage
+    from imagenet_ddp.data.sources.base import Images, Source
+
+__all__ = ["ImageDataModule", "Images", "Source", "UnreadableImage"]
+
+_MODULES = {
+    "ImageDataModule": "datamodule",
+    "Images": "sources.base",
+    "Source": "sources.base",
+    "UnreadableImage": "decoding.image",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -35,7 +35,7 @@ class Board(Protocol):
         ...
 
 
-class OwnBoard:
+class LocalBoard:
     """Of a single process."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class OwnBoard:
         return sorted(self._found.items())
 
 
-def most_bad(limit: float, num_images: int) -> int:
+def max_bad_images(limit: float, num_images: int) -> int:
     """limit: data.bad_image_limit, images or, below 1, a share of num_images; of a small set at least one image, so
     that only 0 allows none."""
     return int(limit) if limit >= 1 else math.ceil(limit * num_images)
@@ -80,14 +80,14 @@ class BadImages:
             say,
         )
         self._check = check_command(data)
-        self.board: Board = board or OwnBoard()
+        self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
 
     @property
     def most(self) -> int:
-        return most_bad(self._limit, self._num_images)
+        return max_bad_images(self._limit, self._num_images)
 
-    def judge(self, images: list[Bad]) -> None:
+    def on_bad_images(self, images: list[Bad]) -> None:
         """RunError: one is too many (raise), or there are more than the limit (skip)."""
         if self._policy == "raise" and images:
             path, reason = images[0]

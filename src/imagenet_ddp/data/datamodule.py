@@ -1,24 +1,29 @@
-"""The LightningDataModule: opens the source and gives Lightning its loaders."""
+"""Give Lightning its data loaders: a LightningDataModule on a source of images."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning.pytorch as L
 import numpy as np
 import torch
 
-from imagenet_ddp.config.schema import LoaderConfig
+from imagenet_ddp.config.schema import DataConfig, LoaderConfig
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.loading import dali
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.loading.stall_watchdog import Waiting
+from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
+from imagenet_ddp.data.validate import validate
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 
 _Loader = TypeVar("_Loader", EpochLoader, dali.DaliLoader)
@@ -28,11 +33,11 @@ SMALLEST_TRAINING_BATCH = 2
 
 
 class ImageDataModule(L.LightningDataModule):
-    """data and loader: the resolved keys of these names. say: for the log. Loaders are made for the trainer's own rank
-    and world size.
+    """The data of one source for any Lightning Trainer, alone or distributed: `from_options` makes one without Hydra.
 
-    Batches arrive as uint8, and are flipped and normalised on the device (`on_after_batch_transfer`): a quarter of the
-    bytes to copy.
+    A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
+    flipped and normalised on the device; `target` int64 (B,); the first `num_counted` images count, the others fill
+    up a batch so that all ranks take the same number of steps.
     """
 
     def __init__(
@@ -41,36 +46,69 @@ class ImageDataModule(L.LightningDataModule):
         data: Mapping[str, Any],
         seed: int,
         channels_last: bool,
-        local_world_size: int = 1,
+        local_world_size: int | None = None,
         bad_images: BadImages | None = None,
         loader: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = print,
     ):
+        """data and loader: the resolved options of these groups (config.schema.DataConfig and LoaderConfig).
+        local_world_size: processes that share this machine's CPU cores; None: as many as the Trainer has devices. say:
+        writes a line to the log."""
         super().__init__()
         self.source = source
-        self.keys = dict(data)
+        self.options = dict(data)
         self.seed = seed
-        self.loader_keys = {**asdict(LoaderConfig()), **(loader or {})}
+        self.loader_options = {**asdict(LoaderConfig()), **(loader or {})}
         self._say = say
         self.channels_last = channels_last
-        self.local_world_size = local_world_size
+        self._local_world_size = local_world_size
         num_images = len(source.train if source.train is not None else source.val or [])
-        self.bad_images = bad_images or BadImages(self.keys, num_images)
-        self.eval_transform = EvalTransform.from_keys(self.keys)
+        self.bad_images = bad_images or BadImages(self.options, num_images)
+        self.eval_transform = EvalTransform.from_options(self.options)
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
 
+    @classmethod
+    def from_options(
+        cls,
+        name: str,
+        root: str | Path | None = None,
+        *,
+        seed: int = 0,
+        channels_last: bool = True,
+        loader: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> "ImageDataModule":
+        """Open the data that the options of `data:` describe; those not given have DataConfig's defaults.
+
+        name: shapes, imagefolder, imagenet, stl10, packed or streamed. Raises ConfigError with all mistakes.
+        """
+        group, loader_group = asdict(DataConfig()), {**asdict(LoaderConfig()), **(loader or {})}
+        if unknown := sorted(options.keys() - group.keys()):
+            known = ", ".join(sorted(group))
+            raise ConfigError(f"options of data must be among {known}, got {', '.join(unknown)}. Hint: remove them.")
+        data = {**group, "name": name, "root": None if root is None else str(root), **options}
+        config = {"data": data, "loader": loader_group, "seed": seed, "trainer": {"accelerator": "auto"}}
+        if mistakes := validate(config, os.environ):
+            raise ConfigError(mistakes)
+        return cls(open_source(data, seed, os.environ), data, seed, channels_last, loader=loader_group)
+
+    def teardown(self, stage: str) -> None:
+        self.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        self.close()
+
     def close(self) -> None:
-        """End the loader processes. They take no signal, so a process that leaves without this would wait
-        for them."""
+        """End the loader processes. They ignore signals, so a process that exits without this would wait for them."""
         for loader in self._loaders.values():
             loader.close()
 
     @property
     def _overfit(self) -> bool:
-        """trainer.overfit_batches wants the same images in every epoch."""
-        return bool(getattr(self.trainer, "overfit_batches", 0))
+        """Whether trainer.overfit_batches asks for the same images in every epoch."""
+        return self.trainer is not None and self.trainer.overfit_batches > 0
 
     @property
     def train_images(self) -> Images:
@@ -82,34 +120,48 @@ class ImageDataModule(L.LightningDataModule):
         assert self.source.val is not None
         return self.source.val
 
+    @property
+    def num_train_images(self) -> int:
+        return len(self.train_images)
+
+    @property
+    def train_step_images(self) -> int:
+        """Images of one training batch over all ranks."""
+        return self.options["batch_size"] * (self.trainer.world_size if self.trainer else 1)
+
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Set where a resumed run continues: the first `image` images of this epoch were trained on, in `step` steps.
-        Call before the loaders are made."""
+        """Skip the first `image` images of this epoch, already trained on in `step` steps. Call before the loaders are
+        made."""
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
         transform: Transform = self.eval_transform
-        if self.keys["augment"] == "crop":
-            low, high = self.keys["crop_scale"]
-            transform = TrainTransform(Sizes.from_keys(self.keys), (low, high), self.keys["flip"])
+        if self.options["augment"] == "crop":
+            low, high = self.options["crop_scale"]
+            transform = TrainTransform(Sizes.from_options(self.options), (low, high), self.options["flip"])
         sampler = self._sampler(
-            self.train_images, self.keys["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
+            self.train_images, self.options["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
-        if self.loader_keys["name"] == "dali" and not dali.unfit(self.train_images, self.keys["augment"]):
-            return self._kept("train", self._dali_loader(self.train_images, transform, sampler))
-        return self._kept("train", self._loader(self.train_images, transform, sampler, replace=True))
+        if self.loader_options["name"] == "dali" and not dali.unsupported_reason(
+            self.train_images, self.options["augment"]
+        ):
+            return self._replace_loader("train", self._dali_loader(self.train_images, transform, sampler))
+        return self._replace_loader("train", self._loader(self.train_images, transform, sampler, replace=True))
 
     def val_dataloader(self) -> EpochLoader:
-        batch_size = self.keys["val_batch_size"] or self.keys["batch_size"]
+        batch_size = self.options["val_batch_size"] or self.options["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
-        return self._kept("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
+        return self._replace_loader("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
 
-    def _kept(self, split: str, loader: _Loader) -> _Loader:
+    def _replace_loader(self, split: str, loader: _Loader) -> _Loader:
         """Close this split's previous loader: with trainer.reload_dataloaders_every_n_epochs there is one."""
         if split in self._loaders:
             self._loaders[split].close()
+        if isinstance(loader, EpochLoader) and not self._overfit:
+            # Lightning asks here whether batches are divided among the ranks; with overfit_batches, whether in order
+            loader.__dict__["sampler"] = loader.batch_sampler
         self._loaders[split] = loader
         return loader
 
@@ -124,7 +176,7 @@ class ImageDataModule(L.LightningDataModule):
             shuffle=shuffle,
             seed=self.seed,
             fill_to=fill_to,
-            order_of=getattr(images, "order", None),
+            order_of=images.order,
             # GradientAccumulationScheduler changes it from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
@@ -138,12 +190,13 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def _num_workers(self) -> int:
         on_cpu = self._root_device.type == "cpu"
-        return choose_num_workers(self.keys["num_workers"], on_cpu, self.local_world_size)[0]
+        local_world_size = self._local_world_size or (self.trainer.num_devices if self.trainer else 1)
+        return choose_num_workers(self.options["num_workers"], on_cpu, local_world_size)[0]
 
     @property
     def _pin_memory(self) -> bool:
-        asked = self.keys["pin_memory"]
-        return torch.cuda.is_available() and self._root_device.type != "cpu" if asked == "auto" else asked
+        option = self.options["pin_memory"]
+        return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
 
     def _loader(self, images: Images, transform: Transform, sampler: BatchSampler, *, replace: bool) -> EpochLoader:
         return make_loader(
@@ -153,10 +206,10 @@ class ImageDataModule(L.LightningDataModule):
             seed=self.seed,
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
-            mp_context=self.keys["mp_context"],
+            mp_context=self.options["mp_context"],
             replace=replace,
-            judge=self.bad_images.judge,
-            waiting=self._waiting,
+            on_bad_images=self.bad_images.on_bad_images,
+            watchdog=self._watchdog,
         )
 
     def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
@@ -165,25 +218,25 @@ class ImageDataModule(L.LightningDataModule):
             transform,
             sampler,
             seed=self.seed,
-            num_threads=dali.choose_num_threads(self.loader_keys["num_threads"], self._num_workers),
-            device=dali.choose_device(self.loader_keys["device"], self._root_device),
+            num_threads=dali.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
+            device=dali.choose_device(self.loader_options["device"], self._root_device),
             pin_memory=self._pin_memory,
-            judge=self.bad_images.judge,
+            on_bad_images=self.bad_images.on_bad_images,
             say=self._say,
-            waiting=self._waiting,
+            watchdog=self._watchdog,
         )
 
     @property
-    def _waiting(self) -> Callable[[Any, Images], Waiting]:
+    def _watchdog(self) -> Callable[[Any, str], StallWatchdog]:
         rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
         def say(line: str) -> None:
             self._say(line)
-            if rank:  # whose log is a file alone, and the others only wait for it
+            if rank:  # its log is only a file, while the other ranks are seen to wait for it
                 print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
-        return partial(Waiting, who=who, say=say, timeout_s=self.keys["loader_timeout_s"])
+        return partial(StallWatchdog, who=who, say=say, timeout_s=self.options["loader_timeout_s"])
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         mean, std = self.eval_transform.mean, self.eval_transform.std
@@ -191,6 +244,6 @@ class ImageDataModule(L.LightningDataModule):
         return batch
 
     def remap_targets(self, positions: np.ndarray) -> None:
-        """Evaluation against a checkpoint whose classes stand in another order: target t becomes positions[t]."""
+        """Evaluate against a checkpoint with another order of classes: target t becomes positions[t]."""
         if self.source.val is not None:
             self.source.val.targets = positions[self.source.val.targets]

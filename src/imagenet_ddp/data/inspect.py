@@ -17,7 +17,7 @@ from typing import Any
 
 from imagenet_ddp.data import validate
 from imagenet_ddp.data.sources import shapes
-from imagenet_ddp.data.sources.folder.scan import Within, class_folders, image_names, is_image
+from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, image_names, is_image
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system import paths
 from imagenet_ddp.system.text import count_noun, shorten_list
@@ -90,7 +90,7 @@ def examine(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budg
 def count(folder: Path, seed: int, end: float) -> Split:
     """Until time.monotonic() is `end`. Eight threads, because a network disk answers each folder late."""
     classes = class_folders(folder)
-    within = Within(folder, classes)
+    within = LinkFilter(folder, classes)
 
     def of_class(name: str) -> tuple[int, Path | None] | None:
         if time.monotonic() > end:
@@ -156,7 +156,7 @@ def reading_s(
     if data["_target_"] or not data["root"] or not folder.is_dir():
         return 0.0
     classes = class_folders(folder)
-    within = Within(folder, classes)
+    within = LinkFilter(folder, classes)
     paths = [
         folder / name / image for name in classes[:num_classes] for image in image_names(folder / name, within)[:4]
     ]
@@ -283,8 +283,8 @@ def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:
         return
     layout.num_classes = len(stl10.class_names(folder))
     layout.notes += [text.rstrip(".") for text in stl10.notes(folder)]
-    stl10.load(folder, "train", data["fold"])  # raises ConfigError
-    stl10.load(folder, "test", None)
+    stl10.read_split(folder, "train", data["fold"])  # raises ConfigError
+    stl10.read_split(folder, "test", None)
 
 
 def _packed(layout: Layout, data: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ class Sizes:
     end: int = 0
 
     @classmethod
-    def from_keys(cls, data: dict) -> "Sizes":
+    def from_options(cls, data: dict) -> "Sizes":
         """data: the resolved data.* keys."""
         begin, end = data["progressive_epochs"] or (0, 0)
         return cls(int(data["image_size"]), data["progressive_start"], begin, end)
@@ -122,7 +122,7 @@ class EvalTransform:
     std: tuple[float, ...]
 
     @classmethod
-    def from_keys(cls, data: dict) -> "EvalTransform":
+    def from_options(cls, data: dict) -> "EvalTransform":
         """data: the resolved data.* keys. A missing val_resize is the customary 256 for 224, in proportion."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)

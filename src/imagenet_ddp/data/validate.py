@@ -22,8 +22,8 @@ from imagenet_ddp.config.validators import (
     whole,
 )
 from imagenet_ddp.data.sources.detect import NAMES, name_of
-from imagenet_ddp.data.sources.folder.disk_threads import side_by_side
-from imagenet_ddp.data.sources.folder.scan import Within, class_folders, has_image, is_image
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system.paths import shown_path
 from imagenet_ddp.system.text import install, shorten_list
@@ -122,7 +122,7 @@ def validate(
         from imagenet_ddp.data.sources import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
         fold = data["fold"] if KINDS["fold"][0].accepts(data["fold"]) else None
-        found += stl10.mistakes(Path(data["root"] or "data"), fold, data["download"])
+        found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
         from imagenet_ddp.data.sources import shapes  # numpy and Pillow
 
@@ -270,8 +270,8 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             f"{len(classes)} in {shown_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
             "any names."
         )
-    within = Within(folder, classes)
-    held = side_by_side(lambda entry: has_image(folder / entry, within), classes)
+    within = LinkFilter(folder, classes)
+    held = map_concurrently(lambda entry: has_image(folder / entry, within), classes)
     if empty := [entry for entry, has in zip(classes, held, strict=True) if not has]:
         found.append(
             f"every class folder in {shown_path(folder)} must hold images, but {len(empty)} of "

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.data import inspect as data_layout
+from imagenet_ddp.data import inspect
 from imagenet_ddp.data.inspect import Layout
 from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.runs import validate as run_check
@@ -18,7 +18,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
     data = machine.config["data"]
     if data["_target_"]:
         return Layout([]), _own_source(machine)
-    layout = data_layout.examine(data, machine.config["seed"], machine.environ)
+    layout = inspect.examine(data, machine.config["seed"], machine.environ)
     if layout.mistakes:
         return layout, fails(layout.mistakes)
     words, numbers = [], {"num_classes": layout.num_classes}
@@ -55,7 +55,7 @@ def _samples(layout: Layout) -> list[Check]:
         return ok("not read, because of what data found")
     if not any(split.samples for split in layout.splits.values()):
         return ok("nothing that could be read one by one")
-    reading = data_layout.read_samples(layout, decode)
+    reading = inspect.read_samples(layout, decode)
     if reading.mistakes:
         return fails(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, of as many classes as time allowed"
@@ -86,14 +86,14 @@ def checkpoint_bytes(config: Any) -> int:
     of an optimiser that is not ours."""
     import torch
 
-    from imagenet_ddp.models.create_model import create_model
+    from imagenet_ddp.models.factory import create_model
     from imagenet_ddp.models.optimizers import num_states
-    from imagenet_ddp.runs.checkpoint_file import num_bytes
+    from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
     with torch.device("meta"):  # shapes without numbers
         net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
     of_optimizer = num_states(config["optim"])
-    return num_bytes(net, 2 if of_optimizer is None else of_optimizer)
+    return checkpoint_bytes(net, 2 if of_optimizer is None else of_optimizer)
 
 
 def num_classes(config: Any) -> int:
@@ -103,7 +103,7 @@ def num_classes(config: Any) -> int:
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:
         return 10
     if data["name"] == "imagefolder" and not data["_target_"] and data["root"] and folder.is_dir():
-        return len(data_layout.class_folders(folder)) or 1000
+        return len(inspect.class_folders(folder)) or 1000
     return 1000
 
 

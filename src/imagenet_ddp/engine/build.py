@@ -7,24 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import Agreement, GracefulStop, GracefulStopInValidation
-from imagenet_ddp.callbacks.history import BadImagesList, History
-from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.log_metrics import LogMetrics
-from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
-from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading.memory_cache import hold
+from imagenet_ddp.data.loading.memory_cache import cache_in_memory
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
@@ -32,10 +26,10 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.plan import Config, Plan, data_options, trainer_arguments
+from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.create_model import create_model
+from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
@@ -51,10 +45,9 @@ class Run:
     trainer: L.Trainer
     module: ImageClassifier
     data: ImageDataModule
-    meters: RunningMetrics
-    record: History
-    saver: ResumeCheckpoint
-    agreement: Agreement
+    metrics: RunningMetrics
+    checkpoint_callback: ResumeCheckpoint | None
+    agreement: StopAgreement
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
@@ -62,7 +55,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
     if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # one epoch reads each image once
-        source = hold(source, options["cache_mib"], shared=plan.num_workers.value > 0)
+        source = cache_in_memory(source, options["cache_mib"], shared=plan.num_workers.value > 0)
     images = source.train if source.train is not None else source.val
     board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
@@ -117,7 +110,7 @@ def make_trainer(
         strategy = make_strategy(config["strategy"], world.info.world_size, world.store, kind=kind)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
-    loggers = _named(config, "logger", save_dir=str(run_dir))
+    loggers = make_loggers(config, run_dir, world.info.rank)
     with refusing():
         return L.Trainer(
             **arguments,
@@ -164,56 +157,29 @@ def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
     return RunError(text) if begun else ConfigError(text)
 
 
-def _named(config: Config, group: str, **defaults: Any) -> list[Any]:
-    """The objects of a group of name -> {_target_: ..., arguments}; null switches one off. defaults: arguments for
-    those whose class takes them and has no default of its own."""
-    made = []
-    for name, node in config[group].items():
-        if node is not None:
-            target = node["_target_"]
-            arguments = {key: value for key, value in node.items() if key != "_target_"}
-            arguments = {**open_arguments(target, defaults), **arguments}
-            made.append(make(f"{group}.{name}._target_", target, arguments))
-    return made
-
-
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
     """Make all parts of a training. Raises ConfigError where they cannot be made, or cannot work together."""
-    config, run_dir, info = plan.config, job.run_dir, world.info
+    config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
-    source, num_train = data.source, len(data.train_images)
+    source = data.source
     module = make_module(plan, len(source.classes), len(data.val_images))
     contents = {
         "command": job.command,
-        "version": __version__,
         "config": dict(config),
         "classes": source.classes,
         "labels": source.labels,
-        "num_train_images": num_train,
+        "num_train_images": len(data.train_images),
         "eval_transform": data.eval_transform.as_dict(),
     }
-    meters = RunningMetrics()
-    step_images = plan.images_per_forward * info.world_size
-    saver = ResumeCheckpoint(
-        run_dir / "checkpoints", contents, config["saving"]["every_n_epochs"], num_train, step_images
+    agreement = StopAgreement(signals, info.rank, info.world_size, world.store_client)
+    made = make_callbacks(
+        config,
+        job.run_dir,
+        log=log,
+        agreement=agreement,
+        lr_factor=make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value),
+        bad_images=data.bad_images.board.all,
+        contents=contents,
     )
-    title = f"{config['model']['name']} on {config['data']['name']}, {config['data']['image_size']} px"
-    record = History(run_dir, log, meters, saver, title)
-    agreement = Agreement(signals, info.rank, info.world_size, world.store_client)
-    log_every_n_steps = config["trainer"]["log_every_n_steps"]
-    progress = Progress(log, meters, log_every_n_steps, config["val_log_every_n_steps"], module.top_k)
-    schedule = make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value)
-    callbacks = [
-        LearningRate(schedule),
-        meters,
-        LogMetrics(meters, log_every_n_steps),
-        GracefulStopInValidation(agreement, saver.save_stopped),
-        progress,
-        *_named(config, "callbacks", dirpath=str(run_dir / "checkpoints")),
-        record,
-        BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all),
-        saver,
-        GracefulStop(agreement, saver.save_stopped),
-    ]
-    trainer = make_trainer(plan, world, callbacks, run_dir, log.say)
-    return Run(trainer, module, data, meters, record, saver, agreement)
+    trainer = make_trainer(plan, world, made.callbacks, job.run_dir, log.say)
+    return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

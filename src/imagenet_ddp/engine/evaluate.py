@@ -2,8 +2,7 @@
 
 import torch
 
-from imagenet_ddp.callbacks.history import BadImagesList
-from imagenet_ddp.callbacks.progress import loss_words
+from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.engine import build
 from imagenet_ddp.engine.job import Job
@@ -12,14 +11,14 @@ from imagenet_ddp.engine.world import World
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.system.text import percent
+from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
     """The top-1, a fraction; evaluation.json in the job's folder has the rest."""
     assert job.checkpoint is not None
     log = Log(job.run_dir / "logs", world.info.rank)
-    log.take_over()
+    log.capture_libraries()
     stored = read(job.checkpoint)
     classes = stored[KEY]["classes"]
     data = build.make_data(plan, world, log.say, need_train=False)
@@ -41,7 +40,6 @@ def run(job: Job, plan: Plan, world: World) -> float:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted = module.num_counted
-    summary.must_count(counted, num_images)
     if world.info.rank == 0:
         result = {
             **metrics,
@@ -55,13 +53,13 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "checkpoint": str(job.checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,
             "plan": plan.choices(),
-            **summary.circumstances(job.command),
+            **summary.provenance(job.command),
         }
         summary.write_config(job.run_dir, job.config)
         summary.write_json(job.run_dir / "evaluation.json", result)
     log.say(
         f"top-1 {percent(metrics['val/top1'])} | top-{module.top_k} {percent(metrics['val/top5'])}"
-        f" | loss {loss_words(metrics['val/loss'])}"
+        f" | loss {format_loss(metrics['val/loss'])}"
     )
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
     log.say(summary.counted_sentence(counted, num_images, skips=job.config["data"]["on_bad_image"] == "skip"))

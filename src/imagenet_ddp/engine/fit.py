@@ -15,10 +15,10 @@ from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
-from imagenet_ddp.runs.checkpoint_file import KEY, num_at_once, num_bytes, read
-from imagenet_ddp.runs.folder import expect_room, lock
+from imagenet_ddp.runs.checkpoint_file import KEY, checkpoint_bytes, max_new_checkpoints, read
+from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.signals import Left, Signals, Stopped, leaving
+from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 from imagenet_ddp.system.text import count_noun, percent
 
 NEXT_STEPS = (
@@ -34,7 +34,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     without validation. Raises Stopped where the run was asked to stop, after it has saved."""
     locked = lock(job.run_dir) if world.info.rank == 0 else None
     log = Log(job.run_dir / "logs", world.info.rank)
-    log.take_over()
+    log.capture_libraries()
     for message in job.messages:
         log.say(message)
     parts = _make_parts(job, plan, world, log, signals)
@@ -42,33 +42,34 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         log.say(line)
     log.say(f"Run folder: {job.run_dir}")
     _train(job, plan, parts, log)
-    train_s, train_cpu_s = parts.meters.times(parts.trainer)  # a collective
+    train_s, train_cpu_s = parts.metrics.times(parts.trainer)  # a collective
     if world.info.rank == 0:
         summary.write_json(job.run_dir / "summary.json", _results(job, plan, parts, train_s, train_cpu_s))
-        parts.record.draw(parts.module.top_k)
     for line in _closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
     del locked
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    return parts.saver.best_top1
+    return parts.metrics.best.value
 
 
 def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> build.Run:
     """Make everything, and refuse here what can be known before the first step."""
     max_epochs, resumed = plan.config["trainer"]["max_epochs"], job.checkpoint is not None
     try:
-        with leaving():  # a network disk may take many minutes to list its images
+        with raise_on_signal():  # a network disk may take many minutes to list its images
             parts = build.make_run(job, plan, world, log, signals)
             if job.checkpoint is not None:
                 _must_continue(parts, job.checkpoint, max_epochs, job.run_dir)
-            if world.info.rank == 0:
+            if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 num_tensors = num_states(plan.config["optim"]) or 0
-                expect_room(
-                    job.run_dir, num_bytes(parts.module.net, num_tensors), num_at_once(max_epochs, resumed=resumed)
+                require_disk_space(
+                    job.run_dir,
+                    checkpoint_bytes(parts.module.net, num_tensors),
+                    max_new_checkpoints(max_epochs, resumed=resumed),
                 )
-    except Left as left:
+    except SignalExit as left:
         log.note(str(left))
         raise
     return parts
@@ -80,7 +81,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         (job.run_dir / "summary.json").unlink(missing_ok=True)
         summary.write_config(job.run_dir, job.config)
     try:
-        with build.refusing(begun=lambda: parts.meters.begun):
+        with build.refusing(begun=lambda: parts.metrics.begun):
             checkpoint = str(job.checkpoint) if job.checkpoint else None
             trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
     except ConfigError:
@@ -88,10 +89,11 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
     except Stopped as stop:
-        log.say(f"Stopped and saved after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
-        if not scontrol.should_requeue(stop.signal_number, job.config, os.environ):
+        saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
+        log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
+        if parts.checkpoint_callback and not scontrol.should_requeue(stop.signal_number, job.config, os.environ):
             program = job.command.partition(" -m ")[0]  # python, or uv run python
-            options = f"resume={parts.saver.last_path}{_world_words(job.config, plan.world_info)}"
+            options = f"resume={parts.checkpoint_callback.last_path}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
@@ -102,13 +104,13 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
 def _results(job: Job, plan: Plan, parts: build.Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
     """Content of summary.json."""
     info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
-    images_per_s, data_wait_frac = parts.meters.speed()
-    best = parts.saver.best_top1
+    images_per_s, data_wait_frac = parts.metrics.speed()
+    best = parts.metrics.best.value
     return {
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
-        "best_epoch": parts.saver.best_epoch if best is not None else None,
-        "num_val_images": parts.record.counted[0],
+        "best_epoch": parts.metrics.best.epoch if best is not None else None,
+        "num_val_images": parts.module.num_counted[0],
         "num_train_images": len(data.train_images),
         "num_unreadable_images": len(data.bad_images.board.all()),
         "num_classes": len(data.source.classes),
@@ -116,7 +118,7 @@ def _results(job: Job, plan: Plan, parts: build.Run, train_s: float, train_cpu_s
         "num_devices": plan.num_devices,
         "num_nodes": info.num_nodes,
         "global_batch_size": plan.global_batch_size,
-        "epochs": parts.saver.num_epochs,
+        "epochs": parts.metrics.num_epochs,
         "steps": parts.trainer.global_step,
         "images_per_s": None if images_per_s is None else round(images_per_s, 2),
         "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
@@ -127,24 +129,24 @@ def _results(job: Job, plan: Plan, parts: build.Run, train_s: float, train_cpu_s
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
         "finished": True,
         "plan": plan.choices(),
-        **summary.circumstances(job.command),
+        **summary.provenance(job.command),
     }
 
 
 def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
-    lines, best, data = [], parts.saver.best_top1, job.config["data"]
+    lines, best, data = [], parts.metrics.best.value, job.config["data"]
     if best is not None:
         lines.append(
-            f"Best val top-1 {percent(best)} (epoch {parts.saver.best_epoch}), in {train_s:.0f} s of training."
+            f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
         )
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
     lines.append(f"Run folder: {job.run_dir}")
     if data["name"] == "shapes" and not data["_target_"]:
         lines += NEXT_STEPS
-    if parts.record.counted[0]:
+    if parts.module.num_counted[0]:
         skips = data["on_bad_image"] == "skip"
-        lines.append(summary.counted_sentence(parts.record.counted, len(parts.data.val_images), skips=skips))
+        lines.append(summary.counted_sentence(parts.module.num_counted, len(parts.data.val_images), skips=skips))
     return lines
 
 

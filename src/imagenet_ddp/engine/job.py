@@ -170,7 +170,7 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
     elif trainer["max_time"] is not None:
         hint = "trainer.max_time=null continues it"
     else:
-        hint = "callbacks=none continues it without what stopped it"
+        hint = "callbacks=default continues it without what stopped it"
     return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
 
 

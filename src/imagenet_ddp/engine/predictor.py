@@ -11,7 +11,7 @@ from imagenet_ddp.data.sources.folder.images import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config
-from imagenet_ddp.models.create_model import create_model
+from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 
@@ -63,7 +63,7 @@ def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapp
     prefix = "net."
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
     load_weights(net, weights, config["checkpoint"])
-    transform = EvalTransform.from_keys(contents["eval_transform"])
+    transform = EvalTransform.from_options(contents["eval_transform"])
     device = devices.first_device(config["trainer"])
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
     return Predictor(net, transform, config["model"]["channels_last"], device, reading)

@@ -61,7 +61,7 @@ def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
     ordinary = f"{workers.value} workers per process ({workers.reason}). JPEG decoder: {plan.decoder.reason}."
     if options["name"] != "dali":
         return [f"Loader: {ordinary}"]
-    if why_not := dali.unfit(data.train_images, plan.config["data"]["augment"]):
+    if why_not := dali.unsupported_reason(data.train_images, plan.config["data"]["augment"]):
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
     device = dali.choose_device(options["device"], torch.device(plan.accelerator.value))
     threads = dali.choose_num_threads(options["num_threads"], workers.value)

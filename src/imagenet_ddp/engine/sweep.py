@@ -24,7 +24,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.signals import Signals, leave_on_signal
+from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.atomic_write import write_whole
 
 FILE = "sweep.yaml"
@@ -179,14 +179,14 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
     write(request, sweep_dir)
     if not own_launcher:
         print(f"Sweep folder: {sweep_dir} (of the jobs' launcher: .submitit/)", flush=True)
-        leave_on_signal("The jobs go on without this command. Hint: squeue --me, scancel.")
+        exit_on_signal("The jobs go on without this command. Hint: squeue --me, scancel.")
     codes: dict[int, int] = {}
     # another sweeper than Hydra's own chooses its jobs as it goes
     names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
 
     def task(config: DictConfig) -> float | None:
         # on another machine where a launcher brings it there, as a copy of its own
-        signals = Signals().hold()
+        signals = Signals().install()
         hydra = HydraConfig.get()
         number = hydra.job.num
         if signals.received:

@@ -12,7 +12,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_wor
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.signals import Left, Signals, Stopped, exit_on_signal, leaving
+from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def train(world_info: WorldInfo | None, job: Job) -> float | None:
     """Train in this process: the highest val/top1, a fraction; None without validation. Exits with the project's exit
     codes. world_info: None in a worker that spawn.py started, which finds it in its environment."""
-    signals = Signals().hold()
+    signals = Signals().install()
 
     def body(world: "World") -> float | None:
-        with leaving(), import_torch():
+        with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import fit
             from imagenet_ddp.engine.plan import make_plan
 
@@ -73,7 +73,7 @@ def run_in_process(
         info.world_size == 1 and spawned_world_info(os.environ) is None
     )  # this process is the command that was typed
     try:
-        with leaving():
+        with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.world import World  # torch from here on
 
@@ -87,7 +87,7 @@ def run_in_process(
         if is_command:
             raise  # said where it was typed
         _refuse(error, world)
-    except Left as left:
+    except SignalExit as left:
         if is_command:
             raise
         if world is not None and world.failure_detector:  # None: still importing torch

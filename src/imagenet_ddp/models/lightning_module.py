@@ -1,4 +1,4 @@
-"""The LightningModule: a net, its loss, and top-1/top-5 as torchmetrics."""
+"""Train and validate a net: loss, top-1 and top-5, each validation image counted once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
+from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
 
 
 class ImageClassifier(L.LightningModule):
-    """make_optimizer gets the parameters and gives the optimiser, its groups at their highest learning rate, which
-    LearningRate lowers step by step.
+    """A LightningModule for the batches of ImageDataModule.
 
-    Nothing is logged per training step: that costs 2 ms and, with a progress bar, a wait for the device. The
-    callbacks of run/ read what training_step returns. Validation logs val/loss, val/top1 and val/top5 once per epoch,
-    exact over all ranks.
+    num_val_images: images of the validation split, for the proof that each was counted once. make_optimizer: called
+    with the parameters, returns the optimiser with its groups at their highest learning rate, which the callback
+    LearningRate lowers step by step. label_smoothing: of the training loss. seed: of each step's randomness (dropout).
+
+    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
+    classes. Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device.
+    The callback RunningMetrics logs what training_step returns.
     """
 
     def __init__(
@@ -29,8 +33,8 @@ class ImageClassifier(L.LightningModule):
         num_val_images: int,
         *,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
-        label_smoothing: float,
-        seed: int,
+        label_smoothing: float = 0.0,
+        seed: int = 0,
     ):
         super().__init__()
         self.net = net
@@ -45,7 +49,7 @@ class ImageClassifier(L.LightningModule):
         self.top5 = MulticlassAccuracy(num_classes, top_k=self.top_k, average="micro", validate_args=False)
         self.val_loss = MeanLoss()
         self.counted = ImagesCounted(num_val_images)
-        self.num_counted = (0, 0)  # of the last validation: images counted over all ranks, most times of one
+        self.num_counted = (0, 0)  # in the last validation: images counted over all ranks, most times of one
 
     def forward(self, images: Tensor) -> Tensor:
         """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
@@ -53,7 +57,7 @@ class ImageClassifier(L.LightningModule):
         return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
 
     def call_net(self, images: Tensor) -> Tensor:
-        """A strategy that splits the batch within this process (dp) puts its replicas in this place."""
+        """Call the net; a strategy that splits the batch within this process (dp) replaces this method."""
         return self.net(images)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -72,9 +76,9 @@ class ImageClassifier(L.LightningModule):
 
     def on_train_start(self) -> None:
         """Give the optimiser the settings that were changed on resume. torch.optim restores all settings of a group
-        with its state; those that did not change are left to it, because some optimisers count in them."""
+        with its state; unchanged ones are left as restored, because some optimisers keep counters in them."""
         groups = self.trainer.optimizers[0].param_groups
-        # checkpoints of before this was stored: all settings are those of the options
+        # without stored ones (another program's checkpoint): all settings are those of the options
         all_stored = self._stored_settings or [{} for _ in groups]
         for group, made, stored in zip(groups, self._optimizer_settings, all_stored, strict=True):
             group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
@@ -95,7 +99,7 @@ class ImageClassifier(L.LightningModule):
         gradients add up to those of the mean over all images of the update."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
-        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # that are divided by
+        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
         if counted == size and batch["update_images"] == size * batches:
             loss = F.cross_entropy(_at_least_float32(logits), target, label_smoothing=self._label_smoothing)
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
@@ -136,7 +140,14 @@ class ImageClassifier(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         # compute() sums over all ranks: a rank without images brings its zeros. Here and not after the validation,
         # when Lightning has moved the states to the CPU, where NCCL cannot gather them
-        self.num_counted = self.counted.compute()
+        counted, num_images = self.counted.compute(), len(self.counted.times)
+        if not self.trainer.sanity_checking:
+            self.num_counted = counted
+            if num_images and not counted[0]:
+                raise RunError(
+                    f"at least one of {num_images} validation images must be readable, but none is. "
+                    "Hint: bad_images.csv lists them with the reasons."
+                )
         self.log_dict(
             {"val/loss": self.val_loss.compute(), "val/top1": self.top1.compute(), "val/top5": self.top5.compute()}
         )

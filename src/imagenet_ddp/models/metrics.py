@@ -1,4 +1,4 @@
-"""Torchmetrics of this project's own."""
+"""Count the mean loss and the images of a validation, over all ranks."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torchmetrics import Metric
 
 class MeanLoss(Metric):
     """Mean over all values of all ranks, summed in double precision whatever type the module is cast to: with
-    trainer.precision=bf16-true a sum of torchmetrics' MeanMetric stands still at some hundred values."""
+    trainer.precision=bf16-true a sum of torchmetrics' MeanMetric stops growing after some hundred values."""
 
     full_state_update = False
     higher_is_better = False
@@ -30,12 +30,12 @@ class MeanLoss(Metric):
         self.count += len(values)
 
     def compute(self) -> Tensor:
-        """The mean as a scalar; nan without a value."""
+        """Return the mean as a scalar; nan without a value."""
         return self.total / self.count
 
 
 class ImagesCounted(Metric):
-    """How often each image of a split was counted, over all ranks: the proof behind "each once"."""
+    """Number of times each image of a split was counted, over all ranks: the proof behind "each once"."""
 
     full_state_update = False
     higher_is_better = None
@@ -50,5 +50,5 @@ class ImagesCounted(Metric):
         self.times[index] += 1
 
     def compute(self) -> tuple[int, int]:
-        """(images counted at least once, most times any image was counted)."""
+        """Return (images counted at least once, most times any image was counted)."""
         return int((self.times > 0).sum()), int(self.times.max()) if len(self.times) else 0

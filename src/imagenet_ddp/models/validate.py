@@ -1,4 +1,4 @@
-"""Mistakes in the keys of net, optimiser, schedule and loss. Before torch is imported."""
+"""Find mistakes in the options of net, optimiser, schedule and loss. No torch."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
 
 
 def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
-    """Sentences, none where all is well. partial: a checkpoint fills in the rest, so look at each key alone."""
+    """Return a sentence for each mistake. partial: a checkpoint fills in the rest, so check each key alone."""
     found: list[str] = []
     model, optim, schedule = config["model"], config["optim"], config["schedule"]
     if not model["_target_"] and model["name"] not in CLASSIFIERS:
@@ -32,7 +32,7 @@ def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: 
         hint = f"did you mean model.name={' or '.join(close)}?" if close else "model.name=resnet18."
         found.append(
             "model.name must be a classifier of torchvision.models, or model._target_ your own net, "
-            f"but is {model['name']}. Hint: {hint}"
+            f"got {model['name']}. Hint: {hint}"
         )
     if not optim["_target_"]:
         found += expect(

@@ -8,7 +8,7 @@ import torch
 from imagenet_ddp.data.transforms import normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.create_model import create_model
+from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.performance.step_timer import Training
 

@@ -18,13 +18,13 @@ def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
         print_message(f"out is not set: {root.absolute()} is taken. out=FOLDER is another place.")
     try:
         folder = stl10.prepare(root, plan.config["data"]["download"], archive, archive_dir=plan.archive_dir)
-        found = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
+        found = {split: stl10.read_split(folder, split, None)[0] for split in ("train", "test")}
     except ConfigError as error:
         raise ConfigError([text.replace("data.root", "out") for text in error.mistakes]) from error
     for text in stl10.notes(folder):
         print(text)
-    for name, images in zip(("train", "val"), found, strict=True):
-        num_classes = len(stl10.class_names(folder))
-        print(f"{name}: {count_noun(len(images), 'image')} of {count_noun(num_classes, 'class')}: {images.path}")
+    for name, (split, targets) in zip(("train", "val"), found.items(), strict=True):
+        classes = count_noun(len(stl10.class_names(folder)), "class")
+        print(f"{name}: {count_noun(len(targets), 'image')} of {classes}: {folder / f'{split}_X.bin'}")
     print(f"  {job.command('train', ['data=stl10', option('data.root', root)])}")
     return 0

@@ -59,10 +59,10 @@ def curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figure":
             if run.state != "finished":
                 axes.plot(epochs[-1:], values[-1:], zorder=order, **_open_end(place))
         every = np.concatenate([values for _, values in lines])
-        plot_style.dress(axes, heading, "", plot_style.SOFT, last)
+        plot_style.style_axes(axes, heading, "", plot_style.SOFT, last)
         axes.set_xlabel("epoch", color=plot_style.SOFT, fontsize=10)
         if not len(every):
-            plot_style.nothing(axes)
+            plot_style.mark_empty(axes)
         elif scale == 100:
             plot_style.percent_scale(axes, every, last)
         else:
@@ -72,7 +72,7 @@ def curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figure":
     _legend(figure, keys, num_columns)
     unfinished = sum(run.state != "finished" for run in runs)
     open_ends = f"   ·   {unfinished} not finished (open end of the line)" if unfinished else ""
-    plot_style.headline(
+    plot_style.add_heading(
         figure, title, f"{len(runs)} runs, the best first{open_ends}" if len(runs) > 1 else f"1 run{open_ends}"
     )
     return figure
@@ -104,7 +104,7 @@ def speed(series: Sequence[Series], title: str) -> "Figure":
                            color=plot_style.INK)  # fmt: skip
     share.axhline(100, zorder=2, **_IDEAL)
     for axes, heading in ((rate, "Training speed, images/s"), (share, "Efficiency")):
-        plot_style.dress(axes, heading, "", plot_style.SOFT, 2)
+        plot_style.style_axes(axes, heading, "", plot_style.SOFT, 2)
         axes.set_xlabel("devices", color=plot_style.SOFT, fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -123,19 +123,19 @@ def speed(series: Sequence[Series], title: str) -> "Figure":
     share.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     _legend(figure, keys, num_columns)
     batches = {one.batch_words() for one in series}
-    plot_style.headline(figure, title, batches.pop() if len(batches) == 1 else f"{len(series)} series")
+    plot_style.add_heading(figure, title, batches.pop() if len(batches) == 1 else f"{len(series)} series")
     return figure
 
 
 def _blank(words: Sequence[str]) -> "tuple[Figure, int]":
     """A figure with room for a legend below its panels, and the legend's number of columns."""
     num_columns = 2 if len(words) > 1 and max(map(len, words), default=0) <= HALF else 1
-    return plot_style.blank(11, 5.1 + 0.24 * -(-len(words) // num_columns), head=0.88), num_columns
+    return plot_style.new_figure(11, 5.1 + 0.24 * -(-len(words) // num_columns), head=0.88), num_columns
 
 
 def _style(place: int, last: float) -> dict[str, Any]:
     color, dashes = COLORS[place % len(COLORS)], STROKES[place // len(COLORS)]
-    return {"color": color, "linestyle": dashes, **plot_style.stroke(2.0, last)}
+    return {"color": color, "linestyle": dashes, **plot_style.line_style(2.0, last)}
 
 
 def _open_end(place: int) -> dict[str, Any]:

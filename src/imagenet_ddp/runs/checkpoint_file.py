@@ -11,29 +11,23 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, kept
+from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import drafted
 from imagenet_ddp.system.text import first_line
 
-FORMAT = 1  # of the part below KEY
-
-
-KEY = "imagenet_ddp"
-
-
+KEY = "imagenet_ddp"  # this project's part of a checkpoint
+FORMAT = 2  # of that part, and of the callbacks' states
 REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
-
-
 REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and renames: Lightning's own stages in TMPDIR and copies over the last good file,
-    which a kill or a full disk then leaves with 0 bytes."""
+    """Write beside the target, then rename: Lightning's own stages in TMPDIR and copies over the last good file, which
+    a kill or a full disk then leaves with 0 bytes."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         target = Path(path)
-        with kept(target):
+        with disk_errors_as_run_error(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with drafted(target) as draft, draft.open("wb") as file:
                 torch.save(checkpoint, file)
@@ -41,31 +35,31 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
 
 
-def _same_file(source: Path, target: Path) -> None:
-    """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
-    not changed."""
-    with kept(target), drafted(target) as draft:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make target what source is now: by a hard link where the file system has them, because source is only ever
+    replaced, never changed."""
+    with disk_errors_as_run_error(target), drafted(target) as draft:
         with contextlib.suppress(OSError):
             draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
 
 
-def num_at_once(max_epochs: int | None, *, resumed: bool) -> int:
-    """The most that lie there, beyond those that a resumed run has already."""
+def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
+    """Return how many checkpoints a run has at most at once, beyond those that a resumed one has already."""
     if resumed:
         return 1
     return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
-def num_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """A checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
+def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
+    """Return a checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
-    """origin: the checkpoint's path. Raises ConfigError where the weights are another net's."""
+    """Load the weights of a checkpoint. origin: its path. Raises ConfigError where they are another net's."""
     try:
         module.load_state_dict(dict(state_dict))
     except RuntimeError as error:
@@ -76,7 +70,7 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint of this project, on the CPU. Raises ConfigError for anything else; never runs code from the file."""
+    """Read a checkpoint of this project to the CPU. Raises ConfigError for anything else; never runs code from it."""
     hint = "Hint: a path like runs/<name>/<time>/checkpoints/best.ckpt."
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -1,4 +1,4 @@
-"""metrics.csv drawn as curves.png: loss, top-1, top-k and learning rate over epochs."""
+"""Draw metrics.csv as curves.png: loss, top-1, top-k and learning rate over epochs."""
 
 import csv
 from pathlib import Path
@@ -26,10 +26,10 @@ def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> Non
 
 
 def curves(table: dict[str, np.ndarray], title: str, top_k: int = 5) -> "Figure":
-    """The drawing itself, of what `read_metrics` returns."""
+    """Return the figure of what `read_metrics` returns."""
     from matplotlib.lines import Line2D
 
-    figure = plot_style.blank(11, 7.6, head=0.88)
+    figure = plot_style.new_figure(11, 7.6, head=0.88)
     loss, top1, topk, rate = figure.subplots(2, 2).flat
     last = float(table["epoch"].max(initial=1))
     _pair(loss, table, "loss", "Loss", last)
@@ -39,7 +39,7 @@ def curves(table: dict[str, np.ndarray], title: str, top_k: int = 5) -> "Figure"
     for axes in (topk, rate):
         axes.set_xlabel("epoch", color=plot_style.SOFT, fontsize=10)
 
-    plot_style.headline(figure, title, _summary(table))
+    plot_style.add_heading(figure, title, _summary(table))
     keys = [
         Line2D([], [], color=TRAIN, linestyle=plot_style.DASHES, linewidth=1.8, label="training"),
         Line2D([], [], color=VAL, linewidth=2.2, label="validation"),
@@ -53,7 +53,7 @@ def curves(table: dict[str, np.ndarray], title: str, top_k: int = 5) -> "Figure"
 
 
 def read_metrics(metrics_csv: Path) -> dict[str, np.ndarray]:
-    """Column name -> float64 (number of epochs,), NaN where a cell is empty, no number or not finite."""
+    """Return column name -> float64 (number of epochs,), NaN where a cell is empty, no number or not finite."""
     with metrics_csv.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
@@ -72,7 +72,7 @@ def _number(cell: str | None) -> float:
 
 
 def _column(table: dict[str, np.ndarray], name: str, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and values of the cells that hold a number: a line runs on over epochs without validation."""
+    """Return epochs and values of the cells that hold a number: lines connect across epochs without validation."""
     values = table.get(name, np.full(len(table["epoch"]), np.nan)) * scale
     there = np.isfinite(values)
     return table["epoch"][there], values[there]
@@ -92,26 +92,26 @@ def _ring() -> dict[str, Any]:
 
 
 def _pair(axes: "Axes", table: dict[str, np.ndarray], name: str, title: str, last: float) -> None:
-    """Training and validation of one metric, with the best validation ringed and named above the panel."""
+    """Plot training and validation of one metric; ring the best validation and name it above the panel."""
     percent = name != "loss"
     scale = 100 if percent else 1
     epochs, values = _column(table, f"train/{name}", scale)
-    axes.plot(epochs, values, color=TRAIN, linestyle=plot_style.DASHES, zorder=3, **plot_style.stroke(1.6, last))
+    axes.plot(epochs, values, color=TRAIN, linestyle=plot_style.DASHES, zorder=3, **plot_style.line_style(1.6, last))
     val_epochs, val_values = _column(table, f"val/{name}", scale)
-    axes.plot(val_epochs, val_values, color=VAL, zorder=4, **plot_style.stroke(2.1, last))
+    axes.plot(val_epochs, val_values, color=VAL, zorder=4, **plot_style.line_style(2.1, last))
     best = ""
     if len(val_values):
-        place = val_values.argmax() if percent else val_values.argmin()
-        axes.plot(val_epochs[place], val_values[place], linestyle="none", zorder=5, clip_on=False, **_ring())
-        value = f"best {val_values[place]:.2f} %" if percent else f"lowest {val_values[place]:.3g}"
-        best = f"{value} in epoch {val_epochs[place]:.0f}"
-    plot_style.dress(axes, title, best, VAL, last)
+        best_index = val_values.argmax() if percent else val_values.argmin()
+        axes.plot(val_epochs[best_index], val_values[best_index], linestyle="none", zorder=5, clip_on=False, **_ring())
+        value = f"best {val_values[best_index]:.2f} %" if percent else f"lowest {val_values[best_index]:.3g}"
+        best = f"{value} in epoch {val_epochs[best_index]:.0f}"
+    plot_style.style_axes(axes, title, best, VAL, last)
     both = np.concatenate([values, val_values])
     if not len(both):
-        plot_style.nothing(axes)
+        plot_style.mark_empty(axes)
     elif percent:
         plot_style.percent_scale(axes, both, last)
-    elif both.min() > 0 and both.max() > 50 * np.median(both):  # it diverged for a while; the rest stays readable
+    elif both.min() > 0 and both.max() > 50 * np.median(both):  # a divergence leaves the rest readable
         axes.set_yscale("log")
     elif last <= 1 and both.min() > 0:
         axes.set_ylim(0, 1.15 * both.max())
@@ -121,15 +121,15 @@ def _learning_rate(axes: "Axes", table: dict[str, np.ndarray], last: float) -> N
     from matplotlib.ticker import LogLocator
 
     epochs, values = _column(table, "lr")
-    axes.plot(epochs, values, color=RATE, zorder=3, **plot_style.stroke(2.1, last))
+    axes.plot(epochs, values, color=RATE, zorder=3, **plot_style.line_style(2.1, last))
     note = ""
     if len(values):
         note = (
             f"{values[0]:.3g}" if values.min() == values.max() else f"highest {values.max():.3g}, last {values[-1]:.3g}"
         )
-    plot_style.dress(axes, "Learning rate", note, RATE, last)
+    plot_style.style_axes(axes, "Learning rate", note, RATE, last)
     if not len(values):
-        return plot_style.nothing(axes)
+        return plot_style.mark_empty(axes)
     plateaus = len(np.unique(values)) <= max(8, len(values) // 10)
     if plateaus and values.min() > 0 and values.max() >= 50 * values.min():  # drops by tens: equal steps in a log scale
         axes.set_yscale("log")

@@ -1,5 +1,4 @@
-"""The run folder: chosen once, for one run only, written into while it goes on, and found again by resume=. No torch
-here."""
+"""Make, lock, find and remove run folders. No torch."""
 
 import errno
 import fcntl
@@ -16,12 +15,12 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.text import count_noun
 
 NUM_CHECKPOINTS = 3  # at most at once: last.ckpt, best.ckpt, and the one being written
-MADE_FOR = ".made_for"  # the options of the run that a launcher may start again: a folder's owner
+MADE_FOR = ".made_for"  # file with the options of the run, by which a restarted job finds its folder
 
 
 def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
     """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
-    one. again: the job was started before, and the folder that was made for these options is taken."""
+    one. again: a restarted job takes the folder that was made for these options before."""
     if again and (same := made_for(wanted, options)):
         return same
     number = 0
@@ -42,7 +41,7 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
 
 
 def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
-    """The last folder that make_new has made for this name and these options: one job may hold several runs."""
+    """Return the newest folder that make_new made for this name and these options: one job may hold several runs."""
 
     def fits(path: Path) -> bool:
         try:
@@ -55,8 +54,8 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
 
 
 def make_given(folder: Path, *, again: bool = False) -> Path:
-    """A folder the person named (hydra.run.dir): theirs, unless a run already lies in it. again: that run is this
-    one."""
+    """Make the folder that hydra.run.dir names. Raises ConfigError where a run already lies in it. again: that run is
+    this one."""
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
             f"hydra.run.dir={folder} must be a new folder, but holds a run. "
@@ -79,8 +78,8 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[None]:
-    """Around what writes this file while a run goes on. RunError: its disk is full, or refuses otherwise."""
+def disk_errors_as_run_error(path: Path) -> Iterator[None]:
+    """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue."""
     try:
         yield
     except Exception as error:
@@ -97,15 +96,15 @@ def kept(path: Path) -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """What the disk has said: torch.save hides it behind an error of its own."""
+    """Return the OSError behind an error: torch.save hides it behind one of its own."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
-def expect_room(folder: Path, num_bytes: int, num_checkpoints: int) -> None:
-    """Before the hours that end in a checkpoint. num_bytes: of one. ConfigError."""
-    free, needed = shutil.disk_usage(folder).free, num_bytes * num_checkpoints
+def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
+    """Raise ConfigError where the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
+    free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
     if free < needed:
         raise ConfigError(
             f"{folder} must have room for {count_noun(num_checkpoints, 'checkpoint')}, about "
@@ -115,8 +114,8 @@ def expect_room(folder: Path, num_bytes: int, num_checkpoints: int) -> None:
 
 
 def lock(folder: Path) -> object:
-    """Kept for as long as the process lives, or the returned object: one training at a time in a folder. ConfigError
-    where there is one already. Where the file system knows no locks, nothing is locked."""
+    """Lock the run folder; released with the returned handle. Raises ConfigError where another process trains in it.
+    On a file system without locks, nothing is locked."""
     file = (folder / ".lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,11 +130,11 @@ def lock(folder: Path) -> object:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process trains in it. Takes nothing and makes nothing; false where that cannot be known: an old folder,
-    or a file system whose locks end at each machine."""
+    """Return whether a process trains in this folder, without taking the lock. False where that cannot be known: on a
+    file system whose locks end at each machine."""
     try:
         with (folder / ".lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back when the file is closed
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
     except BlockingIOError:
         return True
     except OSError:
@@ -144,8 +143,8 @@ def is_locked(folder: Path) -> bool:
 
 
 def remove_refused(folder: Path, error: BaseException) -> None:
-    """Nothing was started, so nothing is left: the folder, if it holds no more than logs, and the parents it was
-    alone in. error: what ended the run; after a failure (exit code 1), or a stop that a log tells of, it stays."""
+    """Remove the folder of a run that was refused, if it holds no more than logs, and parents that are then empty.
+    error: what ended the run; after a failure (exit code 1), or a stop that a log records, the folder stays."""
     code = getattr(error, "exit_code", 2)
     if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
         return
@@ -156,16 +155,16 @@ def remove_refused(folder: Path, error: BaseException) -> None:
     here = Path.cwd()
     folder = folder.resolve()
     for path in (folder, *list(folder.parents)[:2]):
-        # folders outside of this one are the person's own
+        # never folders outside of the current one
         if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
             return
-        with suppress(OSError):  # a place where a disk is mounted, say
+        with suppress(OSError):  # such as a mount point
             path.rmdir()
 
 
 @dataclass(frozen=True)
 class Resume:
-    """checkpoint None: a fresh start. finished: that run has nothing left to do, with these many epochs."""
+    """What resume= leads to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
 
     folder: Path | None
     checkpoint: Path | None
@@ -174,27 +173,27 @@ class Resume:
 
 
 def find_own(folder: Path) -> Resume | None:
-    """The checkpoint of a run that goes on in its own folder, whatever it began from; None where it has none yet."""
+    """Return the checkpoint of a restarted job's own folder; None where it has none yet."""
     checkpoint = last_checkpoint(folder)
     if not checkpoint.is_file():
         return None
     return Resume(folder, checkpoint, finished_epochs(folder), f"Started again: going on from {checkpoint}.")
 
 
-def find_resume(asked: str, run_dir: Path | None, runs: Path) -> Resume:
-    """asked: resume=PATH or resume=auto. run_dir: hydra.run.dir where it was typed. runs: the folder of runs of this
-    name.
+def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
+    """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
+    runs of this name.
 
     auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
     a fresh start.
     """
-    if asked != "auto":
-        checkpoint = Path(asked)
+    if option != "auto":
+        checkpoint = Path(option)
         if checkpoint.is_dir():
             checkpoint = last_checkpoint(checkpoint)
         if not checkpoint.is_file():
             raise ConfigError(
-                f"resume={asked} must be a checkpoint or a run folder with one, but {checkpoint} is no file."
+                f"resume={option} must be a checkpoint or a run folder with one, but {checkpoint} is no file."
             )
         folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
         finished = finished_epochs(folder) if folder else None
@@ -232,7 +231,7 @@ def finished_epochs(folder: Path) -> int | None:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """Of a run that has finished; {} of one that has not."""
+    """Return summary.json of a finished run, else {}."""
     try:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a run says: rank 0 to the screen, every rank to a file of its own in the run folder."""
+"""Log a run: rank 0 to the screen, every rank to its own file in the run folder."""
 
 import contextlib
 import logging
@@ -10,23 +10,23 @@ from typing import IO
 
 from imagenet_ddp.system import console
 
-# Warnings that do not apply here, each with the reason; shown, they would hide what matters.
+# Warnings that do not apply here, each with the reason.
 HARMLESS = (
-    "does not have many workers",  # choose_num_workers has looked at the cores
-    "smaller than the logging interval",  # lines per step are ours
+    "does not have many workers",  # choose_num_workers decides by the cores
+    "smaller than the logging interval",  # Progress and RunningMetrics follow it themselves
     "sync_dist=True",  # what is logged is already the sum over all ranks
     "Checkpoint directory",  # a resumed run goes on in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
-    "The `srun` command is available",  # whether srun is needed has been looked at: distributed/launchers/tasks.py
+    "The `srun` command is available",  # decided in distributed/launchers/tasks.py
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
-# Whose messages are what an option asked for: trainer.profiler, trainer.enable_model_summary.
-ASKED_FOR = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
+# Loggers whose messages an option asks for: trainer.profiler, trainer.enable_model_summary.
+REQUESTED = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
 
 
 class Log:
-    """say() for people: one line on rank 0's screen and in every rank's file. note(): the file alone."""
+    """say() writes a line to rank 0's screen and to every rank's file; note() to the file alone."""
 
     def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
         self._stream = (stream or sys.stdout) if rank == 0 else None
@@ -37,22 +37,22 @@ class Log:
             # a file's name need not be text
             self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
         self.is_terminal = self._stream is not None and self._stream.isatty()
-        self.below_foreign_bar = False  # while a progress bar of Lightning's draws on the same screen
+        self.has_other_bar = False  # while a progress bar of Lightning's draws on the same screen
         self._bar = ""
 
     def say(self, line: str, *, whole: bool = False) -> None:
-        """whole: a line to type, which is not broken on a terminal."""
+        """whole: never wrap the line on a terminal, because it is one to type."""
         if self._stream is not None:
             self.bar("")
             stream = self._stream
             try:
-                if self.below_foreign_bar:  # on a terminal it is wiped, and drawn again below the line
+                if self.has_other_bar:  # on a terminal it is wiped, and drawn again below the line
                     stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else console.shown(plain, self._stream), file=stream, flush=True)
-            except OSError:  # whoever read it has gone (| head): the run goes on
+            except OSError:  # its reader has left (| head): the run continues
                 console.discard(self._stream)
                 self._stream = None
         self.note(line)
@@ -63,7 +63,7 @@ class Log:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
 
     def bar(self, text: str) -> None:
-        """On a terminal, the line below all others, replaced at each call; "" wipes it. Elsewhere nothing."""
+        """Draw the line below all others on a terminal, replacing the last one; "" wipes it. Elsewhere do nothing."""
         if not self.is_terminal or (not text and not self._bar):
             return
         assert self._stream is not None
@@ -71,22 +71,22 @@ class Log:
         self._stream.flush()
         self._bar = text
 
-    def take_over(self) -> None:
-        """Lightning's messages and all warnings go where this log goes: info to the file, warnings to the screen
-        once, and the tables somebody asked for to both."""
+    def capture_libraries(self) -> None:
+        """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,
+        tables that an option asks for to both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]
             logger.propagate = False
-        said: set[str] = set()
+        shown: set[str] = set()
 
         def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
             text = " ".join(str(message).split())
-            # what libraries announce to each other is not for the person who trains
-            announced = issubclass(category, DeprecationWarning | FutureWarning)
-            if announced or any(part in text for part in HARMLESS) or text in said:
+            # for developers of libraries, not for the person who trains
+            is_deprecation = issubclass(category, DeprecationWarning | FutureWarning)
+            if is_deprecation or any(part in text for part in HARMLESS) or text in shown:
                 return
-            said.add(text)
+            shown.add(text)
             self.say(f"Warning: {text}")
 
         warnings.showwarning = show  # type: ignore[assignment]
@@ -104,9 +104,9 @@ class _ToLog(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith(ASKED_FOR):
+        if record.name.startswith(REQUESTED):
             self._log.say(record.getMessage().strip("\n"))
             return
         text = " ".join(record.getMessage().split())
-        if "Tip:" not in text and "was not set, defaulting" not in text:  # advertisements, and a note at each save
+        if "Tip:" not in text and "was not set, defaulting" not in text:  # advertisements; a note at each save
             self._log.note(text)

@@ -1,4 +1,4 @@
-"""The look that all figures share: size, colours, heading, panels over epochs. matplotlib is imported only to draw."""
+"""Style all figures alike: size, colours, heading, panels over epochs. matplotlib is imported only to draw."""
 
 import contextlib
 import io
@@ -24,8 +24,8 @@ DOTS_UP_TO = 24  # epochs: below it every measured point shows as a dot
 DPI = 150
 
 
-def blank(width: float, height: float, head: float) -> "Figure":
-    """Inches; head: height at the top that panels leave free, for heading and subtitle."""
+def new_figure(width: float, height: float, head: float) -> "Figure":
+    """Return an empty figure. Sizes in inches; head: height that the panels leave free for heading and subtitle."""
     # Imported here: it takes about half a second, which only pictures need. Without pyplot: no global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -37,12 +37,12 @@ def blank(width: float, height: float, head: float) -> "Figure":
     return figure
 
 
-def headline(figure: "Figure", text: str, subtitle: str) -> None:
-    """Bold, and shortened to the figure's width; the subtitle below it."""
+def add_heading(figure: "Figure", text: str, subtitle: str) -> None:
+    """Write a bold heading, shortened to the figure's width, and the subtitle below it."""
     height = figure.get_figheight()
     heading = figure.text(0.016, 1 - 0.243 / height, " ".join(text.split()), parse_math=False)
     heading.set(fontsize=16, fontweight="bold", color=INK, va="center")
-    with any_sign():
+    with ignore_missing_glyphs():
         while heading.get_window_extent().x1 > 0.984 * figure.bbox.width:
             heading.set_text(heading.get_text()[:-3] + "…")
     below = figure.text(0.016, 1 - 0.593 / height, subtitle, parse_math=False)
@@ -50,28 +50,28 @@ def headline(figure: "Figure", text: str, subtitle: str) -> None:
 
 
 @contextlib.contextmanager
-def any_sign() -> Iterator[None]:
-    """Signs that the font lacks are drawn as boxes, without a warning for each."""
+def ignore_missing_glyphs() -> Iterator[None]:
+    """Draw signs that the font lacks as boxes, without a warning for each."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
         yield
 
 
 def save(figure: "Figure", out: Path) -> None:
-    """A PNG that replaces `out` in one step."""
+    """Write a PNG that replaces `out` in one step."""
     write_whole(out, png(figure))
 
 
 def png(figure: "Figure", **texts: str) -> bytes:
-    """texts: chunks of the file that say something about it."""
+    """Return a PNG. texts: its text chunks."""
     stream = io.BytesIO()
-    with any_sign():
+    with ignore_missing_glyphs():
         figure.savefig(stream, format="png", dpi=DPI, facecolor="white", metadata=texts)
     return stream.getvalue()
 
 
-def stroke(width: float, last: float) -> dict[str, Any]:
-    """Dots while they can be told apart, thinner lines where hundreds of epochs crowd."""
+def line_style(width: float, last: float) -> dict[str, Any]:
+    """Return a line's style: with dots while they can be told apart, thinner with hundreds of epochs."""
     return {"linewidth": width if last <= 120 else 0.7 * width, "marker": "o", "markersize": 4.5 * (last <= DOTS_UP_TO)}
 
 
@@ -85,12 +85,12 @@ def percent_scale(axes: "Axes", values: np.ndarray, last: float) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %" if 0 <= value <= 100 else "")
 
 
-def nothing(axes: "Axes") -> None:
+def mark_empty(axes: "Axes") -> None:
     axes.set_yticks([])
     axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", va="center", color=SOFT, fontsize=11)
 
 
-def dress(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
+def style_axes(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=9)
     axes.set_title(note, loc="right", fontsize=10.5, color=color, pad=9)
     axes.set_xlim((0.5, 1.5) if last <= 1 else (1 - 0.02 * (last - 1), last + 0.02 * (last - 1)))
@@ -104,7 +104,7 @@ def dress(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
 
 
 def epoch_ticks(last: float) -> list[int]:
-    """The first, the last, and round numbers between that keep their distance from both."""
+    """Return the first epoch, the last, and round numbers between that keep their distance from both."""
     end = max(int(last), 1)
     step = next(step * 10**power for power in range(12) for step in (1, 2, 5) if end <= 9 * step * 10**power)
     return sorted({1, *(tick for tick in range(step, end, step) if 1 + step / 2 <= tick <= end - step / 2), end})

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop are only remembered here; graceful_stop.py agrees on what follows. No torch: it is the
+"""Record stop signals; callbacks/graceful_stop.py agrees with the other ranks on where to stop. No torch: this is the
 first thing every process does, before imports that take seconds."""
 
 import atexit
@@ -11,19 +11,20 @@ from collections.abc import Iterator
 
 # SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
-TWIN_S = 0.5  # SLURM signals every process of a step, and a parent passes on what it got: one request comes twice
+# SLURM signals every process of a step, and a parent passes on what it receives: one request arrives twice.
+DUPLICATE_S = 0.5
 
 
 class Stopped(Exception):
-    """The run stopped where it was asked to, and is saved."""
+    """A signal stopped the run, after it was saved (where callbacks.checkpoint is on)."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
         self.signal_number = signal_number
 
 
-class Left(SystemExit):
-    """A signal has ended what there is nothing to save of."""
+class SignalExit(SystemExit):
+    """A signal ended the process while there was nothing to save."""
 
     def __init__(self, number: int):
         self.exit_code = 128 + number
@@ -35,51 +36,49 @@ class Left(SystemExit):
 
 
 class Signals:
-    """received: number of the first stop signal, or None."""
+    """Record the first stop signal instead of dying from it. received: its number, or None."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._times, self._last_s = 0, 0.0
+        self._num_requests, self._last_s = 0, 0.0
 
-    def hold(self) -> "Signals":
-        """From now on remember instead of dying. Asked a third time, the process ends at once without saving."""
-        # Python gives its handlers back while it ends: a SIGUSR2 of that moment would make a finished run a failed one
-        atexit.register(deafen)
+    def install(self) -> "Signals":
+        """Install the handlers; the third request ends the process at once, without saving."""
+        # Python restores the default handlers while it exits: a SIGUSR2 then would make a finished run a failed one
+        atexit.register(ignore_sigusr2)
         for number in STOP_SIGNALS:
             earlier = getattr(signal.getsignal(number), "__self__", None)
-            if isinstance(earlier, Signals):  # of this process before its heavy imports
+            if isinstance(earlier, Signals):  # installed by this process before its heavy imports
                 self.received = self.received or earlier.received
-            signal.signal(number, self._remember)
-        if hasattr(signal, "pthread_sigmask"):
-            # a worker starts with them held back by its parent (distributed/spawn.py)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])
+            signal.signal(number, self._record)
+        _unblock()
         return self
 
-    def _remember(self, number: int, frame: object) -> None:
+    def _record(self, number: int, frame: object) -> None:
         self.received = self.received or number
         now = time.monotonic()
-        self._times += not self._times or now - self._last_s > TWIN_S
+        self._num_requests += not self._num_requests or now - self._last_s > DUPLICATE_S
         self._last_s = now
-        if self._times >= 3:
+        if self._num_requests >= 3:
             os._exit(128 + number)
 
 
 @contextlib.contextmanager
-def leaving() -> Iterator[None]:
-    """Before a run has anything to save, however long its disk or its peers take: SIGTERM and SIGINT raise Left, also
-    one that Signals has remembered. SIGUSR2 asks for another turn, and each turn must have got on by a step: it is
-    remembered until then."""
+def raise_on_signal() -> Iterator[None]:
+    """Raise SignalExit on SIGTERM and SIGINT, also for one that Signals has recorded already: for the time in which a
+    run has nothing to save, however long its disk or its peers take. SIGUSR2 asks to be started again, which is only
+    useful after a training step: it stays recorded until then."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    holders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
+    recorders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
 
     def leave(number: int, frame: object = None) -> None:
-        for holder in holders:  # where Left is lost, as at the end of an object, the run ends after its first step
-            holder.received = holder.received or number
-        raise Left(number)
+        for recorder in recorders:  # where SignalExit is swallowed (in __del__), the run stops after its first step
+            recorder.received = recorder.received or number
+        raise SignalExit(number)
 
-    for holder in holders:
-        if holder.received is not None and holder.received in before:
-            raise Left(holder.received)
+    for recorder in recorders:
+        if recorder.received is not None and recorder.received in before:
+            raise SignalExit(recorder.received)
     try:
         for number in before:
             signal.signal(number, leave)
@@ -89,25 +88,26 @@ def leaving() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def deafen() -> None:
+def ignore_sigusr2() -> None:
     if hasattr(signal, "SIGUSR2"):
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def leave_on_signal(words: str = "") -> None:
-    """From now on leave with 128 + the signal's number, without a traceback; words are said before."""
+def exit_on_signal(message: str = "") -> None:
+    """From now on exit with 128 + the signal's number, without a traceback, after printing the message to stderr: for
+    commands with nothing to save."""
 
     def leave(number: int, frame: object) -> None:
-        if words:
-            print(words, file=sys.stderr, flush=True)
-        raise Left(number)
+        if message:
+            print(message, file=sys.stderr, flush=True)
+        raise SignalExit(number)
 
     for number in STOP_SIGNALS:
         signal.signal(number, leave)
+    _unblock()
 
 
-def exit_on_signal() -> None:
-    """For commands with nothing to save."""
-    leave_on_signal()
+def _unblock() -> None:
+    """Deliver what the parent has blocked while this process was starting (distributed/spawn.py)."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])

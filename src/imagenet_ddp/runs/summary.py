@@ -1,4 +1,4 @@
-"""Write summary.json and config.yaml, and what they tell about the run."""
+"""Write config.yaml, summary.json and the sentence on the images that were counted."""
 
 import json
 import platform
@@ -12,40 +12,31 @@ from typing import Any
 import yaml
 
 from imagenet_ddp import __version__
-from imagenet_ddp.errors import RunError
-from imagenet_ddp.runs.folder import kept
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import write_whole
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
-    """The last line of every evaluation. skips: what was not counted could not be read."""
+    """Return the last line of every evaluation. counted: (images, most times of one). skips: those not counted could
+    not be read."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
     unreadable = f", {num_images - images} unreadable" if skips and images < num_images else ""
     return f"{images} of {num_images} validation images, {times}{unreadable}."
 
 
-def must_count(counted: tuple[int, int], num_images: int) -> None:
-    """RunError: not a single image could be read, so that there is no result."""
-    if num_images and not counted[0]:
-        raise RunError(
-            f"at least one of {num_images} validation images must be readable, but none is. "
-            "Hint: bad_images.csv lists them with the reasons."
-        )
-
-
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    with kept(path := folder / "config.yaml"):
+    with disk_errors_as_run_error(path := folder / "config.yaml"):
         write_whole(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with kept(path):
+    with disk_errors_as_run_error(path):
         write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
-def circumstances(command: str) -> dict[str, Any]:
-    """Under which versions and by which command: the part of a summary that no measurement changes."""
+def provenance(command: str) -> dict[str, Any]:
+    """Return what a summary says besides measurements: versions, commit, command, time."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core")
     return {
         "versions": {
@@ -60,8 +51,8 @@ def circumstances(command: str) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Of the checkout this package runs from; None where it is installed. -dirty: with changes that are in no
-    commit."""
+    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None where it is
+    installed."""
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():
         return None

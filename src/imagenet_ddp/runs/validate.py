@@ -1,4 +1,4 @@
-"""Mistakes in what a run is called, goes on from, reads and writes. Before torch is imported."""
+"""Find mistakes in a run's name, callbacks, loggers, input and output. No torch."""
 
 import glob
 import os
@@ -8,25 +8,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import choice, expect, matching, shown, whole
+from imagenet_ddp.config.validators import choice, expect, expect_all, matching, shown, whole
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.paths import shown_path
 
-# What callbacks can monitor: callbacks/log_metrics.py and models/lightning_module.py log it.
+# What callbacks can monitor: callbacks/running_metrics.py and models/lightning_module.py log it.
 TRAIN_METRICS = (
     *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
     *("lr", "images_per_s", "data_wait_frac"),
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Classes of Lightning's, of loggers and callbacks. The first name is what to install, any is enough.
+# Lightning's loggers and callbacks that need a package. Any of the names is enough; the first is what to install.
 PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "WandbLogger": ("wandb",),
-    "MLFlowLogger": ("mlflow",),
+    "MLFlowLogger": ("mlflow",),  # the extra mlflow has its smaller form
     "RichProgressBar": ("rich",),
     "RichModelSummary": ("rich",),
 }
+CHECKPOINT_KINDS = {"every_n_epochs": (whole(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
 
 _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
@@ -35,17 +36,16 @@ _NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
 ) -> list[str]:
-    """Sentences, none where all is well. Paths are relative to the current folder. elsewhere: the checkpoint is on
-    another machine, which looks for it and sends it."""
+    """Return a sentence for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
+    another machine, which checks it and sends it."""
     found = expect("name", config["name"], _NAME, "name=my_run")
     found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
-    every = config["saving"]["every_n_epochs"]
-    found += expect("saving.every_n_epochs", every, whole(1), "saving.every_n_epochs=1")
     steps = config["val_log_every_n_steps"]
     found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
         found += [] if elsewhere else _packages(group, config[group])
+    found += _checkpoint_callbacks(config["callbacks"])
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         found += _loggers_needed(config["callbacks"], config["logger"])
         found += _monitors(config)
@@ -67,9 +67,9 @@ def validate(
 
 
 def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
-    """A callback or logger is {_target_: ..., arguments}; null switches one off."""
+    """Check that each callback or logger is {_target_: ..., arguments}, or null, which switches it off."""
     return [
-        f"{group}.{key} must name its class by _target_, but is {shown(entry)}. "
+        f"{group}.{key} must name its class by _target_, got {shown(entry)}. "
         f"Hint: ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
         for key, entry in entries.items()
         if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
@@ -80,7 +80,7 @@ def _packages(group: str, entries: Mapping[str, Any]) -> list[str]:
     return [
         f"{group}.{key} needs the package {names[0]}, which is not installed. Hint: `pip install {names[0]}`, or "
         f"{group}.{key}=null."
-        for key, name in _lightnings(entries)
+        for key, name in _known_classes(entries)
         if (names := PACKAGES.get(name)) and not any(map(find_spec, names))
     ]
 
@@ -90,23 +90,34 @@ def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) ->
         return []
     return [
         f"callbacks.{key} needs a logger to write to, but there is none. Hint: logger=csv."
-        for key, name in _lightnings(callbacks)
+        for key, name in _known_classes(callbacks)
         if name in NEED_A_LOGGER
     ]
 
 
+def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
+    found = []
+    for key, name in _known_classes(callbacks):
+        if name == "ResumeCheckpoint":
+            typed = {argument: kind for argument, kind in CHECKPOINT_KINDS.items() if argument in callbacks[key]}
+            found += expect_all(f"callbacks.{key}", callbacks[key], typed)
+    return found
+
+
 def _monitors(config: Mapping[str, Any]) -> list[str]:
-    """Names that no metric of this run has. Code of one's own may log any."""
+    """Check that metrics to monitor exist. With allow_targets the user's code may log any."""
     callbacks = config["callbacks"]
     if config.get("allow_targets"):
         return []
     known = list(TRAIN_METRICS)
     if config.get("trainer", {}).get("limit_val_batches") != 0:
         known += VAL_METRICS
-    names = dict(_lightnings(callbacks))
+    names = dict(_known_classes(callbacks))
     found = []
     for key, name in names.items():
         monitor = callbacks[key].get("monitor")
+        if name in ("ResumeCheckpoint", "History", "Progress") and monitor in VAL_METRICS:
+            continue  # without validation they have no best score
         extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
         of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
         if monitor is None or monitor in (*known, *extra) or of_rates:
@@ -119,10 +130,14 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _lightnings(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(key, name of the class) of the entries that are Lightning's own."""
+def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (key, name of the class) of the entries that are Lightning's or this project's."""
     targets = {key: str(entry.get("_target_")) for key, entry in entries.items() if isinstance(entry, Mapping)}
-    return [(key, target.rpartition(".")[2]) for key, target in targets.items() if target.startswith("lightning.")]
+    return [
+        (key, target.rpartition(".")[2])
+        for key, target in targets.items()
+        if target.startswith(("lightning.", "imagenet_ddp."))
+    ]
 
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
@@ -141,7 +156,6 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _images(value: str, environ: Mapping[str, str]) -> list[str]:
-
     if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:
         return []
     hint = "images=FILE, images=FOLDER (searched to the bottom), or 'images=FOLDER/*.jpg'"

@@ -18,6 +18,11 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+def format_loss(loss: float, digits: int = 4) -> str:
+    """2.3026, 1.234e+05"""
+    return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.{digits - 1}e}"
+
+
 def duration(seconds: float) -> str:
     """0:42, 12:05, 3:10:00, 2d 04:00:00"""
     days, rest = divmod(round(seconds), 86400)

@@ -18,7 +18,7 @@ from imagenet_ddp.tune.space import written
 
 
 def main() -> None:
-    signals = Signals().hold()
+    signals = Signals().install()
     try:
         plan = command.planned("tune", read, lambda argv: [written(token) for token in argv])
         code = _tune(plan, signals)

@@ -8,7 +8,7 @@ import torch
 from conftest import SMALL, Run, write_images
 
 from imagenet_ddp.data.bad_images import Bad
-from imagenet_ddp.data.loading.dali import DaliLoader, choose_device, load, make_dali_loader, unfit
+from imagenet_ddp.data.loading.dali import DaliLoader, choose_device, load, make_dali_loader, unsupported_reason
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.memory_cache import MemoryImages
 from imagenet_ddp.data.loading.sampler import BatchSampler
@@ -38,11 +38,11 @@ def make(
     transform = TrainTransform(sizes, (0.08, 1.0), 0.5)
     dali = make_dali_loader(
         images, transform, sampler_for(images), seed=3, num_threads=1, device=torch.device("cpu"), pin_memory=False,
-        judge=(told if told is not None else []).extend, say=(said if said is not None else []).append,
+        on_bad_images=(told if told is not None else []).extend, say=(said if said is not None else []).append,
     )  # fmt: skip
     ordinary = make_loader(
         images, transform, sampler_for(images), seed=3, num_workers=0, pin_memory=False, mp_context="auto",
-        judge=lambda bad: None,
+        on_bad_images=lambda bad: None,
     )  # fmt: skip
     return dali, ordinary
 
@@ -209,10 +209,10 @@ def test_unreadable_images_are_replaced_as_ever(tmp_path: Path):
 
 
 def test_what_is_not_for_dali(drawn: FileImages):
-    assert unfit(drawn, "crop") == ""
-    assert "data.augment=none" in unfit(drawn, "none")
+    assert unsupported_reason(drawn, "crop") == ""
+    assert "data.augment=none" in unsupported_reason(drawn, "none")
     kept = MemoryImages(drawn, np.full((len(drawn), 2), 60), shared=False)
-    assert "data.cache_mib=0" in unfit(kept, "crop")
+    assert "data.cache_mib=0" in unsupported_reason(kept, "crop")
     assert choose_device("auto", torch.device("cpu")).type == "cpu"
     assert choose_device("auto", torch.device("cuda", 1)) == torch.device("cuda", 1)
     assert choose_device("cpu", torch.device("cuda", 1)).type == "cpu"

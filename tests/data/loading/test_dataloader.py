@@ -15,8 +15,9 @@ from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, Samples, make_loader
+from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.sources.base import as_images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
@@ -29,7 +30,12 @@ def images(tree: Path) -> FileImages:
 
 
 def make(
-    images: FileImages, num_workers: int, batch_size: int = 4, world_size: int = 1, rank: int = 0, judge: Any = None
+    images: FileImages,
+    num_workers: int,
+    batch_size: int = 4,
+    world_size: int = 1,
+    rank: int = 0,
+    on_bad_images: Any = None,
 ) -> EpochLoader:
     sampler = BatchSampler(len(images), batch_size, world_size, rank, shuffle=True, seed=7, fill_to=2)
     return make_loader(
@@ -41,7 +47,7 @@ def make(
         pin_memory=False,
         mp_context="auto",
         replace=True,
-        judge=judge,
+        on_bad_images=on_bad_images,
     )
 
 
@@ -109,7 +115,7 @@ def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
     assert parts[1].items() <= whole.items()
     other_epoch = crops(epoch(make(images, 0), 1))
     assert sum(whole[index] == other_epoch[index] for index in whole) == 0
-    other_seed = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
+    other_seed = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
     assert other_seed.__getitems__([Key(2, 5, True, 4, 4)])["image"][0].numpy().tobytes() != whole[5]
 
 
@@ -162,7 +168,7 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
     told: list[Bad] = []
     ranks = []
     for rank in range(2):
-        loader = make(images, num_workers, batch_size=3, world_size=2, rank=rank, judge=told.extend)
+        loader = make(images, num_workers, batch_size=3, world_size=2, rank=rank, on_bad_images=told.extend)
         ranks.append(epoch(loader, 0))
         loader.close()
     for batches in ranks:
@@ -175,24 +181,24 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
     assert dict(told)[images.path(2)] == "it is no image of a known format"
     assert dict(told)[images.path(5)] == "no such file or directory"
     # what took the place is a crop of its own, and the same one in every such run
-    again = epoch(make(images, 0, batch_size=3, world_size=2, rank=0, judge=told.extend), 0)
+    again = epoch(make(images, 0, batch_size=3, world_size=2, rank=0, on_bad_images=told.extend), 0)
     assert_same(again, ranks[0])
 
 
 def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     images = walk(broken, ["cat", "dog"])
-    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
+    samples = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
     batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
     assert not BAD & set(batch["index"].tolist())
     assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
-    none = Samples(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
+    none = ImageDataset(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
         none.__getitems__([Key(0, 0, True, 1, 1)])
 
 
 def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
     alone = walk(broken / "cat", ["."]).subset(np.array([2]))
-    loader = make(alone, num_workers=1, judge=lambda images: None)
+    loader = make(alone, num_workers=1, on_bad_images=lambda images: None)
     with pytest.raises(LoadError, match=r"^[^\n]*002\.jpg cannot be read as an image, nor can 100 others[^\n]*$"):
         list(loader)
     loader.close()
@@ -205,7 +211,7 @@ def test_in_validation_nothing_takes_its_place(broken: Path):
     transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
     loader = make_loader(
         images, transform, sampler, seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=False,
-        judge=told.extend,
+        on_bad_images=told.extend,
     )  # fmt: skip
     batches = list(loader)
     counted = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
@@ -270,7 +276,8 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
-    from imagenet_ddp.data.sources.folder.images import walk
+    from imagenet_ddp.data.sources.base import as_images
+from imagenet_ddp.data.sources.folder.images import walk
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def main():
@@ -330,7 +337,7 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
 
 
 def test_samples_have_the_length_of_the_split(images: FileImages):
-    samples = Samples(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
+    samples = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
     assert len(samples) == 29
     batch = samples.__getitems__([Key(0, 12, True, 4, 4), Key(0, 3, False, 4, 4)])
     assert batch["image"].shape == (2, 3, 16, 16)
@@ -340,10 +347,11 @@ def test_samples_have_the_length_of_the_split(images: FileImages):
 
 def test_a_source_of_ones_own_may_only_read(images: FileImages):
     class Own:
-        targets = images.targets
-        read, path, __len__ = images.read, images.path, lambda self: len(images)
+        targets, read = images.targets, images.read
 
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
     key = [Key(0, 12, True, 1, 1)]
-    own, files = (Samples(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
+    own, files = (
+        ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (as_images(Own()), images)
+    )
     assert torch.equal(own["image"], files["image"])

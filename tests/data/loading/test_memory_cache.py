@@ -8,7 +8,7 @@ import torch
 from imagenet_ddp.data.decoding.image import Picture
 from imagenet_ddp.data.loading import memory_cache
 from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
-from imagenet_ddp.data.loading.memory_cache import MemoryImages, hold
+from imagenet_ddp.data.loading.memory_cache import MemoryImages, cache_in_memory
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
@@ -37,7 +37,7 @@ def all_pixels(loader: EpochLoader) -> list[bytes]:
 def test_from_memory_come_the_same_crops_without_a_file(tree: Path, tmp_path: Path, num_workers: int):
     root = tmp_path / "tree"
     root.symlink_to(tree)
-    held = hold(source(root), 64, shared=num_workers > 0)
+    held = cache_in_memory(source(root), 64, shared=num_workers > 0)
     assert isinstance(held.train, MemoryImages) and isinstance(held.val, MemoryImages)
     plain, kept = loader(walk(tree / "train", CLASSES), 0), loader(held.train, num_workers)
     assert all_pixels(kept) == all_pixels(plain)
@@ -52,7 +52,7 @@ def test_from_memory_come_the_same_crops_without_a_file(tree: Path, tmp_path: Pa
 def test_each_image_is_decoded_once(tree: Path, monkeypatch: pytest.MonkeyPatch):
     opened: list[int] = []
     original: Callable[[FileImages, int], Picture] = FileImages.open
-    held = hold(source(tree), 64, shared=False)
+    held = cache_in_memory(source(tree), 64, shared=False)
     monkeypatch.setattr(FileImages, "open", lambda self, index: opened.append(index) or original(self, index))
     assert held.train is not None
     for _ in range(3):
@@ -62,24 +62,24 @@ def test_each_image_is_decoded_once(tree: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_does_not_fit_is_read_from_its_files(tree: Path, monkeypatch: pytest.MonkeyPatch):
     num_bytes = 29 * 40 * 47 * 3
-    assert isinstance(hold(source(tree), 0, shared=False).train, FileImages)
+    assert isinstance(cache_in_memory(source(tree), 0, shared=False).train, FileImages)
     monkeypatch.setattr(memory_cache, "MIB", num_bytes)  # room for training's, then not for validation's
-    held = hold(source(tree), 1, shared=False)
+    held = cache_in_memory(source(tree), 1, shared=False)
     assert isinstance(held.train, MemoryImages) and isinstance(held.val, FileImages)
     assert len(held.notes) == 1
     monkeypatch.setattr(memory_cache, "_free", lambda folder: num_bytes // 2)  # a container's /dev/shm
-    assert isinstance(hold(source(tree), 1, shared=True).train, FileImages)
+    assert isinstance(cache_in_memory(source(tree), 1, shared=True).train, FileImages)
 
 
 def test_an_unreadable_image_is_said_when_it_is_needed(tmp_path: Path, tree: Path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.jpg").write_bytes(b"no image")
     (tmp_path / "cat" / "b.jpg").write_bytes((tree / "train" / "cat" / "000.jpg").read_bytes())
-    held = hold(Source(["cat"], walk(tmp_path, ["cat"]), None), 64, shared=False).train
+    held = cache_in_memory(Source(["cat"], walk(tmp_path, ["cat"]), None), 64, shared=False).train
     assert isinstance(held, MemoryImages)
     told: list[tuple[str, str]] = []
     samples = loader(held, 0)
-    samples.judge = told.extend
+    samples.on_bad_images = told.extend
     all_pixels(samples)
     assert told == [(str(tmp_path / "cat" / "a.jpg"), "it is no image of a known format")]
 
@@ -88,7 +88,7 @@ def test_a_file_that_has_changed_is_read_anew(tmp_path: Path, tree: Path):
     (tmp_path / "cat").mkdir()
     file = tmp_path / "cat" / "a.jpg"
     file.write_bytes((tree / "train" / "cat" / "000.jpg").read_bytes())
-    held = hold(Source(["cat"], walk(tmp_path, ["cat"]), None), 64, shared=False).train
+    held = cache_in_memory(Source(["cat"], walk(tmp_path, ["cat"]), None), 64, shared=False).train
     assert isinstance(held, MemoryImages)
     file.write_bytes((tree / "train" / "cat" / "003.jpg").read_bytes())
     picture = held.open(0)

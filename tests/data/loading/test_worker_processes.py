@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import SMALL, clean_environ
 
-from imagenet_ddp.data.loading.worker_failures import Machine, Watch
+from imagenet_ddp.data.loading.worker_failures import FailureExplainer, SystemCounters
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers, mp_context_note
 from imagenet_ddp.errors import RunError
 
@@ -84,7 +84,7 @@ def test_a_plain_fork_is_warned_of():
 LOCKED = """
     import logging, sys, threading
     from torch.utils.data import DataLoader
-    from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+    from imagenet_ddp.data.loading.worker_processes import init_worker, choose_mp_context, start_fork_server
 
     class Images:
         def __len__(self):
@@ -94,7 +94,7 @@ LOCKED = """
             logging.getLogger(f"decoder {index}")
             return index
 
-    def hold():
+    def cache_in_memory():
         logging._acquireLock() if hasattr(logging, "_acquireLock") else logging._lock.acquire()
         held.set()
         threading.Event().wait()
@@ -103,7 +103,7 @@ LOCKED = """
         method = choose_mp_context(sys.argv[1])
         if method == "forkserver":
             start_fork_server()
-        loader = DataLoader(Images(), num_workers=1, multiprocessing_context=method, worker_init_fn=begin_worker)
+        loader = DataLoader(Images(), num_workers=1, multiprocessing_context=method, worker_init_fn=init_worker)
         held = threading.Event()
         threading.Thread(target=hold, daemon=True).start()
         held.wait()
@@ -160,9 +160,9 @@ DYING = """
     from pathlib import Path
     import torch
     from torch.utils.data import DataLoader
-    from imagenet_ddp.data.loading.worker_failures import explained
-    from imagenet_ddp.data.loading.stall_watchdog import Waiting
-    from imagenet_ddp.data.loading.worker_processes import begin_worker, start_fork_server
+    from imagenet_ddp.data.loading.worker_failures import explain_failures
+    from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
+    from imagenet_ddp.data.loading.worker_processes import init_worker, start_fork_server
     from imagenet_ddp.errors import RunError
 
     what, method = sys.argv[1:]
@@ -188,12 +188,13 @@ DYING = """
         if method == "forkserver":
             start_fork_server()
         loader = DataLoader(Images(), batch_size=None, num_workers=2, multiprocessing_context=method,
-                            persistent_workers=True, worker_init_fn=begin_worker)
+                            persistent_workers=True, worker_init_fn=init_worker)
         before = signal.getsignal(signal.SIGCHLD)
         try:
-            kept = list(explained(loader.__iter__, loader, Waiting(loader, None)))
+            kept = list(explain_failures(loader.__iter__, loader, StallWatchdog(loader)))
             armed.touch()  # its processes have started
-            kept = list(explained(loader.__iter__, loader, Waiting(loader, None, "Rank 3", print, timeout_s=4)))
+            watchdog = StallWatchdog(loader, "", "Rank 3", print, timeout_s=4)
+            kept = list(explain_failures(loader.__iter__, loader, watchdog))
         except RunError as error:
             assert signal.getsignal(signal.SIGCHLD) == before
             print("RunError:", error)
@@ -315,7 +316,7 @@ def loader_of(*codes: int | None, num_workers: int = 4) -> Any:
     )
 
 
-def machine(root: Path, job: int, whole: int, *, version: int = 2) -> Machine:
+def machine(root: Path, job: int, whole: int, *, version: int = 2) -> SystemCounters:
     if version == 2:
         own, path = root / "cgroup/slurm/job_7", "0::/slurm/job_7"
         files = {"memory.events": f"low 0\noom 3\noom_kill {job}\n", "memory.max": "max\n"}
@@ -333,13 +334,13 @@ def machine(root: Path, job: int, whole: int, *, version: int = 2) -> Machine:
     (root / "self").mkdir(exist_ok=True)
     (root / "self/cgroup").write_text(path + "\n")
     (root / "vmstat").write_text(f"pgfault 77\noom_kill {whole}\n")
-    return Machine(root, root / "cgroup", root)
+    return SystemCounters(root, root / "cgroup", root)
 
 
 GONE = RuntimeError("DataLoader worker (pid(s) 100) exited unexpectedly")
 
 
-def said_of(watch: Watch, loader: Any, error: BaseException = GONE) -> str:
+def said_of(watch: FailureExplainer, loader: Any, error: BaseException = GONE) -> str:
     found = watch.explain(error, loader)
     assert isinstance(found, RunError)
     return str(found)
@@ -347,7 +348,7 @@ def said_of(watch: Watch, loader: Any, error: BaseException = GONE) -> str:
 
 @pytest.mark.parametrize(("version", "limit"), [(2, "8.0"), (1, "2.0")])
 def test_a_kill_for_lack_of_memory_is_told_from_another(tmp_path: Path, version: int, limit: str):
-    watch = Watch(machine(tmp_path, 2, 5, version=version))
+    watch = FailureExplainer(machine(tmp_path, 2, 5, version=version))
     said = said_of(watch, loader_of(-9, None))
     assert "the kernel's counters show no lack of memory" in said
     machine(tmp_path, 2, 6, version=version)
@@ -364,13 +365,15 @@ def test_a_kill_for_lack_of_memory_is_told_from_another(tmp_path: Path, version:
 
 def test_a_bus_error_is_a_full_shared_memory_or_a_file_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     room = 64 * 2**20, 64 * 2**20
-    monkeypatch.setattr(Machine, "shm_bytes", lambda self: room)
-    said = said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7))
+    monkeypatch.setattr(SystemCounters, "shm_bytes", lambda self: room)
+    said = said_of(FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7))
     assert f"was killed by SIGBUS, and {tmp_path} has room: a file that is mapped into memory" in said
     assert "prepare=check data=packed" in said
-    assert "is full" in said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7, num_workers=16))  # 147 MiB on their way
+    assert "is full" in said_of(
+        FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7, num_workers=16)
+    )  # 147 MiB on their way
     room = 10 * 2**20, 64 * 2**20
-    said = said_of(Watch(machine(tmp_path, 0, 0)), loader_of(-7))
+    said = said_of(FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7))
     assert "was killed by SIGBUS, because " in said
     assert "; 8 batches of 4.6 MiB are on their way at a time. Hint: docker run --shm-size=73m" in said
 
@@ -386,11 +389,11 @@ def test_a_bus_error_is_a_full_shared_memory_or_a_file_cut_off(tmp_path: Path, m
     ],
 )  # fmt: skip
 def test_what_a_process_could_still_say(text: str, expected: str):
-    assert re.search(expected, said_of(Watch(), loader_of(), RuntimeError(text)))
+    assert re.search(expected, said_of(FailureExplainer(), loader_of(), RuntimeError(text)))
 
 
 def test_other_errors_are_left_as_they_are():
-    watch = Watch()
+    watch = FailureExplainer()
     assert watch.explain(ValueError("of one's own"), loader_of()) is None
     assert watch.explain(RunError("said already"), loader_of(-9)) is None
     assert watch.explain(GONE, loader_of(-9, num_workers=0)) is None

@@ -14,9 +14,10 @@ from PIL import Image
 
 from imagenet_ddp.config.schema import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
-from imagenet_ddp.data.sources.base import ArrayImages, Images, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, split_off, walk
+from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.folder.images import FileImages, split_validation, walk
 from imagenet_ddp.data.sources.registry import check_classes, imagenet_labels, open_source
+from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 
 
@@ -129,7 +130,7 @@ def uneven(tmp_path: Path) -> FileImages:
 
 
 def test_a_share_of_each_class_is_split_off(uneven: FileImages):
-    train, val = split_off(uneven, 0.2, seed=0)
+    train, val = split_validation(uneven, 0.2, seed=0)
     assert Counter(val.targets.tolist()) == {0: 8, 1: 1, 2: 1}
     assert Counter(train.targets.tolist()) == {0: 32, 1: 6, 2: 1, 3: 1}
     assert not set(names(train)) & set(names(val))
@@ -139,12 +140,12 @@ def test_a_share_of_each_class_is_split_off(uneven: FileImages):
 
 
 def test_a_large_share_leaves_a_training_image_in_each_class(uneven: FileImages):
-    train, _ = split_off(uneven, 0.99, seed=0)
+    train, _ = split_validation(uneven, 0.99, seed=0)
     assert set(train.targets.tolist()) == {0, 1, 2, 3}
 
 
 def test_the_split_hangs_on_the_seed_alone(uneven: FileImages):
-    first, again, other = (names(split_off(uneven, 0.2, seed)[1]) for seed in (0, 0, 1))
+    first, again, other = (names(split_validation(uneven, 0.2, seed)[1]) for seed in (0, 0, 1))
     assert first == again != other
     assert first != [f"a/{number:02}.jpg" for number in range(8)]  # not simply the first ones
 
@@ -155,7 +156,7 @@ def test_val_fraction_splits_the_training_folder(tmp_path: Path):
         source = open_source(keys(tmp_path, val_fraction=0.2), 3, {}, need_train=need_train)
         assert source.val is not None
         assert Counter(source.val.targets.tolist()) == {0: 2, 1: 2}
-        assert names(source.val) == names(split_off(walk(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
+        assert names(source.val) == names(split_validation(walk(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
 
 
 def test_paths_of_any_name_survive(tmp_path: Path):
@@ -208,8 +209,8 @@ def test_stl10_is_a_source(tmp_path: Path):
     (folder / "class_names.txt").write_text("\n".join(classes))
     (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
     source = open_source(keys(tmp_path, "stl10", download=False, fold=0), 0, {})
-    assert isinstance(source.train, ArrayImages)
-    assert isinstance(source.val, ArrayImages)
+    assert isinstance(source.train, Stl10Images)
+    assert isinstance(source.val, Stl10Images)
     assert (source.classes, len(source.train), len(source.val)) == (classes, 3, 10)
     assert source.train.targets.tolist() == [3, 5, 7]
     assert "20 train images; the official STL-10 has 5000" in source.notes[0]

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from imagenet_ddp.data.sources import download, stl10
 from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 
 NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
@@ -50,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_images_labels_and_names(folder: Path) -> None:
-    train, test = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
+    train, test = Stl10Images(folder, "train", None), Stl10Images(folder, "test", None)
     assert (len(train), len(test)) == (20, 10)
     assert train.targets.dtype == np.int64
     assert train.targets.tolist() == [i % 10 for i in range(20)]
@@ -59,22 +61,20 @@ def test_images_labels_and_names(folder: Path) -> None:
         for i in range(len(images)):
             np.testing.assert_array_equal(images.read(i), expected[i])
     image = train.read(17)
-    assert type(image) is np.ndarray
-    assert image.flags.writeable
-    assert image.flags.c_contiguous
-    assert train.name(17) == "train_X.bin[17]"
+    assert (image.dtype, image.shape) == (torch.uint8, (3, 96, 96))
+    assert train.path(17) == "train_X.bin[17]"
 
 
 def test_a_fold_takes_its_images_of_train_only(folder: Path) -> None:
-    train = stl10.load(folder, "train", 3)
+    train = Stl10Images(folder, "train", 3)
     assert train.targets.tolist() == [3, 6]
-    assert [train.name(i) for i in range(2)] == ["train_X.bin[3]", "train_X.bin[16]"]
+    assert [train.path(i) for i in range(2)] == ["train_X.bin[3]", "train_X.bin[16]"]
     np.testing.assert_array_equal(train.read(1), generated(20, 20)[16])
-    assert len(stl10.load(folder, "test", 3)) == 10
+    assert len(Stl10Images(folder, "test", 3)) == 10
 
 
 def test_pickled_without_pixels(folder: Path) -> None:
-    images = stl10.load(folder, "train", None)
+    images = Stl10Images(folder, "train", None)
     images.read(0)
     data = pickle.dumps(images)
     assert len(data) < 2000
@@ -87,7 +87,7 @@ def test_real_records_stand_upright(shared_data: Path, folder: Path) -> None:
     shutil.copyfile(sample / "test_X.first95.bin", folder / "test_X.bin")
     shutil.copyfile(sample / "class_names.txt", folder / "class_names.txt")
     (folder / "test_y.bin").write_bytes(bytes([1] * 95))
-    images = stl10.load(folder, "test", None)
+    images = Stl10Images(folder, "test", None)
     assert stl10.class_names(folder) == NAMES
     pixels = np.stack([images.read(i) for i in range(len(images))]).astype(float)  # (95, 3, 96, 96)
     assert pixels[:, :, :32, :].mean() > pixels[:, :, -32:, :].mean() + 10
@@ -109,9 +109,9 @@ def test_no_torch() -> None:
 
 
 def test_nothing_to_say(tmp_path: Path, folder: Path) -> None:
-    assert stl10.mistakes(tmp_path, 9, download=False) == []
+    assert stl10.validate(tmp_path, 9, download=False) == []
     assert stl10.prepare(tmp_path, download=False) == folder
-    assert stl10.mistakes(tmp_path / "not yet", None, download=True) == []
+    assert stl10.validate(tmp_path / "not yet", None, download=True) == []
     assert not (tmp_path / "not yet").exists()
 
 
@@ -123,7 +123,7 @@ def test_a_small_set_is_noted(folder: Path) -> None:
 
 @pytest.mark.parametrize("fold", [-1, 10])
 def test_folds_are_0_to_9(tmp_path: Path, folder: Path, fold: int) -> None:
-    (sentence,) = stl10.mistakes(tmp_path, fold, download=True)
+    (sentence,) = stl10.validate(tmp_path, fold, download=True)
     assert sentence.startswith(f"data.fold must be 0 to 9, got {fold}. Hint: ")
 
 
@@ -131,7 +131,7 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
     with (folder / "train_X.bin").open("r+b") as file:
         file.truncate(20 * 27648 - 1000)
     (folder / "test_y.bin").unlink()
-    sentences = stl10.mistakes(tmp_path, None, download=True)
+    sentences = stl10.validate(tmp_path, None, download=True)
     assert len(sentences) == 2
     assert "test_y.bin" in sentences[0]
     assert f"must be {20 * 27648} bytes (20 images of 27648), got {20 * 27648 - 1000}" in sentences[1]
@@ -143,32 +143,32 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
 def test_fewer_labels_than_official_images(tmp_path: Path, folder: Path) -> None:
     with (folder / "train_X.bin").open("r+b") as file:
         file.truncate(5000 * 27648)  # sparse
-    (sentence,) = stl10.mistakes(tmp_path, None, download=True)
+    (sentence,) = stl10.validate(tmp_path, None, download=True)
     assert "train_y.bin must be 5000 bytes" in sentence
-    assert "but is 20." in sentence
+    assert "got 20." in sentence
 
 
 def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
     (folder / "test_y.bin").write_bytes(bytes([1, 2, 0, 11, 1, 1, 1, 1, 1, 1]))
-    with pytest.raises(ConfigError, match=r"labels from 1 to 10 .* but label 2 is 0"):
-        stl10.load(folder, "test", None)
+    with pytest.raises(ConfigError, match=r"labels from 1 to 10 .* got 0 as label 2"):
+        Stl10Images(folder, "test", None)
     (folder / "fold_indices.txt").write_text("0 20\n3 x\n")
     for fold in (0, 1, 2):  # beyond the end, no number, no line
-        (sentence,) = stl10.mistakes(tmp_path, fold, download=False)
+        (sentence,) = stl10.validate(tmp_path, fold, download=False)
         assert f"from 0 to 19 in line {fold + 1} (data.fold={fold})" in sentence
         with pytest.raises(ConfigError):
-            stl10.load(folder, "train", fold)
+            Stl10Images(folder, "train", fold)
 
 
 def test_neither_folder_nor_archive(tmp_path: Path) -> None:
-    (sentence,) = stl10.mistakes(tmp_path, None, download=False)
+    (sentence,) = stl10.validate(tmp_path, None, download=False)
     assert "holds neither" in sentence
     assert "data.download=true" in sentence
     assert list(tmp_path.iterdir()) == []
 
 
 def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
-    (sentence,) = stl10.mistakes(folder, None, download=True)
+    (sentence,) = stl10.validate(folder, None, download=True)
     assert f"Hint: set data.root={tmp_path}." in sentence
 
 
@@ -264,7 +264,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def assert_complete(root: Path) -> None:
     folder = root / "stl10_binary"
     assert sorted(path.name for path in folder.iterdir()) == sorted(stl10.NEEDED)
-    np.testing.assert_array_equal(stl10.load(folder, "test", None).read(9), generated(10, 10)[9])
+    np.testing.assert_array_equal(Stl10Images(folder, "test", None).read(9), generated(10, 10)[9])
     left = {"stl10_binary", "stl10_binary.lock", "stl10_binary.tar.gz"}
     assert {path.name for path in root.iterdir()} == left
     assert not (root.parent / "stray.txt").exists()
@@ -405,11 +405,11 @@ def test_waiting_says_so_and_has_an_end(
     monkeypatch.setattr(download, "STALL_S", 0.1)
     lock, part = tmp_path / "stl10_binary.lock", tmp_path / "part"
     with (
-        download.one_at_a_time(lock, part, said.append),
+        download.lock_or_wait(lock, part, said.append),
         pytest.raises(ConfigError, match=r"without progress\. Hint: stop that process"),
-        download.one_at_a_time(lock, part, said.append),
+        download.lock_or_wait(lock, part, said.append),
     ):
         pass
     assert said[0].startswith(f"Waiting for another process that prepares {tmp_path}")
-    with download.one_at_a_time(lock, part, said.append):  # free again
+    with download.lock_or_wait(lock, part, said.append):  # free again
         pass

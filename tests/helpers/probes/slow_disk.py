@@ -16,7 +16,7 @@ def open_slowly(root: str, mark: str, seconds: float) -> Source:
     mark.PID has been made."""
     looked, asked = folder_walk.content, 0
 
-    def content(folder: str, within: folder_walk.Within) -> folder_walk.Content:
+    def content(folder: str, within: folder_walk.LinkFilter) -> folder_walk.Content:
         nonlocal asked
         asked += 1
         time.sleep(0.002 if asked <= TRIED else seconds)

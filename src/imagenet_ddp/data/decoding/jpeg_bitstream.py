@@ -124,7 +124,7 @@ def read_scan(data: bytes, header: Header) -> Scan | None:
 
 
 def has_end(data: bytes, header: Header) -> bool:
-    """Whether an end-of-image marker is there: without it the file was cut, which is the decoder's to judge."""
+    """Whether an end-of-image marker is there: without it the file was cut, which is the decoder's to on_bad_images."""
     return data.rfind(b"\xff\xd9", header.data_at) >= 0
 
 

@@ -21,21 +21,18 @@ from torch import Tensor
 
 from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
-from imagenet_ddp.data.loading.dataloader import Batch, Samples
+from imagenet_ddp.data.loading.dataloader import Batch, ImageDataset
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
-from imagenet_ddp.data.loading.stall_watchdog import Waiting
+from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.local import PackedImages
 from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
-
-Encoded = FileImages | PackedImages
 
 
 def load() -> Any:
@@ -51,13 +48,13 @@ def load() -> Any:
         ) from error
 
 
-def unfit(images: Images, augment: str) -> str:
+def unsupported_reason(images: Images, augment: str) -> str:
     """Why DALI has nothing to do with these images, for the log; "" where it has."""
     if augment != "crop":
         return "it makes random crops, and data.augment=none asks for none"
-    if not isinstance(images, Encoded):
-        return "it decodes files, and these images are kept decoded (data.cache_mib=0 keeps none that are files)"
-    return "the packed images are pixels, not JPEGs" if getattr(images, "form", "") == "raw" else ""
+    if not images.is_encoded:
+        return "it decodes JPEG files, and these images are pixels (data.cache_mib=0 caches none)"
+    return ""
 
 
 def choose_device(asked: str, root_device: torch.device) -> torch.device:
@@ -81,7 +78,7 @@ def sentence(device: torch.device, num_threads: int) -> str:
     return f"DALI {load().__version__}, decoding on the {where}, {threads} (loader.num_threads)"
 
 
-class Drawn(NamedTuple):
+class Crop(NamedTuple):
     """What DALI is asked for."""
 
     key: Key
@@ -91,11 +88,11 @@ class Drawn(NamedTuple):
 
 
 @dataclass
-class _Job:
+class _PendingBatch:
     """A batch on its way."""
 
     keys: list[Key]
-    drawn: list[Drawn] = field(default_factory=list)
+    drawn: list[Crop] = field(default_factory=list)
     ready: dict[Key, tuple[Tensor, bool]] = field(default_factory=dict)  # decoded without DALI: pixels, flipped
     pipeline: "Pipeline | None" = None  # where the drawn ones are
 
@@ -135,7 +132,7 @@ class Pipeline:
         self.num_pending = 0
         self.is_broken = False
 
-    def schedule(self, drawn: Sequence[Drawn], size: int) -> None:
+    def schedule(self, drawn: Sequence[Crop], size: int) -> None:
         feed = self._pipeline.feed_input
         feed("encoded", [np.frombuffer(each.encoded, dtype=np.uint8) for each in drawn])
         feed("anchor", np.array([(each.box.top, each.box.left) for each in drawn], dtype=np.int32))
@@ -152,28 +149,26 @@ class Pipeline:
         return torch.from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)
 
 
-class DaliSamples(Samples):
-    """Samples of which some are decoded already."""
+class DaliDataset(ImageDataset):
+    """ImageDataset of which some are decoded already."""
 
-    images: Encoded  # type: ignore[assignment]
     transform: TrainTransform  # type: ignore[assignment]
 
-    def __init__(
-        self, images: Encoded, transform: TrainTransform, seed: int, device: torch.device, *, pin_memory: bool
-    ):
+    def __init__(self, images: Images, transform: TrainTransform, seed: int, device: torch.device, *, pin_memory: bool):
         super().__init__(images, transform, seed, replace=True)
         self._device, self._pin_memory = device, pin_memory and device.type == "cpu"
         self._ready: Mapping[Key, tuple[Tensor, bool]] = {}
         # a pack's open shards are not made for several threads
         self._turn = nullcontext() if isinstance(images, FileImages) else Lock()
 
-    def read(self, keys: list[Key]) -> _Job:
+    def read(self, keys: list[Key]) -> _PendingBatch:
         """Runs in another thread. What cannot be read is left out: `batch` meets it again, and says so."""
-        job = _Job(keys)
+        job = _PendingBatch(keys)
         for key in keys:
             try:
                 with self._turn:
                     encoded = self.images.encoded(key.index)
+                assert encoded is not None
                 picture = open_picture(encoded, self.images.path(key.index), self.images.reading)
             except (UnreadableImage, OSError):
                 continue
@@ -181,7 +176,7 @@ class DaliSamples(Samples):
             if isinstance(picture, JpegPicture):
                 flipped = generator.random() < self.transform.flip  # first, as TrainTransform.into does
                 box = self.transform.box(picture.height, picture.width, generator)
-                job.drawn.append(Drawn(key, encoded, box, flipped))
+                job.drawn.append(Crop(key, encoded, box, flipped))
             else:
                 size = self.transform.size(key.epoch)
                 pixels = empty(size, size, 3)
@@ -214,24 +209,24 @@ class DaliSamples(Samples):
 class DaliLoader:
     """In the place of an EpochLoader. Lightning finds the sampler to tell it the epoch at batch_sampler.sampler.
 
-    say: for the log; judge: gets each batch's unreadable images, and may raise.
+    say: for the log; on_bad_images: gets each batch's unreadable images, and may raise.
     """
 
     def __init__(
         self,
-        samples: DaliSamples,
+        samples: DaliDataset,
         sampler: BatchSampler,
         *,
         num_threads: int,
         device: torch.device,
-        judge: Callable[[list[Bad]], None] | None = None,
+        on_bad_images: Callable[[list[Bad]], None] | None = None,
         say: Callable[[str], None] = print,
-        waiting: Callable[[Any, Images], Waiting] = Waiting,
+        watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
     ):
         self.batch_sampler = sampler
-        self._waiting = waiting
+        self._watchdog = watchdog
         self._samples, self._num_threads, self._device = samples, num_threads, device
-        self._judge, self._say = judge, say
+        self._judge, self._say = on_bad_images, say
         self._pipeline: Pipeline | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._has_failed = False
@@ -240,7 +235,7 @@ class DaliLoader:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._waiting(self, self._samples.images).through(self._batches)
+        return self._watchdog(self, self._samples.images.location).through(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
         """Begins when the first batch is asked for, because Lightning tells the sampler the epoch only then."""
@@ -249,8 +244,8 @@ class DaliLoader:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="read")
         batches = iter(self.batch_sampler)
-        reads: deque[Future[_Job]] = deque()
-        jobs: deque[_Job] = deque()
+        reads: deque[Future[_PendingBatch]] = deque()
+        jobs: deque[_PendingBatch] = deque()
         self._read_on(batches, reads)
         while reads or jobs:
             while reads and len(jobs) <= _DECODE_AHEAD:
@@ -268,12 +263,12 @@ class DaliLoader:
             self._readers.shutdown(cancel_futures=True)
         self._readers = self._pipeline = None
 
-    def _read_on(self, batches: Iterator[list[Key]], reads: "deque[Future[_Job]]") -> None:
+    def _read_on(self, batches: Iterator[list[Key]], reads: "deque[Future[_PendingBatch]]") -> None:
         assert self._readers is not None
         while len(reads) < READ_AHEAD and (keys := next(batches, None)) is not None:
             reads.append(self._readers.submit(self._samples.read, keys))
 
-    def _scheduled(self, job: _Job) -> _Job:
+    def _scheduled(self, job: _PendingBatch) -> _PendingBatch:
         if not job.drawn:
             return job
         if self._pipeline is None or self._pipeline.is_broken:
@@ -285,7 +280,7 @@ class DaliLoader:
             self._failed(self._pipeline, error)
         return job
 
-    def _finished(self, job: _Job) -> Batch:
+    def _finished(self, job: _PendingBatch) -> Batch:
         ready = job.ready
         if job.pipeline is not None and not job.pipeline.is_broken:
             try:
@@ -318,12 +313,20 @@ def make_dali_loader(
     num_threads: int,
     device: torch.device,
     pin_memory: bool,
-    judge: Callable[[list[Bad]], None] | None = None,
+    on_bad_images: Callable[[list[Bad]], None] | None = None,
     say: Callable[[str], None] = print,
-    waiting: Callable[[Any, Images], Waiting] = Waiting,
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> DaliLoader:
-    """images and transform: such as `unfit` has no word against. ConfigError: DALI is not installed."""
+    """images and transform: such as `unsupported_reason` accepts. ConfigError: DALI is not installed."""
     load()
-    assert isinstance(images, Encoded) and isinstance(transform, TrainTransform)
-    samples = DaliSamples(images, transform, seed, device, pin_memory=pin_memory)
-    return DaliLoader(samples, sampler, num_threads=num_threads, device=device, judge=judge, say=say, waiting=waiting)
+    assert isinstance(transform, TrainTransform)
+    samples = DaliDataset(images, transform, seed, device, pin_memory=pin_memory)
+    return DaliLoader(
+        samples,
+        sampler,
+        num_threads=num_threads,
+        device=device,
+        on_bad_images=on_bad_images,
+        say=say,
+        watchdog=watchdog,
+    )

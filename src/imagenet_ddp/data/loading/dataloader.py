@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
-from imagenet_ddp.data.loading.stall_watchdog import Waiting
-from imagenet_ddp.data.loading.worker_failures import explained
-from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
+from imagenet_ddp.data.loading.worker_failures import explain_failures
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform
@@ -34,7 +34,7 @@ class Batch(TypedDict):
     unreadable: list[Bad]
 
 
-class Samples(Dataset):
+class ImageDataset(Dataset):
     """Images transformed, a batch at a time. Each sample's randomness comes from (seed, epoch, index) alone: no worker,
     rank or history in it.
 
@@ -118,8 +118,7 @@ class Samples(Dataset):
 def picture(images: Images, index: int) -> Picture:
     """Raises UnreadableImage, also for a file that is gone or may not be read."""
     try:
-        open_it = getattr(images, "open", None)
-        return open_it(index) if open_it else Pixels(images.read(index).permute(1, 2, 0).numpy())
+        return images.open(index)
     except OSError as error:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
@@ -148,25 +147,24 @@ class EpochLoader(DataLoader):
     """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the
     epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
 
-    judge: Callable[[list[Bad]], None] | None = None
-    waiting: Callable[[Any, Images], Waiting] = Waiting
+    on_bad_images: Callable[[list[Bad]], None] | None = None
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__
         samples: Any = self.dataset
-        for batch in explained(batches, self, self.waiting(self, samples.images)):
+        for batch in explain_failures(batches, self, self.watchdog(self, samples.images.location)):
             bad = batch.pop("unreadable")
-            if bad and self.judge is not None:
-                self.judge(bad)
+            if bad and self.on_bad_images is not None:
+                self.on_bad_images(bad)
             yield batch
 
     def close(self) -> None:
         """End this loader's processes, if it has any."""
-        iterator: Any = self._iterator
+        workers, iterator = loader_workers(self), self._iterator
         self._iterator = None
-        workers = list(getattr(iterator, "_workers", []))
-        if hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
+        if workers:
+            iterator._shutdown_workers()  # type: ignore[union-attr]
         for worker in workers:
             if worker.is_alive():  # it is deaf to the SIGTERM that torch has sent, and would be waited for at the end
                 worker.kill()
@@ -182,24 +180,24 @@ def make_loader(
     pin_memory: bool,
     mp_context: str,
     replace: bool = True,
-    judge: Callable[[list[Bad]], None] | None = None,
-    waiting: Callable[[Any, Images], Waiting] = Waiting,
+    on_bad_images: Callable[[list[Bad]], None] | None = None,
+    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
-    """judge: gets each batch's unreadable images, in this process, and may raise. waiting: what watches over one
+    """on_bad_images: called in this process with the unreadable images of each batch; may raise. watchdog: watches one
     epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
         context = choose_mp_context(mp_context)
         if context == "forkserver":
             start_fork_server()
-        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": begin_worker}
+        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": init_worker}
     loader = EpochLoader(
-        Samples(images, transform, seed, replace=replace),
+        ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,
         num_workers=num_workers,
         collate_fn=_as_it_is,
         pin_memory=pin_memory,
         **arguments,
     )
-    loader.judge, loader.waiting = judge, waiting
+    loader.on_bad_images, loader.watchdog = on_bad_images, watchdog
     return loader

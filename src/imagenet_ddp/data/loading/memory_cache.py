@@ -7,10 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage, size_of
+from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.local import PackedImages
 
 MIB = 2**20
 SAMPLE = 64  # images whose sizes tell whether it is worth looking at all
@@ -18,14 +16,14 @@ SHM = Path("/dev/shm")  # where shared memory lies on Linux; in a container it m
 SHM_SHARE = 0.5  # of what is free there: batches on their way need room too
 
 
-class MemoryImages:
+class MemoryImages(Images):
     """images, each decoded when it is first asked for. sizes: int64 (N, 2), height and width; 0: not kept.
 
     Two workers may decode the same image at the same time: both write the same bytes.
     """
 
-    def __init__(self, images: FileImages | PackedImages, sizes: np.ndarray, *, shared: bool):
-        self.images, self.targets, self._sizes = images, images.targets, sizes
+    def __init__(self, images: Images, sizes: np.ndarray, *, shared: bool):
+        self.images, self.targets, self.location, self._sizes = images, images.targets, images.location, sizes
         self._ends = np.cumsum(sizes.prod(axis=1) * 3)
         self._pixels = torch.empty(int(self._ends[-1]), dtype=torch.uint8)
         self._is_there = torch.zeros(len(sizes), dtype=torch.bool)
@@ -37,15 +35,12 @@ class MemoryImages:
     def num_bytes(self) -> int:
         return len(self._pixels)
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     def path(self, index: int) -> str:
         return self.images.path(index)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """The source's own: what fits into memory must not decide about the order."""
-        return self.images.order(seed, epoch) if isinstance(self.images, PackedImages) else None
+        return self.images.order(seed, epoch)
 
     def read(self, index: int) -> Tensor:
         return self.images.read(index)
@@ -65,7 +60,7 @@ class MemoryImages:
         return Pixels(pixels)
 
 
-def hold(source: Source, cache_mib: int, *, shared: bool) -> Source:
+def cache_in_memory(source: Source, cache_mib: int, *, shared: bool) -> Source:
     """The source with each split in memory for which there is room, and a note that says so. shared: by workers."""
     room = cache_mib * MIB
     if shared and SHM.is_dir():
@@ -84,25 +79,20 @@ def hold(source: Source, cache_mib: int, *, shared: bool) -> Source:
 
 
 def _held(images: Images | None, room: int, *, shared: bool) -> MemoryImages | None:
-    if not isinstance(images, FileImages | PackedImages) or not len(images) or getattr(images, "form", "") == "raw":
+    if images is None or not len(images) or _size(images, 0) is None:
         return None
     sample = np.linspace(0, len(images) - 1, min(SAMPLE, len(images)), dtype=np.int64)
-    if (
-        np.mean([3 * height * width for height, width in (_size(images, index) for index in sample)]) * len(images)
-        > room
-    ):
+    sample_bytes = [3 * height * width for height, width in (_size(images, int(index)) or (0, 0) for index in sample)]
+    if np.mean(sample_bytes) * len(images) > room:
         return None
-    sizes = np.array([_size(images, index) for index in range(len(images))], dtype=np.int64)
+    sizes = np.array([_size(images, index) or (0, 0) for index in range(len(images))], dtype=np.int64)
     return MemoryImages(images, sizes, shared=shared) if 0 < sizes.prod(axis=1).sum() * 3 <= room else None
 
 
-def _size(images: FileImages | PackedImages, index: int) -> tuple[int, int]:
-    """Height and width; 0, 0 for what cannot be read, which is then said when it is needed."""
-    if isinstance(images, PackedImages):  # its index knows, and a remote one need not be fetched for it
-        record = images.record(index)
-        return record.height, record.width
+def _size(images: Images, index: int) -> tuple[int, int] | None:
+    """Return height and width; 0, 0 for an image that cannot be read, which is reported once it is needed."""
     try:
-        return size_of(images.encoded(index), images.path(index), images.reading)
+        return images.size(index)
     except (UnreadableImage, OSError):
         return 0, 0
 

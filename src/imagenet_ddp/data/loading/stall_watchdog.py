@@ -9,6 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from imagenet_ddp.data.loading.worker_processes import loader_workers
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.text import count_noun
@@ -33,7 +34,7 @@ _SHOWN = 5  # process numbers of each state
 
 
 @dataclass
-class Waiting:
+class StallWatchdog:
     """One loader's. who: that wait for batches, in front of "has waited". timeout_s: 0: no bound.
 
     A thread looks every few seconds how long the training process has been waiting, which tells it by two
@@ -42,12 +43,12 @@ class Waiting:
     """
 
     loader: InitVar[Any]  # a DataLoader, or what has no processes
-    images: Any
+    location: str = ""  # of the images
     who: str = "The training"
     say: Say = print_message
     timeout_s: float = TIMEOUT_S
     proc: Path = Path("/proc")
-    gave_up: str = ""  # why the loader's processes were ended, as a sentence
+    failure: str = ""  # why the loader's processes were ended, as a sentence
     _since: float | None = None  # when the training process began to wait
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -57,7 +58,7 @@ class Waiting:
 
     def through(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
         """All of batches(), which is called when the first is asked for."""
-        threading.Thread(target=self._watch, name="waiting", daemon=True).start()
+        threading.Thread(target=self._watch, name="stall watchdog", daemon=True).start()
         try:
             self._since = time.monotonic()
             for batch in batches():
@@ -95,14 +96,11 @@ class Waiting:
 
     @property
     def _place(self) -> str:
-        images = getattr(self.images, "images", self.images)  # those below the ones in memory
-        place = getattr(images, "place", None) or getattr(images, "folder", None)
-        return f" from {place}" if place else ""
+        return f" from {self.location}" if self.location else ""
 
     @property
     def _workers(self) -> list[Any]:
-        workers = getattr(getattr(self._loader(), "_iterator", None), "_workers", [])
-        return [worker for worker in workers if worker.pid is not None]
+        return loader_workers(self._loader())
 
     def _doers(self) -> str:
         if not self._workers and (number := getattr(self._loader(), "num_workers", 0)):
@@ -111,7 +109,7 @@ class Waiting:
             does = STATES.get(_state(os.getpid(), self.proc), _UNKNOWN)[0]
             return f"process {os.getpid()}, which reads them itself, {does}"
         pids = [worker.pid for worker in self._workers]
-        return f"loader process{'es' if len(pids) > 1 else ''} {doings(pids, self.proc)}"
+        return f"loader process{'es' if len(pids) > 1 else ''} {process_states(pids, self.proc)}"
 
     def _give_up(self, since: float | None) -> None:
         workers = self._workers
@@ -121,7 +119,7 @@ class Waiting:
             if stopped
             else "is the disk of the images still there? Where it is only slow, a longer data.loader_timeout_s."
         )
-        self.gave_up = (
+        self.failure = (
             f"{self.who} must get a batch of images{self._place} within {self.timeout_s:g} s "
             f"(data.loader_timeout_s), but has none: {self._doers()}. Hint: {hint}"
         )
@@ -134,11 +132,11 @@ class Waiting:
 
     def _end_process(self) -> NoReturn:
         """Nothing else ends a read from a disk that hangs."""
-        console.print_message(self.gave_up)
+        console.print_message(self.failure)
         os._exit(1)
 
 
-def doings(pids: Iterable[int], proc: Path = Path("/proc")) -> str:
+def process_states(pids: Iterable[int], proc: Path = Path("/proc")) -> str:
     """What each process does, the stopped ones first: "8803 is stopped; 8804, 8805 sleep"."""
     by_state: dict[str, list[int]] = {}
     for pid in pids:

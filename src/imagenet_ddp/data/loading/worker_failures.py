@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from imagenet_ddp.data.loading.stall_watchdog import Waiting
-from imagenet_ddp.data.loading.worker_processes import SENDING, SENDING_EXIT, allow_open_files, child_signal_kept
+from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
+from imagenet_ddp.data.loading.worker_processes import (
+    SENDING,
+    SENDING_EXIT,
+    loader_workers,
+    preserve_sigchld_handler,
+    raise_open_file_limit,
+)
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 
@@ -24,7 +30,7 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 @dataclass(frozen=True)
-class Machine:
+class SystemCounters:
     """What the system counts. Other places are for tests."""
 
     proc: Path = Path("/proc")
@@ -78,11 +84,11 @@ class Machine:
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
 
-class Watch:
+class FailureExplainer:
     """Over one loader, from before its processes start."""
 
-    def __init__(self, machine: Machine | None = None):
-        self._machine = machine or Machine()
+    def __init__(self, machine: SystemCounters | None = None):
+        self._machine = machine or SystemCounters()
         self._before = self._machine.oom_kills()
 
     def explain(self, error: BaseException, loader: Any) -> RunError | None:
@@ -106,18 +112,18 @@ class Watch:
         return ""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> SystemCounters:
         return self._machine
 
 
-def explained(start: Callable[[], Iterable[T]], loader: Any, waiting: Waiting) -> Iterator[T]:
+def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
     """The batches of start(), which may start loader's processes; RunError where loading fails for a known reason.
-    waiting: of this loader and these batches, not begun."""
-    watch = Watch()
-    allow_open_files()
+    watchdog: of this loader and these batches, not begun."""
+    watch = FailureExplainer()
+    raise_open_file_limit()
 
     def batches() -> Iterator[T]:
-        with child_signal_kept():
+        with preserve_sigchld_handler():
             found = iter(start())
             first = next(found, _END)
         if first is not _END:
@@ -125,9 +131,9 @@ def explained(start: Callable[[], Iterable[T]], loader: Any, waiting: Waiting) -
         yield from found
 
     try:
-        yield from waiting.through(batches)
+        yield from watchdog.through(batches)
     except Exception as error:
-        known = RunError(waiting.gave_up) if waiting.gave_up else watch.explain(error, loader)
+        known = RunError(watchdog.failure) if watchdog.failure else watch.explain(error, loader)
         if known is None:
             raise
         raise known from error
@@ -135,8 +141,7 @@ def explained(start: Callable[[], Iterable[T]], loader: Any, waiting: Waiting) -
 
 def _ends(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     """(pid, exit code; -n: killed by signal n) of the loader processes that have ended."""
-    workers = list(getattr(getattr(loader, "_iterator", None), "_workers", []))
-    workers = [worker for worker in workers if worker.pid is not None]
+    workers = loader_workers(loader)
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
         for worker in workers:
@@ -145,7 +150,7 @@ def _ends(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     return [(worker.pid, worker.exitcode) for worker in workers if worker.exitcode is not None]
 
 
-def _by_end(ends: list[tuple[int, int]], loader: Any, watch: Watch) -> str:
+def _by_end(ends: list[tuple[int, int]], loader: Any, watch: FailureExplainer) -> str:
     by_signal = {_signal(code): (pid, code) for pid, code in reversed(ends) if code}
     if not by_signal:
         return ""
@@ -186,7 +191,7 @@ def _by_end(ends: list[tuple[int, int]], loader: Any, watch: Watch) -> str:
     )
 
 
-def _by_text(text: str, loader: Any, machine: Machine) -> str:
+def _by_text(text: str, loader: Any, machine: SystemCounters) -> str:
     """Errors that a loader process, or the receiving side, has raised itself."""
     if "Too many open files" in text or "items of ancdata" in text:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -208,7 +213,7 @@ def _by_text(text: str, loader: Any, machine: Machine) -> str:
     return ""
 
 
-def _shm(loader: Any, machine: Machine) -> str:
+def _shm(loader: Any, machine: SystemCounters) -> str:
     room = machine.shm_bytes()
     there = f"{room[0] / MIB:.0f} of {room[1] / MIB:.0f} MiB are free" if room else "there is no such place"
     size = _batch_bytes(loader)
@@ -221,7 +226,7 @@ def _shm(loader: Any, machine: Machine) -> str:
     )
 
 
-def _has_room(loader: Any, machine: Machine) -> bool:
+def _has_room(loader: Any, machine: SystemCounters) -> bool:
     """Whether all batches on their way would find room where processes share memory, now and with much to spare."""
     free, whole = machine.shm_bytes() or (0, 0)
     on_their_way = loader.num_workers * (loader.prefetch_factor or 2) * (_batch_bytes(loader) or 0)

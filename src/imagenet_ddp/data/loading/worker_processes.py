@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import queues
+from typing import Any
 
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
@@ -63,7 +64,7 @@ def start_fork_server() -> None:
 
 
 @contextmanager
-def child_signal_kept() -> Iterator[None]:
+def preserve_sigchld_handler() -> Iterator[None]:
     """Around the start of loader processes. torch sets a handler then that answers the end of one by raising wherever
     the training process happens to be, in the midst of a step. The loader itself notices within 5 s, when it waits for
     a batch."""
@@ -88,18 +89,25 @@ def mp_context_note(asked: str, num_workers: int) -> str:
     )
 
 
-def begin_worker(worker: int) -> None:
+def loader_workers(loader: Any) -> list[Any]:
+    """Return the running worker processes of a DataLoader, none for a loader of another kind. torch offers no public
+    way to them."""
+    workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
+    return [worker for worker in workers if worker.pid is not None]
+
+
+def init_worker(worker: int) -> None:
     """The training process ends its workers; when it dies without doing so, they end too."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    allow_open_files()
+    raise_open_file_limit()
     # else multiprocessing prints what went wrong and drops the batch, for which the training process waits for ever
     queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
     # torch's own watch asks for the parent's id, which is the fork server's: that one lives as long as its workers
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 
-def allow_open_files() -> None:
+def raise_open_file_limit() -> None:
     """As many as may be: each batch on its way is some. The customary 1024 is for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

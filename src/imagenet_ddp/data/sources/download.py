@@ -48,7 +48,7 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def one_at_a_time(lock: Path, growing: Path, say: Say, told: Callable[[], str] | None = None) -> Iterator[None]:
+def lock_or_wait(lock: Path, growing: Path, say: Say, told: Callable[[], str] | None = None) -> Iterator[None]:
     """Only one process holds `lock`; the others wait as long as the file `growing` grows. told: how far that one is, in
     words; None: the size of the file. Raises ConfigError."""
     with lock.open("a") as handle:

@@ -1,4 +1,4 @@
-"""Where images come from: each source gives classes and one Images per split. `open_source` picks it from data.name."""
+"""Open the source of images that data.name or data._target_ names."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -10,17 +10,15 @@ import numpy as np
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources import shapes, stl10
-from imagenet_ddp.data.sources.base import ArrayImages, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_off, walk
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import left_out_words
+from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
+from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import shorten_list
-
-# Where a source can do better than a whole decode (a crop needs part of an image), it also has
-#     def open(self, index: int) -> Picture
 
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
@@ -77,7 +75,7 @@ def imagenet_labels() -> dict[str, str]:
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
     """Sentences on what was left out."""
     return [
-        f"In {name}, {left_out_words(images.left_out)}."
+        f"In {name}, {describe_left_out(images.left_out)}."
         for name, images in splits
         if images is not None and images.left_out
     ]
@@ -89,7 +87,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = walk(train_dir, classes, reading)
-        train, val = split_off(whole, data["val_fraction"], seed)
+        train, val = split_validation(whole, data["val_fraction"], seed)
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
@@ -99,8 +97,8 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
 
 def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
     folder = stl10.prepare(Path(data["root"]), data["download"])
-    train = ArrayImages(stl10.load(folder, "train", data["fold"])) if need_train else None
-    val = ArrayImages(stl10.load(folder, "test", None))
+    train = Stl10Images(folder, "train", data["fold"]) if need_train else None
+    val = Stl10Images(folder, "test", None)
     return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
 
 

@@ -1,4 +1,4 @@
-"""STL-10's official binary files: found, unpacked or downloaded once per machine, and read through a memory map.
+"""Find STL-10's official binary files, or download and unpack them once per machine. No torch.
 
 train_X.bin and test_X.bin hold one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
 uint8, each stored column by column. train_y.bin and test_y.bin hold one byte per image, the class from 1 to 10.
@@ -10,11 +10,11 @@ import shutil
 import tarfile
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, one_at_a_time, size_of, verify
+from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, lock_or_wait, size_of, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say, print_message
 
@@ -33,14 +33,13 @@ OFFICIAL = Archive(
 )
 
 
-# ---- what is there -------------------------------------------------------------------------------------------------
-
-
-def mistakes(
+def validate(
     root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL, archive_dir: Path | None = None
 ) -> list[str]:
-    """What stands in the way, judged by names and sizes alone: no checksum, no network, nothing written. archive_dir:
-    where the archive lies, if not in root."""
+    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written.
+
+    archive_dir: folder of the archive, if not root.
+    """
     found = []
     if fold is not None and not 0 <= fold < NUM_FOLDS:
         found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
@@ -49,7 +48,7 @@ def mistakes(
     if root.exists() and not root.is_dir():
         found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")
     elif folder.exists():
-        found += _folder_mistakes(folder, fold)
+        found += _validate_folder(folder, fold)
     elif (root / "train_X.bin").exists():
         found.append(
             f"data.root must be the folder that holds {FOLDER}, but {root} holds its files themselves. "
@@ -64,7 +63,7 @@ def mistakes(
                 hint += " and leave archive_dir out"
             if size < archive.num_bytes and archive_dir is None:
                 hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
-            found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, but is {size:,}: {why}. Hint: {hint}.")
+            found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: {hint}.")
     elif archive_dir is not None:
         found.append(
             f"archive_dir must hold {archive.name}, but {archive_dir} does not. "
@@ -78,11 +77,11 @@ def mistakes(
     return found
 
 
-def _folder_mistakes(folder: Path, fold: int | None) -> list[str]:
+def _validate_folder(folder: Path, fold: int | None) -> list[str]:
     names = [name for name in NEEDED if name != "fold_indices.txt" or fold is not None]
-    anew = f"Hint: copy it again, or delete {folder}, so that it is unpacked or downloaded anew."
+    again = f"Hint: copy it again, or delete {folder}, so that it is unpacked or downloaded again."
     missing = [name for name in names if not (folder / name).is_file()]
-    found = [f"{folder} must hold {name}, but does not. {anew}" for name in missing]
+    found = [f"{folder} must hold {name}, but it is missing. {again}" for name in missing]
     for split, official in OFFICIAL_IMAGES.items():
         images, labels = f"{split}_X.bin", f"{split}_y.bin"
         if images in missing or labels in missing:
@@ -94,13 +93,13 @@ def _folder_mistakes(folder: Path, fold: int | None) -> list[str]:
         if num_images == official and rest == 0:  # then it is the labels that are wrong
             found.append(
                 f"{folder / labels} must be {official} bytes (a label for each of {official} images), "
-                f"but is {num_labels}. {anew}"
+                f"got {num_labels}. {again}"
             )
         else:
             num_labels = num_labels or official
             found.append(
                 f"{folder / images} must be {num_labels * RECORD_BYTES} bytes ({num_labels} images of "
-                f"{RECORD_BYTES}), but is {num_bytes}. {anew}"
+                f"{RECORD_BYTES}), got {num_bytes}. {again}"
             )
     if not found and fold is not None:
         try:
@@ -120,50 +119,24 @@ def notes(folder: Path) -> list[str]:
     ]
 
 
-# ---- images --------------------------------------------------------------------------------------------------------
+def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes of a split's images, from 0, and their positions in its file; both int64 (N,).
 
-
-class Stl10Images:
-    """One split, or one fold of it. Pickled as the path and the labels; each process maps the file for itself."""
-
-    def __init__(self, path: Path, targets: np.ndarray, records: np.ndarray):
-        """targets: int64 (N,), from 0. records: int64 (N,), places of these images in the file."""
-        self.path = path
-        self.targets = targets
-        self._records = records
-        self._pixels: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def name(self, index: int) -> str:
-        return f"{self.path.name}[{self._records[index]}]"
-
-    def read(self, index: int) -> np.ndarray:
-        """uint8 (3, 96, 96): red, green, blue; rows from the top. A copy, not a view of the file."""
-        if self._pixels is None:
-            self._pixels = np.asarray(np.memmap(self.path, dtype=np.uint8, mode="r")).reshape(-1, *SHAPE)
-        return self._pixels[self._records[index]].transpose(0, 2, 1).copy()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pixels": None}
-
-
-def load(folder: Path, split: Literal["train", "test"], fold: int | None) -> Stl10Images:
-    """fold: 0 to 9, of the training images; the test images have none. Wrong sizes or labels raise ConfigError."""
+    fold: 0 to 9, of the training images alone. Raises ConfigError where sizes or labels are wrong.
+    """
     fold = fold if split == "train" else None
-    if found := _folder_mistakes(folder, fold):
+    if found := _validate_folder(folder, fold):
         raise ConfigError(found)
     labels = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8)
     num_classes = len(class_names(folder))
     if (wrong := (labels < 1) | (labels > num_classes)).any():
         first = int(wrong.argmax())
         raise ConfigError(
-            f"{folder / f'{split}_y.bin'} must hold labels from 1 to {num_classes} (class_names.txt), but "
-            f"label {first} is {labels[first]}. Hint: delete {folder}, so that it is unpacked or downloaded anew."
+            f"{folder / f'{split}_y.bin'} must hold labels from 1 to {num_classes} (class_names.txt), "
+            f"got {labels[first]} as label {first}. Hint: delete {folder}, so that it is unpacked or downloaded again."
         )
     records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
-    return Stl10Images(folder / f"{split}_X.bin", labels[records].astype(np.int64) - 1, records)
+    return labels[records].astype(np.int64) - 1, records
 
 
 def class_names(folder: Path) -> list[str]:
@@ -184,9 +157,6 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
     return indices
 
 
-# ---- getting it ----------------------------------------------------------------------------------------------------
-
-
 def prepare(
     root: Path,
     download: bool,
@@ -200,13 +170,13 @@ def prepare(
     Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
     """
     folder, packed, part = root / FOLDER, (archive_dir or root) / archive.name, archive.part(root)
-    if found := mistakes(root, None, download, archive, archive_dir):
+    if found := validate(root, None, download, archive, archive_dir):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(root / f"{FOLDER}.lock", growing=part, say=say):
+        with lock_or_wait(root / f"{FOLDER}.lock", growing=part, say=say):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
             to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
@@ -255,7 +225,7 @@ def _unpack(packed: Path, folder: Path, say: Say) -> None:
                     missing.discard(name)
                 if not missing:
                     break
-        if found := _folder_mistakes(partial, 0):
+        if found := _validate_folder(partial, 0):
             raise ConfigError(found)
         partial.rename(folder)
     finally:

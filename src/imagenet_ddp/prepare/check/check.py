@@ -17,7 +17,7 @@ from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import left_out_words
+from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.check import duplicates
@@ -114,7 +114,7 @@ def _splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Ima
         images = walk(place, classes, Reading(data["decoder"], data["exif_orientation"]))
         report.splits[name] = Split(_counts(images, classes), dict(images.left_out))
         if images.left_out:
-            report.notes.append(f"{name}: {left_out_words(images.left_out)}")
+            report.notes.append(f"{name}: {describe_left_out(images.left_out)}")
         found[name] = images
     return found
 

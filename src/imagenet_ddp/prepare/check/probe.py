@@ -35,11 +35,9 @@ def look(images: Images, index: int) -> Look:
             content = _digest(data)
             pixels = decode(data, images.path(index), images.reading)
         else:
-            packed: Any = images
-            if hasattr(images, "verify"):  # packed: against the checksum of the record
-                packed.verify(index)
-            pixels = images.read(index)
-            content = _digest(packed.encoded(index) if hasattr(images, "encoded") else pixels.contiguous().numpy())
+            images.verify(index)
+            pixels, data = images.read(index), images.encoded(index)
+            content = _digest(pixels.contiguous().numpy() if data is None else data)
         array = pixels.permute(1, 2, 0).numpy()
         return Look(None, content, picture_hash(array), *array.shape[:2])
     except UnreadableImage as error:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare.check.probe import Look, look
@@ -175,7 +175,7 @@ def _signal(code: int | None, why: str) -> str:
 
 
 def _work(images: dict[str, Images], limits: Limits, connection: Connection) -> None:
-    begin_worker(0)
+    init_worker(0)
     torch.set_num_threads(1)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), 2)  # libtiff and libpng speak to the screen

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from imagenet_ddp.data.sources.download import one_at_a_time
+from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.folder.scan import class_folders, image_names, is_image
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
@@ -51,7 +51,7 @@ def run(plan: Plan, edition: Edition = ILSVRC2012) -> int:
     with _room_and_rights(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
         growing = plan.out / PROGRESS
-        with one_at_a_time(plan.out / LOCK, growing, print_message, partial(_last_line, growing)):
+        with lock_or_wait(plan.out / LOCK, growing, print_message, partial(_last_line, growing)):
             try:
                 _prepare(plan, [job for job in jobs if not _is_there(job, left_out)], kit, edition)
             finally:

@@ -69,11 +69,8 @@ def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
     if isinstance(images, FileImages):
         encoded = images.encoded(index)
         return encoded, open_picture(encoded, images.path(index), images.reading)
-    if hasattr(images, "encoded"):  # packed before
-        encoded = images.encoded(index)  # type: ignore[attr-defined]
-        picture = images.open(index)  # type: ignore[attr-defined]
-        return (None if isinstance(picture, Pixels) else encoded), picture
-    return None, Pixels(images.read(index).permute(1, 2, 0).numpy())
+    picture = images.open(index)
+    return (images.encoded(index) if images.is_encoded and not isinstance(picture, Pixels) else None), picture
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.folder.disk_threads import side_by_side
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.local import PackedImages
 
@@ -35,7 +35,7 @@ def names_of(images: Images, data: Mapping[str, Any]) -> Names:
     if isinstance(images, PackedImages):
         found = [images.name_of(index) for index in range(len(images))]
     else:
-        prefix = f"{getattr(images, 'folder', data['root'])}{os.sep}"
+        prefix = f"{images.location or data['root']}{os.sep}"
         found = [os.fsencode(images.path(index).removeprefix(prefix)) for index in range(len(images))]
     return Names(np.frombuffer(b"".join(found), np.uint8), np.cumsum([len(text) for text in found], dtype=np.int64))
 
@@ -59,7 +59,7 @@ def states_of(images: Images) -> np.ndarray:
 
     found: list[tuple[int, int, int]] = []
     for first in range(0, len(images), AT_A_TIME):
-        found += side_by_side(state, range(first, min(first + AT_A_TIME, len(images))))
+        found += map_concurrently(state, range(first, min(first + AT_A_TIME, len(images))))
     return np.array(found, dtype=np.int64)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.bad_images import most_bad
+from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.download import MIB, one_at_a_time
+from imagenet_ddp.data.sources.download import MIB, lock_or_wait
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources.registry import open_source
@@ -66,7 +66,7 @@ def run(plan: Plan) -> int:
         )
     try:
         (out / WORK).parent.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(out / LOCK, out / WORK / shards.PART, print_message):
+        with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
             _run(plan, out)
     except RunError as error:
         print_message(str(error))
@@ -236,7 +236,7 @@ def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_i
         kept.unlink(missing_ok=True)
         return
     limit = data["bad_image_limit"]
-    most = most_bad(limit, num_images)
+    most = max_bad_images(limit, num_images)
     is_refused = data["on_bad_image"] != "skip" or len(bad) > most
     listed = out / WORK / BAD if is_refused else kept
     shards.save(listed, shards.bad_csv(bad))

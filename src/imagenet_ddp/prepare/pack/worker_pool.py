@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.data.loading.stall_watchdog import doings
-from imagenet_ddp.data.loading.worker_processes import begin_worker, choose_mp_context, start_fork_server
+from imagenet_ddp.data.loading.stall_watchdog import process_states
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare.pack.encode import Packed, Packing, pack
@@ -124,7 +124,7 @@ class Pool:
                 continue
             said_s += SAY_S
             pids = [process.pid for process in self.processes]
-            words = f"prepare=pack has waited {waited_s:.0f} s for images from processes {doings(pids)}"
+            words = f"prepare=pack has waited {waited_s:.0f} s for images from processes {process_states(pids)}"
             if waited_s >= TIMEOUT_S:
                 raise RunError(f"{words}. Hint: is the disk of the images still there? Who stopped a process?")
             console.print_message(f"{words}. It ends after {TIMEOUT_S:g} s.")
@@ -150,7 +150,7 @@ def _ended() -> RunError:
 
 
 def _work(images: dict[str, Images], packing: Packing, connection: Connection) -> None:
-    begin_worker(0)
+    init_worker(0)
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
         connection.send((_BEGUN, []))

@@ -11,7 +11,7 @@ import pytest
 
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.sources.folder import images as folder_images
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_off, walk
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
@@ -87,6 +87,6 @@ def test_other_targets_go_along():
 def test_splitting_off_many_is_quick():
     images = many(200_000)
     begin = time.monotonic()
-    train, val = split_off(images, 0.1, 0)
+    train, val = split_validation(images, 0.1, 0)
     assert (len(train), len(val)) == (180_000, 20_000)
     assert time.monotonic() - begin < 5  # a path at a time took 4 µs × 200,000 and more

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.data.sources.folder.scan import Within, class_folders, has_image, image_names, is_image
+from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, image_names, is_image
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a b (1).Png", "a.tiff", "näme_图.webp", "a.b.jp2"])
@@ -54,7 +54,7 @@ def test_classes_that_link_to_each_other_keep_to_their_own(folder: Path):
         (folder / name / "up").symlink_to("..")
     (folder / "all").symlink_to(".")
     assert class_folders(folder) == ["a", "b", "c"]
-    assert image_names(folder / "a", Within(folder)) == ["a.jpg"]
+    assert image_names(folder / "a", LinkFilter(folder)) == ["a.jpg"]
     assert image_names(folder / "a") != ["a.jpg"]  # taken by itself, it links to places elsewhere, which end too
 
 
@@ -67,7 +67,7 @@ def test_a_folder_elsewhere_is_gone_into_once(tmp_path: Path):
             (place / other.name).symlink_to(other)
     (tmp_path / "train" / "a").mkdir(parents=True)
     (tmp_path / "train" / "a" / "link").symlink_to(places[0])
-    found = image_names(tmp_path / "train" / "a", Within(tmp_path / "train"))
+    found = image_names(tmp_path / "train" / "a", LinkFilter(tmp_path / "train"))
     assert found == [*(f"link/{number}/x.jpg" for number in range(1, 9)), "link/x.jpg"]
 
 

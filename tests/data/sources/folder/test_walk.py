@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_ddp.data.sources.folder import disk_threads, scan, walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import Listing, left_out_words, list_images
+from imagenet_ddp.data.sources.folder.walk import Listing, describe_left_out, list_images
 from imagenet_ddp.errors import ConfigError
 
 
@@ -68,11 +68,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     os.mkfifo(tmp_path / "train" / "dog" / "pipe.jpg")
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
-    assert left_out_words(found.left_out) == (
+    assert describe_left_out(found.left_out) == (
         "9 files left out: 1 beside the class folders, 2 hidden, 1 neither files nor folders, 5 not images by "
         "extension (.txt, .csv, .xml, none)"
     )
-    assert left_out_words(Counter()) == ""
+    assert describe_left_out(Counter()) == ""
 
 
 def test_a_late_disk_is_asked_in_many_threads(tree: Path, monkeypatch: pytest.MonkeyPatch):

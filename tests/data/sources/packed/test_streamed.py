@@ -29,7 +29,7 @@ from imagenet_ddp.data.loading.worker_processes import start_fork_server
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import object_store
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
-from imagenet_ddp.data.sources.packed.shard_cache import ahead
+from imagenet_ddp.data.sources.packed.shard_cache import shards_to_prefetch
 from imagenet_ddp.data.sources.packed.streamed import StreamedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
@@ -217,15 +217,15 @@ def test_what_fits_into_memory_is_not_fetched_to_be_measured(server: str, bucket
     assert isinstance(source.train, StreamedImages)
     source.train.form = "jpeg"  # raw pixels lie in memory anyway, once they are read
     images = source.train
-    assert isinstance(memory_cache.hold(source, 100, shared=False).train, memory_cache.MemoryImages)
+    assert isinstance(memory_cache.cache_in_memory(source, 100, shared=False).train, memory_cache.MemoryImages)
     assert cached(images) == []
 
 
 def test_what_comes_next():
-    assert list(ahead(10, 2, [])) == []
-    assert list(ahead(10, 2, [0])) == [0, 1, 2, 3]
-    assert list(ahead(10, 2, [3, 4])) == [4, 5, 6, 7]
-    assert list(ahead(9, 2, [8])) == [8]
+    assert list(shards_to_prefetch(10, 2, [])) == []
+    assert list(shards_to_prefetch(10, 2, [0])) == [0, 1, 2, 3]
+    assert list(shards_to_prefetch(10, 2, [3, 4])) == [4, 5, 6, 7]
+    assert list(shards_to_prefetch(9, 2, [8])) == [8]
 
 
 def test_one_process_fetches_and_the_others_wait(server: str, bucket: Any, tmp_path: Path):

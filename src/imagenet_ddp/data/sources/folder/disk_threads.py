@@ -51,7 +51,7 @@ def answers(ask: Callable[[T], R], items: deque[T], timeout_s: float | None = No
             threads.end()
 
 
-def side_by_side(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def map_concurrently(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Return ask(item) of each, in order."""
     found = dict(filter(None, answers(lambda number: ask(items[number]), deque(range(len(items))))))
     return [found[number] for number in range(len(items))]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture, size_of
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.shared_arrays import SharedArrays
 from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.system.console import print_message
@@ -26,7 +26,7 @@ def read_file(path: str) -> bytes:
         return file.read()
 
 
-class FileImages:
+class FileImages(Images):
     """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
     would be copied into every forked worker, page by page, as its reference counts change.
 
@@ -34,10 +34,12 @@ class FileImages:
     all.
     """
 
+    is_encoded = True
+
     def __init__(
         self, folder: Path, arrays: SharedArrays, reading: Reading = DEFAULT, chosen: SharedArrays | None = None
     ):
-        self.folder, self.reading = folder, reading
+        self.folder, self.location, self.reading = folder, str(folder), reading
         self._arrays, self._chosen = arrays, chosen
         self.targets = self._shared_targets
         self.left_out: Counter[str] = Counter()  # of the Listing
@@ -76,8 +78,8 @@ class FileImages:
     def encoded(self, index: int) -> bytes:
         return read_file(self.path(index))
 
-    def read(self, index: int) -> Tensor:
-        return decode(self.encoded(index), self.path(index), self.reading)
+    def size(self, index: int) -> tuple[int, int]:
+        return size_of(self.encoded(index), self.path(index), self.reading)
 
     def open(self, index: int) -> Picture:
         return open_picture(self.encoded(index), self.path(index), self.reading)
@@ -105,7 +107,7 @@ def digest(splits: Sequence[FileImages]) -> str:
     return found.hexdigest()[:8]
 
 
-def split_off(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
+def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
     """(train, val): of each class the same share, at least one image in each where the class has two."""
     generator = np.random.default_rng(seed)
     val = np.zeros(len(images), dtype=bool)

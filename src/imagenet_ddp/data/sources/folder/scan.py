@@ -28,18 +28,18 @@ def class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
 
-def image_names(folder: Path, within: "Within | None" = None) -> list[str]:
+def image_names(folder: Path, within: "LinkFilter | None" = None) -> list[str]:
     """Paths of all images below folder, relative to it, sorted, with / between the parts. within: the split of a class
     folder, so that its images are those that training reads; None: the folder itself."""
-    return sorted(_walk(str(folder), within or Within(folder)))
+    return sorted(_walk(str(folder), within or LinkFilter(folder)))
 
 
-def has_image(folder: Path, within: "Within | None" = None) -> bool:
+def has_image(folder: Path, within: "LinkFilter | None" = None) -> bool:
     """Whether there is at least one; stops at the first."""
-    return next(_walk(str(folder), within or Within(folder)), None) is not None
+    return next(_walk(str(folder), within or LinkFilter(folder)), None) is not None
 
 
-class Within:
+class LinkFilter:
     """A split, links into which are not followed: what they lead to is an image of another class, or seen already.
 
     folder: of class folders. classes: of which some may be links to elsewhere.
@@ -93,7 +93,7 @@ class Content:
     left_out: Counter[str] = field(default_factory=Counter)  # "hidden", "special", or an extension -> files
 
 
-def content(folder: str, within: Within) -> Content:
+def content(folder: str, within: LinkFilter) -> Content:
     found = Content()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -111,7 +111,7 @@ def content(folder: str, within: Within) -> Content:
     return found
 
 
-def _walk(folder: str, within: Within) -> Iterator[str]:
+def _walk(folder: str, within: LinkFilter) -> Iterator[str]:
     todo, links = [""], Links()
     while todo:
         prefix = todo.pop()
@@ -127,7 +127,7 @@ def _walk(folder: str, within: Within) -> Iterator[str]:
         todo = todo or links.follow()
 
 
-def _kind(entry: os.DirEntry[str], within: Within) -> str:
+def _kind(entry: os.DirEntry[str], within: LinkFilter) -> str:
     """image, folder, link (to a folder elsewhere), no folder (one not to go into), or why a file is left out."""
     name = entry.name
     if is_image(name) and _is_file(entry):  # nearly all are

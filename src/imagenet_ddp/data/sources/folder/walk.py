@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.sources.folder.disk_threads import answers
-from imagenet_ddp.data.sources.folder.scan import Content, Links, Within, content
+from imagenet_ddp.data.sources.folder.scan import Content, LinkFilter, Links, content
 from imagenet_ddp.data.sources.folder.shared_arrays import SharedArrays
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
@@ -29,7 +29,7 @@ class Listing:
     left_out: Counter[str]  # "beside", "hidden", "special", or an extension -> files
 
 
-def left_out_words(left_out: Counter[str]) -> str:
+def describe_left_out(left_out: Counter[str]) -> str:
     """Say what a Listing left out; "" where nothing was."""
     kinds = left_out.copy()
     said = [
@@ -66,7 +66,7 @@ def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) ->
 
 
 def _walk(folder: Path, classes: list[str], say: Callable[[str], None]) -> list[tuple[Folder, Content]]:
-    within = Within(folder, classes)
+    within = LinkFilter(folder, classes)
 
     def look(below: Folder) -> Content:
         _, prefix = below

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
 from imagenet_ddp.errors import ConfigError
@@ -59,7 +58,7 @@ class Shard:
             os.close(self.file)
 
 
-class PackedImages:
+class PackedImages(Images):
     """One split of a packed folder. targets: int64 (N,). window: shards among which images are shuffled; 0: all.
 
     verify: compare each image's checksum as it is read. The index is compared with its checksums each time a split is
@@ -78,10 +77,12 @@ class PackedImages:
         reading: Reading = DEFAULT,
         verify: bool = False,
         window: int = 0,
+        location: str = "",
     ):
         self.folder, self.name, self.split, self.form = folder, name, split, form
         self.reading = Reading(reading.decoder)  # whether images were turned upright was decided when packing
         self._verify, self._window = verify, window
+        self.location, self.is_encoded = location or str(folder), form == "jpeg"
         self._arrays: dict[str, np.ndarray] = {}
         self._shards: dict[int, Shard] = {}
         self._check_index()
@@ -105,12 +106,7 @@ class PackedImages:
         return self.split.num_images
 
     def path(self, index: int) -> str:
-        return f"{self.place}/{self.name}: {os.fsdecode(self.name_of(index))}"
-
-    @property
-    def place(self) -> str:
-        """What the folder is called before people."""
-        return str(self.folder)
+        return f"{self.location}/{self.name}: {os.fsdecode(self.name_of(index))}"
 
     def name_of(self, index: int) -> bytes:
         """What the image was called in its source."""
@@ -134,11 +130,11 @@ class PackedImages:
             return Pixels(self._pixels(index))
         return open_picture(self.encoded(index), self.path(index), self.reading)
 
-    def read(self, index: int) -> Tensor:
-        """uint8 (3, H, W); raises UnreadableImage."""
-        picture = self.open(index)
-        pixels = picture.region(0, 0, picture.height, picture.width)
-        return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)
+    def size(self, index: int) -> tuple[int, int] | None:
+        if not self.is_encoded:
+            return None  # the system's page cache is all that pixels need
+        record = self.record(index)
+        return record.height, record.width
 
     def verify(self, index: int) -> None:
         """Raises UnreadableImage where the bytes are not those that were packed."""
@@ -271,7 +267,7 @@ def check_targets(manifest: Manifest, images: Mapping[str, PackedImages]) -> Non
         lowest, highest = (int(members.targets.min()), int(members.targets.max())) if len(members) else (0, 0)
         if lowest < 0 or highest >= len(manifest.classes):
             raise ConfigError(
-                f"{members.place}/{manifests.FILE} must name the classes of all images, but names "
+                f"{members.location}/{manifests.FILE} must name the classes of all images, but names "
                 f"{len(manifest.classes)}, and the targets of {name} go from {lowest} to {highest}. "
                 "Hint: copy it again, or pack the images anew."
             )

@@ -148,8 +148,13 @@ def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
         return [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on {folder}."]
     except ConfigError as error:
         return error.mistakes
-    found = lacks(manifest, str(folder), data, verb)
-    wrong = [text for name in wanted(verb) if name in manifest.splits for text in _sizes(folder, manifest.splits[name])]
+    found = missing_features(manifest, str(folder), data, verb)
+    wrong = [
+        text
+        for name in required_splits(verb)
+        if name in manifest.splits
+        for text in _sizes(folder, manifest.splits[name])
+    ]
     if wrong:
         found.append(
             f"{folder} must hold all that it was packed with, but {'; '.join(wrong[:3])}"
@@ -158,17 +163,17 @@ def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
     return found
 
 
-def wanted(verb: str) -> tuple[str, ...]:
+def required_splits(verb: str) -> tuple[str, ...]:
     """The splits it reads."""
     return ("val",) if verb == "evaluate" else ("train", "val")
 
 
-def lacks(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
+def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
     """What the packed form cannot give; where: the folder or address."""
     has = ", ".join(manifest.splits) or "nothing"
     found = [
         f"{where} must hold packed {name} images, but holds {has}. Hint: pack a source that has them."
-        for name in wanted(verb)
+        for name in required_splits(verb)
         if name not in manifest.splits
     ]
     if data.get("exif_orientation") and not manifest.exif_orientation:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from imagenet_ddp.data.sources.download import one_at_a_time
+from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.packed.manifest import File
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.errors import ConfigError
@@ -42,7 +42,7 @@ class ShardCache:
         path = self.path(file)
         if not path.exists():
             try:
-                with one_at_a_time(self._lock(file), self._part(file), _Patient()):
+                with lock_or_wait(self._lock(file), self._part(file), _Patient()):
                     if not path.exists():
                         self._fetch(file)
             except ConfigError as error:  # a stalled process
@@ -135,7 +135,7 @@ class _Patient:
             print_message(line)
 
 
-def ahead(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
+def shards_to_prefetch(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
     """Positions that will be needed next: the rest of the furthest window of shards that is in use, and the next."""
     if opened:
         first = max(opened) // window * window

@@ -24,7 +24,7 @@ from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, check_targets
 from imagenet_ddp.data.sources.packed.manifest import FILE, File, Manifest, Split
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
-from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache, ahead
+from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache, shards_to_prefetch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
@@ -43,14 +43,10 @@ class StreamedImages(PackedImages):
         self._window = 0
         self._next: threading.Thread | None = None
         self._stop: threading.Event | None = None
-        super().__init__(cache.folder, name, split, form, **options)
+        super().__init__(cache.folder, name, split, form, location=cache.remote.url, **options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_next": None, "_stop": None}
-
-    @property
-    def place(self) -> str:
-        return self._cache.remote.url
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """As PackedImages.order; from now on the shards of that epoch are fetched ahead of their use."""
@@ -109,7 +105,7 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
     begin_s = time.time()
     while not stop.wait(LOOK_S):
         opened = cache.opened_since(sequence, begin_s)
-        for position in ahead(len(sequence), window, opened):
+        for position in shards_to_prefetch(len(sequence), window, opened):
             if stop.is_set():
                 return
             if not cache.is_there(sequence[position]):
@@ -137,7 +133,7 @@ def _open_streamed(
 ) -> tuple[Manifest, dict[str, StreamedImages]]:
     raw = remote.read(FILE)
     manifest = manifests.parse(raw, f"{remote.url}/{FILE}")
-    if found := manifests.lacks(manifest, remote.url, data, "train" if need_train else "evaluate"):
+    if found := manifests.missing_features(manifest, remote.url, data, "train" if need_train else "evaluate"):
         raise ConfigError(found)
     splits = {name: manifest.splits[name] for name in (("train", "val") if need_train else ("val",))}
     # by its content: another pack at the same address is never mixed with this one

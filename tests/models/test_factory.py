@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.schema import ModelConfig
-from imagenet_ddp.models.create_model import create_model
+from imagenet_ddp.models.factory import create_model
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
 FAMILIES = {

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore
 
-from imagenet_ddp.callbacks import graceful_stop
-from imagenet_ddp.callbacks.graceful_stop import Agreement
+from imagenet_ddp.callbacks import stop_agreement
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.runs.signals import Signals
 
 
@@ -30,7 +30,7 @@ def positions(num_epochs: int, num_steps: int, num_val_batches: int) -> list[tup
 
 @pytest.mark.parametrize("seed", range(12))
 def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graceful_stop, "POLL_S", 0.005)
+    monkeypatch.setattr(stop_agreement, "POLL_S", 0.005)
     chance = random.Random(seed)
     world_size = chance.choice([2, 3, 4])
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -41,7 +41,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
         )
 
     signals = [Signals() for _ in range(world_size)]
-    agreements = [Agreement(signals[rank], rank, world_size, client) for rank in range(world_size)]
+    agreements = [StopAgreement(signals[rank], rank, world_size, client) for rank in range(world_size)]
     # a step ends when all ranks have come to it (the all-reduce), but no rank waits for another in validation
     together = threading.Barrier(world_size)
     stopped: dict[int, int] = {}
@@ -57,7 +57,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
             time.sleep(pauses[rank])
             if rank == asked and number == when:
                 signals[rank].received = signal.SIGTERM
-            if agreements[rank].arrive(position, leave=leave):
+            if agreements[rank].must_stop(position, leave=leave):
                 # without breaking the barrier: a rank that it has let go but not yet woken would take that for its own
                 stopped[rank] = position
                 return
@@ -78,29 +78,29 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
 
 def test_one_process_stops_at_once() -> None:
     signals = Signals()
-    agreement = Agreement(signals, 0, 1, None)
-    assert not agreement.arrive(3)
+    agreement = StopAgreement(signals, 0, 1, None)
+    assert not agreement.must_stop(3)
     signals.received = signal.SIGINT
-    assert agreement.arrive(6)
+    assert agreement.must_stop(6)
     assert agreement.signal_number == signal.SIGINT
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is gone: the others sit in a collective that never ends, so they leave, without saving."""
-    monkeypatch.setattr(graceful_stop, "POLL_S", 0.005)
-    monkeypatch.setattr(graceful_stop, "ANSWER_S", 0.2)
+    monkeypatch.setattr(stop_agreement, "POLL_S", 0.005)
+    monkeypatch.setattr(stop_agreement, "ANSWER_S", 0.2)
     left: list[int] = []
 
     def leave(code: int) -> None:
         left.append(code)
         raise SystemExit
 
-    monkeypatch.setattr(graceful_stop.os, "_exit", leave)
+    monkeypatch.setattr(stop_agreement.os, "_exit", leave)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     signals = Signals()
     signals.received = signal.SIGTERM
-    agreement = Agreement(
+    agreement = StopAgreement(
         signals, 0, 2, lambda: TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     )
     end = time.monotonic() + 10

@@ -1,5 +1,6 @@
 """What loggers and callback_metrics get, at which steps, and that no other step is held up for it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.log_metrics import LogMetrics
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.engine.build import refusing
 from imagenet_ddp.errors import ConfigError, RunError
@@ -45,10 +45,10 @@ class Module(L.LightningModule):
         pass
 
 
-class Kept(Logger):
+class MemoryLogger(Logger):
     """Rows in memory."""
 
-    name = version = "kept"  # type: ignore
+    name = version = "memory"  # type: ignore
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Seen(L.Callback):
         self.at_epoch_end.append(float(trainer.callback_metrics["train/loss"]))
 
 
-def fitted(callbacks: list[L.Callback], logger: Kept, **keys: Any) -> L.Trainer:
+def fitted(callbacks: list[L.Callback], logger: MemoryLogger, **keys: Any) -> L.Trainer:
     """Trained for two epochs of seven batches of two images."""
     data: Any = [
         {"image": torch.zeros(2, 3), "target": torch.zeros(2, dtype=torch.int64), "num_counted": 2, "step_images": 2}
@@ -124,12 +124,12 @@ def fitted(callbacks: list[L.Callback], logger: Kept, **keys: Any) -> L.Trainer:
 )
 def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches: tuple[int, ...]) -> None:
     """The last group of an accumulation may be smaller."""
-    meters, logger, seen = Counting(), Kept(), Seen()
-    callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), meters, LogMetrics(meters, every), seen]
+    metrics, logger, seen = Counting(), MemoryLogger(), Seen()
+    callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), metrics, seen]
     fitted(callbacks, logger, log_every_n_steps=every, accumulate_grad_batches=accumulate, val_check_interval=4)
 
-    assert meters.read_after == list(batches)
-    assert meters.asked_after == [4, 7, 11, 14]  # a validation; an epoch's end
+    assert metrics.read_after == list(batches)
+    assert metrics.asked_after == [4, 7, 11, 14]  # a validation; an epoch's end
     steps = [every * (number + 1) - 1 for number in range(len(batches))]
     begins = [0, *batches]
     means = [
@@ -155,8 +155,8 @@ class Lagging(L.Callback):
 
 
 def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
-    meters, logger = Counting(), Kept()
-    callbacks = [LearningRate(lambda epochs: epochs), Lagging(), meters, LogMetrics(meters, 3), LearningRateMonitor()]
+    metrics, logger = Counting(), MemoryLogger()
+    callbacks = [LearningRate(lambda epochs: epochs), Lagging(), metrics, LearningRateMonitor()]
     trainer = fitted(callbacks, logger, log_every_n_steps=3)
     assert trainer.global_step == 14
     assert list(logger.of("lr")) == [2, 5, 8, 11]
@@ -167,18 +167,20 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
 def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    meters = RunningMetrics()
-    meters._mark = 99.0
+    metrics = RunningMetrics()
+    metrics._mark = 99.0
 
     class Slow:
         def tolist(self) -> list[float]:
             clock[0] += 5.0
             return []
 
-    meters._read(Slow())  # type: ignore[arg-type]
+    metrics._read(Slow())  # type: ignore[arg-type]
     clock[0] += 2.0
-    meters.on_train_batch_start(*[None] * 4)  # type: ignore[arg-type]
-    assert (meters.batch_sum_s, meters.data_s) == (5.0, 3.0)
+    epoch_loop = SimpleNamespace(_batches_that_stepped=0)
+    trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
+    metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
+    assert (metrics.batch_sum_s, metrics.data_s) == (5.0, 3.0)
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])

@@ -1,0 +1,43 @@
+"""Write bad_images.csv, the images that could not be read."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning.pytorch as L
+
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.system.atomic_write import write_whole
+
+
+class BadImagesList(L.Callback):
+    """List the images of all ranks, with those of this run before it was resumed. all_images: returns (path, reason)
+    of each that was found by this process and its peers."""
+
+    def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
+        self._path, self._all_images = path, all_images
+        self._written: dict[str, str] = {}
+        if path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                self._written = {row["path"]: row["reason"] for row in csv.DictReader(file)}
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._write(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._write(trainer)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        found = self._written | dict(self._all_images())
+        if len(found) > len(self._written):
+            text = io.StringIO(newline="")
+            csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
+            with disk_errors_as_run_error(self._path):
+                write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
+            self._written = found

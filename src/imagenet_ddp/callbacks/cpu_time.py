@@ -1,0 +1,29 @@
+"""Measure the CPU seconds of a training process and its loader workers."""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import lightning.pytorch as L
+
+from imagenet_ddp.data.loading.worker_processes import loader_workers
+
+
+def cpu_s(trainer: L.Trainer) -> float:
+    """CPU seconds of this process and of its living loader workers so far."""
+    loaders = [trainer.train_dataloader, trainer.val_dataloaders]
+    workers = [worker for loader in loaders for worker in loader_workers(loader)]
+    return time.process_time() + process_cpu_s(worker.pid for worker in workers)
+
+
+def process_cpu_s(pids: Iterable[int]) -> float:
+    """CPU seconds of other, living processes; 0 where there is no /proc."""
+    total = 0.0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime: man 5 proc
+    return total

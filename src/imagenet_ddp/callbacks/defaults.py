@@ -1,0 +1,99 @@
+"""Make the callbacks and loggers of a run, in the order in which they depend on each other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.history import History
+from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.runs.log import Log
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunCallbacks:
+    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None where it is left out."""
+
+    callbacks: list[L.Callback]
+    metrics: RunningMetrics
+    checkpoint: ResumeCheckpoint | None
+
+
+def make_callbacks(
+    config: Config,
+    run_dir: Path,
+    *,
+    log: Log,
+    agreement: StopAgreement,
+    lr_factor: Callable[[float], float],
+    bad_images: Callable[[], list[tuple[str, str]]],
+    contents: Mapping[str, Any],
+) -> RunCallbacks:
+    """Return those that every run has, and those of the config's callbacks group.
+
+    lr_factor: epochs passed -> factor on the learning rate. bad_images: returns (path, reason) of each unreadable
+    image. contents: what a checkpoint holds beside the weights.
+    """
+    steps = config["val_log_every_n_steps"]
+    own = make_entries(
+        config, "callbacks", dirpath=str(run_dir / "checkpoints"), run_dir=str(run_dir), val_log_every_n_steps=steps
+    )
+    for callback in own:
+        if isinstance(callback, ResumeCheckpoint):
+            callback.contents |= contents
+        elif isinstance(callback, Progress):
+            callback.run_log = log
+        elif isinstance(callback, History) and callback.title is None:
+            size = config["data"]["image_size"]
+            callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"
+    metrics = RunningMetrics()
+    # Lightning calls them in this order, but Checkpoint callbacks after all others.
+    callbacks = [
+        LearningRate(lr_factor),  # before LearningRateMonitor, which reads the rate in the same hooks
+        metrics,  # before all that read trainer.callback_metrics
+        GracefulStopInValidation(agreement),  # before callbacks with collectives
+        *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
+        BadImagesList(run_dir / "bad_images.csv", bad_images),
+        GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
+    ]
+    checkpoint = next((callback for callback in own if isinstance(callback, ResumeCheckpoint)), None)
+    return RunCallbacks(callbacks, metrics, checkpoint)
+
+
+def make_loggers(config: Config, run_dir: Path, rank: int) -> list[Logger]:
+    """Return the loggers of the config's logger group, which write into the run folder unless told otherwise.
+
+    On other ranks than 0 they are dummies: a real one may create its database there at the same time.
+    """
+    if rank:
+        return [DummyLogger() for node in config["logger"].values() if node is not None]
+    mlflow_db = f"sqlite:///{(run_dir / 'mlflow.db').absolute()}"  # where MLFLOW_TRACKING_URI is not set
+    return make_entries(config, "logger", save_dir=str(run_dir), tracking_uri=mlflow_db)
+
+
+def make_entries(config: Config, group: str, **defaults: Any) -> list[Any]:
+    """Return the objects of a group of name -> {_target_: ..., arguments}; null switches one off.
+
+    defaults: arguments for those whose class takes them, has no other default than None, and is given none.
+    """
+    made = []
+    for name, node in config[group].items():
+        if node is not None:
+            target = node["_target_"]
+            arguments = {key: value for key, value in node.items() if key != "_target_"}
+            arguments = {**open_arguments(target, defaults), **arguments}
+            made.append(make(f"{group}.{name}._target_", target, arguments))
+    return made

@@ -1,0 +1,66 @@
+"""Read where in an epoch a training is, and write where a resumed one continues."""
+
+import math
+from typing import Any, TypeVar
+
+import lightning.pytorch as L
+
+_Callback = TypeVar("_Callback", bound=L.Callback)
+
+
+def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None:
+    """Return the trainer's first callback of this class."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return next((callback for callback in callbacks if isinstance(callback, kind)), None)
+
+
+def is_epoch_over(trainer: L.Trainer) -> bool:
+    """Return whether all batches of the epoch are trained. An epoch can end earlier: by trainer.max_steps,
+    trainer.max_time, or a callback that sets trainer.should_stop."""
+    return trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
+
+
+def is_update(trainer: L.Trainer) -> bool:
+    """Return whether the last batch completed an update of the weights; a stop before loses the gradients so far."""
+    return (trainer.fit_loop.batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
+
+
+def validates_next(trainer: L.Trainer) -> bool:
+    """Return whether a validation follows the last batch."""
+    every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
+    if not trainer.enable_validation or every in (None, math.inf):
+        return False
+    if every_n_epochs is None:  # counted over the epochs
+        return (trainer.fit_loop.total_batch_idx + 1) % every == 0
+    return (trainer.current_epoch + 1) % every_n_epochs == 0 and (trainer.fit_loop.batch_idx + 1) % every == 0
+
+
+# The layout of checkpoint["loops"] is Lightning's own, and there is no public way to resume within an epoch: the
+# version is bounded, tests/callbacks/test_exact_resume.py watches it. In each counter, ready and started count what
+# has begun, processed and completed what has ended; from a difference Lightning concludes that a run was interrupted.
+
+
+def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
+    """Mark this many batches of the epoch as done. keep_total: leave the count of the whole run as it is."""
+    progress = loops["epoch_loop.batch_progress"]
+    total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
+    for part, count in (("current", batches), ("total", total)):
+        progress[part] = dict.fromkeys(("ready", "started", "processed", "completed"), count)
+    progress["is_last_batch"] = False
+
+
+def begin_validation(loops: dict[str, Any]) -> None:
+    """Mark a validation as begun: Lightning runs all of it before any training."""
+    progress = loops["epoch_loop.val_loop.batch_progress"]
+    for part in ("total", "current"):
+        progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress["is_last_batch"] = False
+
+
+def set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
+    """Mark this many epochs as done. begun: the next one is partly trained."""
+    progress = loops["epoch_progress"]
+    for part in ("current", "total"):
+        progress[part] = {
+            "ready": epochs + begun, "started": epochs + begun, "processed": epochs, "completed": epochs,
+        }  # fmt: skip

@@ -1,0 +1,55 @@
+"""Follow the scores of validations: those of the current epoch, and the best one."""
+
+from typing import Any
+
+import lightning.pytorch as L
+
+
+class BestScore:
+    """value: the best so far, None before the first. epoch: in which it was reached, from 1; 0 before the first."""
+
+    def __init__(self, monitor: str, mode: str):
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode must be min or max, got {mode!r}")
+        self.monitor = monitor
+        self._sign = 1 if mode == "max" else -1
+        self.value: float | None = None
+        self.epoch = 0
+
+    def update(self, trainer: L.Trainer) -> bool:
+        """Take the score of the validation that has just ended; return whether it is the best so far."""
+        if self.monitor not in trainer.callback_metrics:
+            return False
+        value = float(trainer.callback_metrics[self.monitor])
+        if self.value is not None and self._sign * value <= self._sign * self.value:
+            return False
+        self.value, self.epoch = value, trainer.current_epoch + 1
+        return True
+
+
+class ScoreCallback(L.Callback):
+    """Base of callbacks that report on epochs. scores: what the last validation of this epoch logged below val/; empty
+    before it. best: of all validations."""
+
+    def __init__(self, monitor: str = "val/top1", mode: str = "max"):
+        self.scores: dict[str, float] = {}
+        self.best = BestScore(monitor, mode)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            self.scores = {}
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.best.update(trainer)
+            metrics = trainer.callback_metrics
+            self.scores = {name: float(value) for name, value in metrics.items() if name.startswith("val/")}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": dict(self.scores), "best": self.best.value, "best_epoch": self.best.epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.scores = state_dict["scores"]
+        self.best.value, self.best.epoch = state_dict["best"], state_dict["best_epoch"]

@@ -1,0 +1,132 @@
+"""Stop all ranks at the same step, without a collective or a device sync per step.
+
+A signal only sets a flag (runs/signals.py). A thread on each rank, with its own connection to the rendezvous store,
+passes it to the others: rank 0 proposes a position a little ahead, every rank answers whether it can still stop there,
+and rank 0 decides on the position if all can, else proposes a later one. The training thread compares two integers per
+step, and waits only at a position that is proposed but not yet decided.
+
+Positions are the same on all ranks and grow: 3k after training batch k (of the whole run), 3k + 1 in the validation
+after it, 3k + 2 at the end of the epoch. A run stops at the first position at or after the decided one.
+"""
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from torch.distributed import Store
+
+from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system.text import first_line
+
+POLL_S = 0.1  # between two looks of the thread at the store
+ANSWER_S = 5.0  # longest wait for another rank's thread, which answers also during a long step
+
+
+class StopAgreement:
+    """Decide with the other ranks where to stop. store_client makes the thread's connection to the store; None for a
+    single process."""
+
+    def __init__(self, signals: Signals, rank: int, world_size: int, store_client: Callable[[], Store] | None):
+        self._signals, self._rank, self._world_size = signals, rank, world_size
+        self._lock = threading.Condition()
+        self._passed = -1  # highest position this rank has passed
+        self._validating = False
+        self._proposed: int | None = None
+        self._decided = False
+        self._ending = False
+        self.signal_number: int | None = None
+        self._thread: threading.Thread | None = None
+        if store_client is not None:
+            self._thread = threading.Thread(target=self._watch, args=(store_client,), name="stop", daemon=True)
+            self._thread.start()
+
+    def start_from(self, position: int) -> None:
+        """Set the position of a run that is resumed."""
+        with self._lock:
+            self._passed = position
+
+    def must_stop(self, position: int, *, leave: bool = True) -> bool:
+        """Return whether to stop here. leave: if not, this position is passed; False where it comes again (before each
+        validation batch)."""
+        if self._thread is None:
+            self.signal_number = self._signals.received
+            return self.signal_number is not None
+        with self._lock:
+            self._validating = not leave
+            if self._proposed is not None and position >= self._proposed:
+                self._lock.wait_for(lambda: self._decided or self._proposed is None, timeout=2 * ANSWER_S)
+                if self._decided:
+                    return True
+            if leave:
+                self._passed = position
+            return False
+
+    def end(self) -> None:
+        """End the thread: the run is over, and a rank that leaves now is not waited for."""
+        self._ending = True
+        if self._thread is not None:
+            self._thread.join(2 * POLL_S)
+
+    def _watch(self, store_client: Callable[[], Store]) -> None:
+        try:
+            store = store_client()
+            while not self._ending:
+                if self._signals.received:
+                    # of several ranks' signals the first one counts
+                    store.compare_set("stop/signal", "", str(self._signals.received))
+                if store.check(["stop/signal"]):
+                    self.signal_number = int(store.get("stop/signal"))
+                    self._agree(store)
+                    return
+                time.sleep(POLL_S)
+        except Exception as error:
+            # the run goes on without the store, but the next signal cannot be agreed upon
+            while not self._ending and not self._signals.received:
+                time.sleep(POLL_S)
+            if not self._ending:
+                self._give_up(f"the rendezvous store does not answer ({first_line(error)})")
+
+    def _agree(self, store: Store) -> None:
+        for attempt in itertools.count():
+            key = f"stop/{attempt}"
+            if self._rank == 0:
+                with self._lock:
+                    # others may be one batch ahead; in a validation all are in the same one
+                    ahead = 1 if self._validating else 4
+                    store.set(f"{key}/position", str(self._passed + ahead))
+            position = int(self._get(store, f"{key}/position", "rank 0"))
+            with self._lock:
+                in_time = self._passed < position
+                self._proposed = position if in_time else None
+            store.set(f"{key}/rank{self._rank}", "yes" if in_time else "no")
+            if self._rank == 0:
+                answers = [self._get(store, f"{key}/rank{rank}", f"rank {rank}") for rank in range(self._world_size)]
+                store.set(f"{key}/decision", "stop" if all(answer == "yes" for answer in answers) else "later")
+            decision = self._get(store, f"{key}/decision", "rank 0")
+            with self._lock:
+                self._decided = decision == "stop"
+                if not self._decided:
+                    self._proposed = None
+                self._lock.notify_all()
+            if self._decided:
+                return
+
+    def _get(self, store: Store, key: str, owner: str) -> str:
+        start_s = time.monotonic()
+        while not store.check([key]):
+            if self._ending:
+                raise SystemExit
+            if time.monotonic() - start_s > ANSWER_S:
+                self._give_up(f"{owner} does not answer")
+            time.sleep(POLL_S / 10)
+        return store.get(key).decode()
+
+    def _give_up(self, reason: str) -> None:
+        """End the process: its training thread is in a collective that will never return."""
+        number = self.signal_number or self._signals.received
+        if number:
+            print(f"rank {self._rank} leaves without saving: {reason}", file=sys.stderr, flush=True)
+            os._exit(128 + number)

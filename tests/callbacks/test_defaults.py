@@ -1,0 +1,87 @@
+"""What may be typed about callbacks and loggers, and the list that comes of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyLogger
+from omegaconf import OmegaConf
+
+from imagenet_ddp.callbacks.defaults import RunCallbacks, make_callbacks, make_loggers
+from imagenet_ddp.callbacks.history import History
+from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.config import schema
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.runs.signals import Signals
+
+FIRST, LAST = ["LearningRate", "RunningMetrics", "GracefulStopInValidation"], ["BadImagesList", "GracefulStop"]
+
+
+def composed(*typed: str) -> dict[str, Any]:
+    schema.register("train")
+    with initialize_config_dir(str(schema.conf_dir()), version_base="1.3"):
+        config = compose("train", list(typed))
+        return {key: OmegaConf.to_container(config[key], resolve=True) for key in ("callbacks", "logger")} | {
+            "val_log_every_n_steps": 7,
+            "model": {"name": "resnet18"},
+            "data": {"name": "pets", "image_size": 32},
+        }
+
+
+def made(tmp_path: Path, *typed: str) -> RunCallbacks:
+    return make_callbacks(
+        composed(*typed), tmp_path, log=Log(None, 1), agreement=StopAgreement(Signals(), 0, 1, None),
+        lr_factor=lambda epochs: 1.0, bad_images=list, contents={"classes": ["a${b}"]},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "own"),
+    [
+        ([], ["Progress", "History", "ResumeCheckpoint"]),
+        (["callbacks=none"], []),
+        (["~callbacks.progress"], ["History", "ResumeCheckpoint"]),
+        (["callbacks.checkpoint=null"], ["Progress", "History"]),
+        (["callbacks=early_stopping"], ["Progress", "History", "EarlyStopping", "ResumeCheckpoint"]),
+        (["callbacks=[history,early_stopping]"], ["History", "Progress", "EarlyStopping", "ResumeCheckpoint"]),
+        (["callbacks=[history]"], ["History"]),
+        (
+            ["callbacks.progress._target_=lightning.pytorch.callbacks.TQDMProgressBar"],
+            ["TQDMProgressBar", "History", "ResumeCheckpoint"],
+        ),
+        (
+            ["callbacks.checkpoint._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
+            ["Progress", "History", "ModelCheckpoint"],
+        ),
+    ],
+)
+def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str], own: list[str]) -> None:
+    names = [type(callback).__name__ for callback in made(tmp_path, *typed).callbacks]
+    assert names[:3] == FIRST
+    assert names[-2:] == LAST
+    assert sorted(names[3:-2]) == sorted(own)
+    assert "ResumeCheckpoint" not in own or names[-3] == "ResumeCheckpoint", "after the user's"
+
+
+def test_they_get_what_the_run_knows(tmp_path: Path) -> None:
+    run = made(tmp_path, "callbacks.checkpoint.every_n_epochs=5")
+    assert run.checkpoint is not None
+    assert run.checkpoint.last_path == tmp_path / "checkpoints/last.ckpt"
+    assert run.checkpoint.every_n_epochs == 5
+    assert run.checkpoint.contents == {"classes": ["a${b}"]}
+    [history] = [callback for callback in run.callbacks if isinstance(callback, History)]
+    assert (history.path, history.title) == (tmp_path / "metrics.csv", "resnet18 on pets, 32 px")
+    [progress] = [callback for callback in run.callbacks if isinstance(callback, Progress)]
+    assert isinstance(progress.run_log, Log)
+    assert made(tmp_path, "callbacks=none").checkpoint is None
+
+
+def test_loggers(tmp_path: Path) -> None:
+    config = composed("logger=[csv,tensorboard]")
+    assert [type(logger) for logger in make_loggers(config, tmp_path, 0)] == [CSVLogger, TensorBoardLogger]
+    assert [logger.save_dir for logger in make_loggers(config, tmp_path, 0)] == [str(tmp_path)] * 2
+    assert [type(logger) for logger in make_loggers(config, tmp_path, 1)] == [DummyLogger] * 2
+    assert make_loggers(composed("logger.csv=null", "logger=csv"), tmp_path, 0) == []
