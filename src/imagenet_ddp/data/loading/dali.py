@@ -235,7 +235,7 @@ class DaliLoader:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._watchdog(self, self._samples.images.location).through(self._batches)
+        return self._watchdog(self, self._samples.images.location).watch(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
         """Begins when the first batch is asked for, because Lightning tells the sampler the epoch only then."""
