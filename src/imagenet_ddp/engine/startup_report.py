@@ -67,7 +67,7 @@ def _loader_lines(config: Config, data: ImageDataModule, workers: int, why_worke
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
     device = dali.choose_device(asked["device"], torch.device(kind))
     threads = dali.choose_num_threads(asked["num_threads"], workers)
-    return [f"Loader: {dali.sentence(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
+    return [f"Loader: {dali.describe(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

@@ -216,7 +216,7 @@ def test_what_is_not_for_dali(drawn: FileImages):
     assert choose_device("auto", torch.device("cpu")).type == "cpu"
     assert choose_device("auto", torch.device("cuda", 1)) == torch.device("cuda", 1)
     assert choose_device("cpu", torch.device("cuda", 1)).type == "cpu"
-    with pytest.raises(ConfigError, match=r"loader\.device=gpu is expected with training on a CUDA device"):
+    with pytest.raises(ConfigError, match=r"loader\.device=gpu needs training on a CUDA device"):
         choose_device("gpu", torch.device("cpu"))
 
 

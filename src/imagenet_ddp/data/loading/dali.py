@@ -36,20 +36,20 @@ _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one
 
 
 def load() -> Any:
-    """The module nvidia.dali. ConfigError: it is not there."""
+    """Return the module nvidia.dali. Raises ConfigError where it is not installed."""
     try:
         for part in ("fn", "pipeline", "types"):
             importlib.import_module(f"nvidia.dali.{part}")
         return importlib.import_module("nvidia.dali")
     except (ImportError, OSError) as error:
         raise ConfigError(
-            f"loader=dali must find NVIDIA DALI, but it cannot be used here ({error}). "
+            f"loader=dali needs NVIDIA DALI, which cannot be used here ({error}). "
             f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
         ) from error
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
-    """Why DALI has nothing to do with these images, for the log; "" where it has."""
+    """Return why DALI cannot decode these images, for the log; "" where it can."""
     if augment != "crop":
         return "it makes random crops, and data.augment=none asks for none"
     if not images.is_encoded:
@@ -57,29 +57,28 @@ def unsupported_reason(images: Images, augment: str) -> str:
     return ""
 
 
-def choose_device(asked: str, root_device: torch.device) -> torch.device:
-    """asked: auto, cpu or gpu; root_device: where the model trains. ConfigError: a GPU that it does not train on."""
-    if asked == "gpu" and root_device.type != "cuda":
+def choose_device(option: str, root_device: torch.device) -> torch.device:
+    """Choose by loader.device: auto, cpu or gpu. root_device: where the model trains. Raises ConfigError."""
+    if option == "gpu" and root_device.type != "cuda":
         raise ConfigError(
-            f"loader.device=gpu is expected with training on a CUDA device, but this trains on {root_device.type}. "
-            "Hint: loader.device=auto."
+            f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: loader.device=auto."
         )
-    return root_device if asked != "cpu" and root_device.type == "cuda" else torch.device("cpu")
+    return root_device if option != "cpu" and root_device.type == "cuda" else torch.device("cpu")
 
 
-def choose_num_threads(asked: int | str, num_workers: int) -> int:
-    """auto: in the place of so many loader processes, and one at least."""
-    return max(num_workers, 1) if asked == "auto" else int(asked)
+def choose_num_threads(option: int | str, num_workers: int) -> int:
+    """Choose by loader.num_threads; auto: as many as there would be loader processes, at least one."""
+    return max(num_workers, 1) if option == "auto" else int(option)
 
 
-def sentence(device: torch.device, num_threads: int) -> str:
+def describe(device: torch.device, num_threads: int) -> str:
     where = "CPU" if device.type == "cpu" else "GPU"
     threads = count_noun(num_threads, "thread")
     return f"DALI {load().__version__}, decoding on the {where}, {threads} (loader.num_threads)"
 
 
 class Crop(NamedTuple):
-    """What DALI is asked for."""
+    """One image for DALI to decode."""
 
     key: Key
     encoded: bytes
@@ -92,9 +91,9 @@ class _PendingBatch:
     """A batch on its way."""
 
     keys: list[Key]
-    drawn: list[Crop] = field(default_factory=list)
+    crops: list[Crop] = field(default_factory=list)
     ready: dict[Key, tuple[Tensor, bool]] = field(default_factory=dict)  # decoded without DALI: pixels, flipped
-    pipeline: "Pipeline | None" = None  # where the drawn ones are
+    pipeline: "Pipeline | None" = None  # where the crops are decoded
 
 
 class Pipeline:
@@ -132,12 +131,12 @@ class Pipeline:
         self.num_pending = 0
         self.is_broken = False
 
-    def schedule(self, drawn: Sequence[Crop], size: int) -> None:
+    def schedule(self, crops: Sequence[Crop], size: int) -> None:
         feed = self._pipeline.feed_input
-        feed("encoded", [np.frombuffer(each.encoded, dtype=np.uint8) for each in drawn])
-        feed("anchor", np.array([(each.box.top, each.box.left) for each in drawn], dtype=np.int32))
-        feed("shape", np.array([(each.box.height, each.box.width) for each in drawn], dtype=np.int32))
-        feed("size", np.full((len(drawn), 2), size, dtype=np.float32))
+        feed("encoded", [np.frombuffer(each.encoded, dtype=np.uint8) for each in crops])
+        feed("anchor", np.array([(each.box.top, each.box.left) for each in crops], dtype=np.int32))
+        feed("shape", np.array([(each.box.height, each.box.width) for each in crops], dtype=np.int32))
+        feed("size", np.full((len(crops), 2), size, dtype=np.float32))
         self._pipeline.schedule_run()
         self.num_pending += 1
 
@@ -159,14 +158,14 @@ class DaliDataset(ImageDataset):
         self._device, self._pin_memory = device, pin_memory and device.type == "cpu"
         self._ready: Mapping[Key, tuple[Tensor, bool]] = {}
         # a pack's open shards are not made for several threads
-        self._turn = nullcontext() if isinstance(images, FileImages) else Lock()
+        self._read_lock = nullcontext() if isinstance(images, FileImages) else Lock()
 
     def read(self, keys: list[Key]) -> _PendingBatch:
         """Runs in another thread. What cannot be read is left out: `batch` meets it again, and says so."""
-        job = _PendingBatch(keys)
+        pending = _PendingBatch(keys)
         for key in keys:
             try:
-                with self._turn:
+                with self._read_lock:
                     encoded = self.images.encoded(key.index)
                 assert encoded is not None
                 picture = open_picture(encoded, self.images.path(key.index), self.images.reading)
@@ -176,17 +175,17 @@ class DaliDataset(ImageDataset):
             if isinstance(picture, JpegPicture):
                 flipped = generator.random() < self.transform.flip  # first, as TrainTransform.into does
                 box = self.transform.box(picture.height, picture.width, generator)
-                job.drawn.append(Crop(key, encoded, box, flipped))
+                pending.crops.append(Crop(key, encoded, box, flipped))
             else:
                 size = self.transform.size(key.epoch)
                 pixels = empty(size, size, 3)
-                job.ready[key] = pixels, self.transform.into(pixels, picture, generator)
-        return job
+                pending.ready[key] = pixels, self.transform.into(pixels, picture, generator)
+        return pending
 
     def batch(self, keys: list[Key], ready: Mapping[Key, tuple[Tensor, bool]]) -> Batch:
         self._ready = ready
         try:
-            with nullcontext() if all(key in ready for key in keys) else self._turn:
+            with nullcontext() if all(key in ready for key in keys) else self._read_lock:
                 return self.__getitems__(keys)
         finally:
             self._ready = {}
@@ -207,7 +206,7 @@ class DaliDataset(ImageDataset):
 
 
 class DaliLoader:
-    """In the place of an EpochLoader. Lightning finds the sampler to tell it the epoch at batch_sampler.sampler.
+    """Replaces an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
 
     say: for the log; on_bad_images: gets each batch's unreadable images, and may raise.
     """
@@ -238,20 +237,20 @@ class DaliLoader:
         return self._watchdog(self, self._samples.images.location).watch(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
-        """Begins when the first batch is asked for, because Lightning tells the sampler the epoch only then."""
+        """Start at the first batch, because Lightning sets the sampler's epoch only then."""
         if self._pipeline is not None and self._pipeline.num_pending:
-            self._pipeline = None  # an epoch that was left: what it still has in there is nobody's
+            self._pipeline = None  # an abandoned epoch: drop the batches still in it
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="read")
         batches = iter(self.batch_sampler)
         reads: deque[Future[_PendingBatch]] = deque()
-        jobs: deque[_PendingBatch] = deque()
+        pending_batches: deque[_PendingBatch] = deque()
         self._read_on(batches, reads)
-        while reads or jobs:
-            while reads and len(jobs) <= _DECODE_AHEAD:
-                jobs.append(self._scheduled(reads.popleft().result()))
+        while reads or pending_batches:
+            while reads and len(pending_batches) <= _DECODE_AHEAD:
+                pending_batches.append(self._scheduled(reads.popleft().result()))
                 self._read_on(batches, reads)
-            batch: Any = self._finished(jobs.popleft())
+            batch: Any = self._finished(pending_batches.popleft())
             bad = batch.pop("unreadable")
             if bad and self._judge is not None:
                 self._judge(bad)
@@ -268,32 +267,31 @@ class DaliLoader:
         while len(reads) < READ_AHEAD and (keys := next(batches, None)) is not None:
             reads.append(self._readers.submit(self._samples.read, keys))
 
-    def _scheduled(self, job: _PendingBatch) -> _PendingBatch:
-        if not job.drawn:
-            return job
+    def _scheduled(self, pending: _PendingBatch) -> _PendingBatch:
+        if not pending.crops:
+            return pending
         if self._pipeline is None or self._pipeline.is_broken:
             self._pipeline = Pipeline(self.batch_sampler.batch_size, self._num_threads, self._device)
         try:
-            self._pipeline.schedule(job.drawn, self._samples.transform.size(job.keys[0].epoch))
-            job.pipeline = self._pipeline
+            self._pipeline.schedule(pending.crops, self._samples.transform.size(pending.keys[0].epoch))
+            pending.pipeline = self._pipeline
         except Exception as error:  # DALI derives its errors from many
             self._failed(self._pipeline, error)
-        return job
+        return pending
 
-    def _finished(self, job: _PendingBatch) -> Batch:
-        ready = job.ready
-        if job.pipeline is not None and not job.pipeline.is_broken:
+    def _finished(self, pending: _PendingBatch) -> Batch:
+        ready = pending.ready
+        if pending.pipeline is not None and not pending.pipeline.is_broken:
             try:
-                pixels = job.pipeline.take()
-                found = {each.key: (pixels[place], each.flipped) for place, each in enumerate(job.drawn)}
+                pixels = pending.pipeline.take()
+                found = {each.key: (pixels[number], each.flipped) for number, each in enumerate(pending.crops)}
                 ready = {**ready, **found}
             except Exception as error:
-                self._failed(job.pipeline, error)
-        return self._samples.batch(job.keys, ready)
+                self._failed(pending.pipeline, error)
+        return self._samples.batch(pending.keys, ready)
 
     def _failed(self, pipeline: Pipeline, error: Exception) -> None:
-        """DALI says of no image of a batch that it is the one, and takes no more work: the batches that are in there
-        are decoded without it."""
+        """Decode the batches in this pipeline without it: after an error DALI names no image and takes no more work."""
         pipeline.is_broken = True
         if not self._has_failed:
             reason = next((line for line in reversed(str(error).splitlines()) if "rror" in line), type(error).__name__)

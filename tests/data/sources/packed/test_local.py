@@ -251,7 +251,7 @@ def _fewer_classes(folder: Path) -> None:
         (lambda folder: (folder / manifest.FILE).unlink(), "expected to be a packed folder, but .* has no"),
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
         (_unfinished, "packing was broken off. Hint: type the same command of prepare=pack again"),
-        (_edit('"version": 1', '"version": 7'), "of version 1, but is of version 7. Hint: pack the images anew"),
+        (_edit('"version": 1', '"version": 7'), "of version 1, but is of version 7. Hint: pack the images again"),
         (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, but holds webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
         (_edit('"classes"', '"klasses"'), "but was altered"),
@@ -294,7 +294,7 @@ def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path)
     [text] = manifest.mistakes({**keys(tree), "root": None})
     assert "data.root must be a packed folder, but is not set" in text
     [text] = manifest.mistakes(keys(as_it_is, exif_orientation=True))
-    assert "Hint: pack them anew with data.exif_orientation=true" in text
+    assert "Hint: pack them again with data.exif_orientation=true" in text
 
 
 def test_evaluation_needs_no_training_shards(as_it_is: Path, tmp_path: Path):

@@ -65,7 +65,7 @@ class PackedImages(Images):
     opened: 0.1 s for ImageNet's 1.28 million images. Raises ConfigError.
     """
 
-    mend = "copy it again, or pack the images anew"
+    mend = "copy it again, or pack the images again"
 
     def __init__(
         self,
@@ -269,5 +269,5 @@ def check_targets(manifest: Manifest, images: Mapping[str, PackedImages]) -> Non
             raise ConfigError(
                 f"{members.location}/{manifests.FILE} must name the classes of all images, but names "
                 f"{len(manifest.classes)}, and the targets of {name} go from {lowest} to {highest}. "
-                "Hint: copy it again, or pack the images anew."
+                "Hint: copy it again, or pack the images again."
             )

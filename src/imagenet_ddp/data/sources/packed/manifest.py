@@ -80,12 +80,12 @@ def parse(data: bytes, where: str) -> Manifest:
         if plain["version"] != VERSION:
             raise ConfigError(
                 f"{where} must be of version {VERSION}, but is of version {plain['version']}. Hint: pack the "
-                "images anew with this release, or read them with the release that packed them."
+                "images again with this release, or read them with the release that packed them."
             )
         if plain["form"] not in FORMS:
             raise ConfigError(
                 f"{where} must hold the form {' or '.join(FORMS)}, but holds {plain['form']}. "
-                "Hint: pack the images anew."
+                "Hint: pack the images again."
             )
         for key in ("classes", "labels"):
             if not isinstance(plain[key], list) or not all(isinstance(name, str) for name in plain[key]):
@@ -100,7 +100,7 @@ def parse(data: bytes, where: str) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{where} must be as it was written, but was altered ({type(error).__name__}: {error}). "
-            "Hint: copy it again, or pack the images anew."
+            "Hint: copy it again, or pack the images again."
         ) from error
 
 
@@ -158,7 +158,7 @@ def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
     if wrong:
         found.append(
             f"{folder} must hold all that it was packed with, but {'; '.join(wrong[:3])}"
-            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it again, or pack the images anew."
+            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it, or pack the images, again."
         )
     return found
 
@@ -179,7 +179,7 @@ def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], ve
     if data.get("exif_orientation") and not manifest.exif_orientation:
         found.append(
             f"data.exif_orientation is true, but the images of {where} were packed without. "
-            "Hint: pack them anew with data.exif_orientation=true, or set it to false."
+            "Hint: pack them again with data.exif_orientation=true, or set it to false."
         )
     return found
 

@@ -36,7 +36,7 @@ REOPEN = 5  # tries to open a shard that others throw out of the cache in the sa
 class StreamedImages(PackedImages):
     """One split of a remote pack. Raises ShardError where a shard cannot be had."""
 
-    mend = "remove it, and it is fetched again; or pack the images anew"
+    mend = "remove it, and it is fetched again; or pack the images again"
 
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
