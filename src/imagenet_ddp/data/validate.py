@@ -122,13 +122,13 @@ def validate(
     elif data["name"] == "shapes" and data["root"]:
         from imagenet_ddp.data.sources import shapes  # numpy and Pillow
 
-        found += shapes.mistakes(data["root"], config.get("seed"))
+        found += shapes.validate(data["root"], config.get("seed"))
     elif data["name"] == "packed":
-        found += manifest.mistakes(data, verb)
+        found += manifest.validate(data, verb)
     elif data["name"] == "streamed":
         from imagenet_ddp.data.sources.packed import object_store  # here, because it imports fsspec
 
-        found += object_store.mistakes(data["root"])
+        found += object_store.validate(data["root"])
     if data["name"] not in OF_FOLDERS and data["val_fraction"] is not None:
         found.append(
             f"data.val_fraction is for folders of images without val/, but {data['name']} has validation "

@@ -326,7 +326,7 @@ def test_a_server_that_gives_up_keeps_what_came(server: Server, tmp_path: Path, 
 
 
 def test_wrong_md5_of_a_download(server: Server, tmp_path: Path, said: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"expected to have MD5 0{32}, but has [0-9a-f]{32}\. Hint: run this again"):
+    with pytest.raises(ConfigError, match=r"must have MD5 0{32}, got [0-9a-f]{32}\. Hint: run this again"):
         stl10.prepare(tmp_path / "root", True, server.archive("0" * 32), said.append)
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["stl10_binary.lock"]
 

@@ -248,11 +248,11 @@ def _fewer_classes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / manifest.FILE).unlink(), "expected to be a packed folder, but .* has no"),
+        (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
-        (_unfinished, "packing was broken off. Hint: type the same command of prepare=pack again"),
+        (_unfinished, "packing was interrupted. Hint: type the same command of prepare=pack again"),
         (_edit('"version": 1', '"version": 7'), "of version 1, but is of version 7. Hint: pack the images again"),
-        (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, but holds webp"),
+        (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, got webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
         (_edit('"classes"', '"klasses"'), "but was altered"),
         (_edit("{", "{{"), "but was altered"),
@@ -271,7 +271,7 @@ def _fewer_classes(folder: Path) -> None:
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
-    assert manifest.mistakes(keys(folder)) == []
+    assert manifest.validate(keys(folder)) == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
         open_source(keys(folder), 0, {})
@@ -289,11 +289,11 @@ def test_an_index_that_breaks_under_way_is_said(as_it_is: Path, tmp_path: Path):
 
 
 def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
-    [text] = manifest.mistakes(keys(tree))
+    [text] = manifest.validate(keys(tree))
     assert "Hint: data=imagefolder reads it as it is" in text
-    [text] = manifest.mistakes({**keys(tree), "root": None})
+    [text] = manifest.validate({**keys(tree), "root": None})
     assert "data.root must be a packed folder, but is not set" in text
-    [text] = manifest.mistakes(keys(as_it_is, exif_orientation=True))
+    [text] = manifest.validate(keys(as_it_is, exif_orientation=True))
     assert "Hint: pack them again with data.exif_orientation=true" in text
 
 
