@@ -14,7 +14,7 @@ import torch
 
 from imagenet_ddp.config.schema import DataConfig, LoaderConfig
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.loading import dali
+from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
@@ -204,13 +204,13 @@ class ImageDataModule(L.LightningDataModule):
         )
 
     def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
-        return dali.make_dali_loader(
+        return dali.DaliLoader(
             images,
             transform,
             sampler,
             seed=self.seed,
-            num_threads=dali.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
-            device=dali.choose_device(self.loader_options["device"], self._root_device),
+            num_threads=dali_pipeline.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
+            device=dali_pipeline.choose_device(self.loader_options["device"], self._root_device),
             pin_memory=self._pin_memory,
             on_bad_images=self.bad_images.on_bad_images,
             say=self._say,

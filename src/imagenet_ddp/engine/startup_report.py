@@ -8,7 +8,7 @@ import torch
 
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.decoding.jpeg_backends import choose
-from imagenet_ddp.data.loading import dali
+from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers, mp_context_note
 from imagenet_ddp.distributed import devices, gpu_names
 from imagenet_ddp.distributed.strategies import batch_split, ddp
@@ -65,9 +65,12 @@ def _loader_lines(config: Config, data: ImageDataModule, workers: int, why_worke
         return [f"Loader: {ordinary}"]
     if why_not := dali.unsupported_reason(data.train_images, keys["augment"]):
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
-    device = dali.choose_device(asked["device"], torch.device(kind))
-    threads = dali.choose_num_threads(asked["num_threads"], workers)
-    return [f"Loader: {dali.describe(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
+    device = dali_pipeline.choose_device(asked["device"], torch.device(kind))
+    threads = dali_pipeline.choose_num_threads(asked["num_threads"], workers)
+    return [
+        f"Loader: {dali_pipeline.describe(device, threads)}.",
+        f"Validation and what DALI does not read: {ordinary}",
+    ]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

@@ -1,51 +1,35 @@
-"""How NVIDIA DALI, where it is installed, decodes and crops the training images (loader=dali).
+"""Load training images with NVIDIA DALI where it is installed (loader=dali).
 
 Everything else is the ordinary loader's: which images, in which order, which crop of each, whether it is flipped, and
 what becomes of those that cannot be read. DALI gets the JPEGs that image.py would take for ordinary ones; all else is
-decoded there. What runs on the CPU and on the GPU differs by DALI's name for the device alone.
+decoded there.
 """
 
-import importlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
+from imagenet_ddp.data.loading.dali_pipeline import Crop, Pipeline, load
 from imagenet_ddp.data.loading.dataloader import Batch, ImageDataset
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.transforms import Box, TrainTransform, Transform, empty
-from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import count_noun, install
+from imagenet_ddp.data.transforms import TrainTransform, Transform, empty
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
-
-
-def load() -> Any:
-    """Return the module nvidia.dali. Raises ConfigError where it is not installed."""
-    try:
-        for part in ("fn", "pipeline", "types"):
-            importlib.import_module(f"nvidia.dali.{part}")
-        return importlib.import_module("nvidia.dali")
-    except (ImportError, OSError) as error:
-        raise ConfigError(
-            f"loader=dali needs NVIDIA DALI, which cannot be used here ({error}). "
-            f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
-        ) from error
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
@@ -57,35 +41,6 @@ def unsupported_reason(images: Images, augment: str) -> str:
     return ""
 
 
-def choose_device(option: str, root_device: torch.device) -> torch.device:
-    """Choose by loader.device: auto, cpu or gpu. root_device: where the model trains. Raises ConfigError."""
-    if option == "gpu" and root_device.type != "cuda":
-        raise ConfigError(
-            f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: loader.device=auto."
-        )
-    return root_device if option != "cpu" and root_device.type == "cuda" else torch.device("cpu")
-
-
-def choose_num_threads(option: int | str, num_workers: int) -> int:
-    """Choose by loader.num_threads; auto: as many as there would be loader processes, at least one."""
-    return max(num_workers, 1) if option == "auto" else int(option)
-
-
-def describe(device: torch.device, num_threads: int) -> str:
-    where = "CPU" if device.type == "cpu" else "GPU"
-    threads = count_noun(num_threads, "thread")
-    return f"DALI {load().__version__}, decoding on the {where}, {threads} (loader.num_threads)"
-
-
-class Crop(NamedTuple):
-    """One image for DALI to decode."""
-
-    key: Key
-    encoded: bytes
-    box: Box
-    flipped: bool
-
-
 @dataclass
 class _PendingBatch:
     """A batch on its way."""
@@ -93,59 +48,7 @@ class _PendingBatch:
     keys: list[Key]
     crops: list[Crop] = field(default_factory=list)
     ready: dict[Key, tuple[Tensor, bool]] = field(default_factory=dict)  # decoded without DALI: pixels, flipped
-    pipeline: "Pipeline | None" = None  # where the crops are decoded
-
-
-class Pipeline:
-    """Encoded JPEGs in, crops at the output size out, in the order of asking. After an error it is of no more use."""
-
-    def __init__(self, batch_size: int, num_threads: int, device: torch.device):
-        dali = load()
-        fn, types = dali.fn, dali.types
-        on_gpu = device.type == "cuda"
-        self._pipeline = dali.pipeline.Pipeline(
-            batch_size=batch_size,
-            num_threads=num_threads,
-            device_id=(device.index or 0) if on_gpu else None,
-            prefetch_queue_depth=1,  # else the first call runs it as many times, for which nothing is fed yet
-        )
-        with self._pipeline:
-            encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-            anchor = fn.external_source(name="anchor", dtype=types.INT32, ndim=1)
-            shape = fn.external_source(name="shape", dtype=types.INT32, ndim=1)
-            size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
-            crops = fn.decoders.image_slice(
-                encoded,
-                anchor,
-                shape,
-                axes=(0, 1),
-                normalized_anchor=False,
-                normalized_shape=False,
-                adjust_orientation=False,
-                output_type=types.RGB,
-                device="mixed" if on_gpu else "cpu",
-            )
-            images = fn.resize(crops, size=size, antialias=True, interp_type=types.INTERP_LINEAR, dtype=types.UINT8)
-            self._pipeline.set_outputs(images)
-        self._pipeline.build()
-        self.num_pending = 0
-        self.is_broken = False
-
-    def schedule(self, crops: Sequence[Crop], size: int) -> None:
-        feed = self._pipeline.feed_input
-        feed("encoded", [np.frombuffer(each.encoded, dtype=np.uint8) for each in crops])
-        feed("anchor", np.array([(each.box.top, each.box.left) for each in crops], dtype=np.int32))
-        feed("shape", np.array([(each.box.height, each.box.width) for each in crops], dtype=np.int32))
-        feed("size", np.full((len(crops), 2), size, dtype=np.float32))
-        self._pipeline.schedule_run()
-        self.num_pending += 1
-
-    def take(self) -> Tensor:
-        """uint8 (B, 3, size, size), channels last, of the oldest batch that was scheduled. Raises RuntimeError, and
-        what DALI derives from others."""
-        (images,) = self._pipeline.outputs()
-        self.num_pending -= 1
-        return torch.from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)
+    pipeline: Pipeline | None = None  # where the crops are decoded
 
 
 class DaliDataset(ImageDataset):
@@ -208,24 +111,30 @@ class DaliDataset(ImageDataset):
 class DaliLoader:
     """Replaces an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
 
-    say: for the log; on_bad_images: gets each batch's unreadable images, and may raise.
+    images and transform: such as `unsupported_reason` accepts; say: for the log; on_bad_images: called with the
+    unreadable images of each batch, may raise. Raises ConfigError where DALI is not installed.
     """
 
     def __init__(
         self,
-        samples: DaliDataset,
+        images: Images,
+        transform: Transform,
         sampler: BatchSampler,
         *,
+        seed: int,
         num_threads: int,
         device: torch.device,
+        pin_memory: bool,
         on_bad_images: Callable[[list[Bad]], None] | None = None,
         say: Callable[[str], None] = print,
         watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
     ):
+        load()
+        assert isinstance(transform, TrainTransform)
         self.batch_sampler = sampler
-        self._watchdog = watchdog
-        self._samples, self._num_threads, self._device = samples, num_threads, device
-        self._judge, self._say = on_bad_images, say
+        self._samples = DaliDataset(images, transform, seed, device, pin_memory=pin_memory)
+        self._num_threads, self._device = num_threads, device
+        self._on_bad_images, self._say, self._watchdog = on_bad_images, say, watchdog
         self._pipeline: Pipeline | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._has_failed = False
@@ -252,8 +161,8 @@ class DaliLoader:
                 self._read_on(batches, reads)
             batch: Any = self._finished(pending_batches.popleft())
             bad = batch.pop("unreadable")
-            if bad and self._judge is not None:
-                self._judge(bad)
+            if bad and self._on_bad_images is not None:
+                self._on_bad_images(bad)
             yield batch
 
     def close(self) -> None:
@@ -300,31 +209,3 @@ class DaliLoader:
                 f"({reason.strip()})."
             )
         self._has_failed = True
-
-
-def make_dali_loader(
-    images: Images,
-    transform: Transform,
-    sampler: BatchSampler,
-    *,
-    seed: int,
-    num_threads: int,
-    device: torch.device,
-    pin_memory: bool,
-    on_bad_images: Callable[[list[Bad]], None] | None = None,
-    say: Callable[[str], None] = print,
-    watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
-) -> DaliLoader:
-    """images and transform: such as `unsupported_reason` accepts. ConfigError: DALI is not installed."""
-    load()
-    assert isinstance(transform, TrainTransform)
-    samples = DaliDataset(images, transform, seed, device, pin_memory=pin_memory)
-    return DaliLoader(
-        samples,
-        sampler,
-        num_threads=num_threads,
-        device=device,
-        on_bad_images=on_bad_images,
-        say=say,
-        watchdog=watchdog,
-    )

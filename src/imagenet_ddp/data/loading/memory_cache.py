@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
@@ -41,9 +40,6 @@ class MemoryImages(Images):
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Keep the order of the source: it must not depend on what fits into memory."""
         return self.images.order(seed, epoch)
-
-    def read(self, index: int) -> Tensor:
-        return self.images.read(index)
 
     def open(self, index: int) -> Picture:
         height, width = self._sizes[index].tolist()

@@ -292,7 +292,7 @@ def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path)
     [text] = manifest.validate(keys(tree))
     assert "Hint: data=imagefolder reads it as it is" in text
     [text] = manifest.validate({**keys(tree), "root": None})
-    assert "data.root must be a packed folder, but is not set" in text
+    assert "data.root must be a packed folder, got null" in text
     [text] = manifest.validate(keys(as_it_is, exif_orientation=True))
     assert "Hint: pack them again with data.exif_orientation=true" in text
 

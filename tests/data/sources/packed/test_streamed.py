@@ -281,7 +281,7 @@ def test_what_is_missing_or_altered_is_named(server: str, bucket: Any, tmp_path:
     with pytest.raises(ShardError, match=r"train-00002\.bin must be as it was packed, but its checksum"):
         images.read(other)
     bucket.rm("bucket/pack/val.records.npy")
-    with pytest.raises(ConfigError, match=r"val\.records\.npy must be there"):
+    with pytest.raises(ConfigError, match=r"val\.records\.npy does not exist"):
         opened(keys(server, tmp_path / "two"))
 
 
@@ -339,7 +339,7 @@ def test_a_store_that_stalls_is_left(folder: Path, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("root", "said"),
     [
-        (None, "must be the address of a packed folder, but is not set"),
+        (None, "must be the address of a packed folder, got null"),
         ("/data/packed", "must be an address with ://.*a folder of this machine is data=packed"),
         ("s4://bucket/pack", "or the like, got s4://"),
     ],
