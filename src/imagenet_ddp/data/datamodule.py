@@ -108,7 +108,9 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def _overfit(self) -> bool:
         """Whether trainer.overfit_batches asks for the same images in every epoch."""
-        return self.trainer is not None and self.trainer.overfit_batches > 0
+        return bool(
+            getattr(self.trainer, "overfit_batches", 0)
+        )  # an attribute that the Trainer sets without declaring it
 
     @property
     def train_images(self) -> Images:

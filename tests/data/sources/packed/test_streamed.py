@@ -306,7 +306,7 @@ def test_what_cannot_be_reached_is_named(server: str, bucket: Any, tmp_path: Pat
 def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     images = opened(keys("", tmp_path, f"file://{folder}"))
     left, tries = [3], []
-    whole = Remote._place
+    whole = Remote._open
 
     def place(self: Remote, name: str) -> tuple[Any, str]:
         tries.append(name)
@@ -316,7 +316,7 @@ def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatc
         return whole(self, name)
 
     monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(Remote, "_place", place)
+    monkeypatch.setattr(Remote, "_open", place)
     images.read(0)
     assert len(tries) == 4
     left[0] = 100
@@ -330,7 +330,7 @@ def test_a_store_that_stalls_is_left(folder: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(object_store, "TRIES", 2)
     end = threading.Event()
-    monkeypatch.setattr(Remote, "_place", lambda self, name: end.wait(30))
+    monkeypatch.setattr(Remote, "_open", lambda self, name: end.wait(30))
     with pytest.raises(ShardError, match=r"no byte arrived within 0\.5 s"):
         Remote("file:///nowhere").get("x", tmp_path / "x.part")
     end.set()
