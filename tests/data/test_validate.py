@@ -92,7 +92,7 @@ def test_predict_and_an_unmerged_config_need_no_folder():
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert "but is not set. Hint: data.root=FOLDER" in validate(config(), {})[0]
+    assert "got null. Hint: data.root=FOLDER" in validate(config(), {})[0]
     assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"), {})[0]
     assert "is a file." in validate(config(root="file"), {})[0]
     assert "Hint: data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
