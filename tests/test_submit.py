@@ -109,7 +109,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["the world is that of slurm job 1, and what"]),
         (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug is expected"]),
-        (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
+        (("data=imagenet",), ["data.root must be the folder of the images, got null."]),
         (("data=packed",), ["data.root is expected"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],

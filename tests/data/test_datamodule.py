@@ -234,7 +234,7 @@ class Counting(TinyModule):
         print("RANK", self.global_rank, sorted(self.seen), flush=True)
 
 if __name__ == "__main__":
-    data = ImageDataModule.from_options("imagefolder", {str(tree)!r}, image_size=16, batch_size=4, num_workers=1)
+    data = ImageDataModule.from_options("imagefolder", {str(tree)!r}, image_size=16, batch_size=4, num_workers=0)
     module = Counting(3)
     module.net(torch.zeros(1, 3, 16, 16))
     L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", num_sanity_val_steps=0, logger=False,
@@ -246,4 +246,4 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, path], env=environ, capture_output=True, text=True, timeout=120, check=False)
     lines = sorted(line.split(maxsplit=2) for line in done.stdout.splitlines() if line.startswith("RANK"))
     assert [rank for _, rank, _ in lines] == ["0", "1"], done.stderr
-    assert sorted(sum((ast.literal_eval(seen) for _, _, seen in lines), [])) == list(range(11))
+    assert sorted(index for _, _, seen in lines for index in ast.literal_eval(seen)) == list(range(11))

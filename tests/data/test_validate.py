@@ -92,7 +92,7 @@ def test_predict_and_an_unmerged_config_need_no_folder():
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert "but is not set. Hint: data.root=FOLDER" in validate(config(), {})[0]
+    assert "got null. Hint: data.root=FOLDER" in validate(config(), {})[0]
     assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"), {})[0]
     assert "is a file." in validate(config(root="file"), {})[0]
     assert "Hint: data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
@@ -110,17 +110,17 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
     ("typed", "said"),
     [
         ({"batch_size": 0}, "data.batch_size must be an integer ≥ 1, got 0."),
-        ({"val_batch_size": 0}, "data.val_batch_size is expected"),
+        ({"val_batch_size": 0}, "data.val_batch_size must be"),
         ({"num_workers": -1}, "data.num_workers must be auto or an integer ≥ 0"),
-        ({"num_workers": "many"}, "data.num_workers is expected"),
+        ({"num_workers": "many"}, "data.num_workers must be"),
         ({"pin_memory": "yes"}, "data.pin_memory must be auto, true or false"),
         ({"mp_context": "thread"}, "data.mp_context must be auto, fork, forkserver or spawn"),
         ({"loader_timeout_s": -1.0}, "data.loader_timeout_s must be a number ≥ 0, got -1.0"),
-        ({"image_size": 4}, "data.image_size is expected"),
+        ({"image_size": 4}, "data.image_size must be"),
         ({"val_resize": 100}, "at least data.image_size (224)"),
         ({"augment": "all"}, "data.augment must be crop or none"),
-        ({"crop_scale": [0.5, 0.1]}, "data.crop_scale is expected"),
-        ({"crop_scale": [0.5]}, "data.crop_scale is expected"),
+        ({"crop_scale": [0.5, 0.1]}, "data.crop_scale must be"),
+        ({"crop_scale": [0.5]}, "data.crop_scale must be"),
         ({"flip": 1.1}, "data.flip must be a number ≥ 0 and ≤ 1"),
         ({"mean": [0.5, 0.5]}, "data.mean must be three numbers"),
         ({"std": [0.5, 0.5, 0.0]}, "data.std must be three numbers > 0"),

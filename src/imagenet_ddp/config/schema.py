@@ -37,7 +37,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 @dataclass
 class DataConfig:
     name: str = MISSING  # shapes, imagefolder, imagenet, stl10, packed, streamed; free where _target_ is given
-    _target_: str | None = None  # your own source: called with root= and the keys of args; see data/sources/registry.py
+    _target_: str | None = None  # your own source: called with root= and the keys of args; see data/sources/base.py
     args: dict[str, Any] = field(default_factory=dict)  # keyword arguments of _target_; streamed: of its file system
     root: str | None = None  # folder of the data set; None: the source's own default place
     train_dir: str = "train"  # folder of training images, below root or absolute

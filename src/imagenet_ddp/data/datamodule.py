@@ -14,7 +14,7 @@ import torch
 
 from imagenet_ddp.config.schema import DataConfig, LoaderConfig
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.loading import dali
+from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
@@ -108,7 +108,9 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def _overfit(self) -> bool:
         """Whether trainer.overfit_batches asks for the same images in every epoch."""
-        return self.trainer is not None and self.trainer.overfit_batches > 0
+        return bool(
+            getattr(self.trainer, "overfit_batches", 0)
+        )  # an attribute that the Trainer sets without declaring it
 
     @property
     def train_images(self) -> Images:
@@ -213,13 +215,13 @@ class ImageDataModule(L.LightningDataModule):
         )
 
     def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
-        return dali.make_dali_loader(
+        return dali.DaliLoader(
             images,
             transform,
             sampler,
             seed=self.seed,
-            num_threads=dali.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
-            device=dali.choose_device(self.loader_options["device"], self._root_device),
+            num_threads=dali_pipeline.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
+            device=dali_pipeline.choose_device(self.loader_options["device"], self._root_device),
             pin_memory=self._pin_memory,
             on_bad_images=self.bad_images.on_bad_images,
             say=self._say,

@@ -18,7 +18,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
     data = machine.config["data"]
     if data["_target_"]:
         return Layout([]), _own_source(machine)
-    layout = inspect.examine(data, machine.config["seed"], machine.environ)
+    layout = inspect.inspect_data(data, machine.config["seed"], machine.environ)
     if layout.mistakes:
         return layout, fails(layout.mistakes)
     words, numbers = [], {"num_classes": layout.num_classes}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading import dali
+from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.worker_processes import mp_context_note
 from imagenet_ddp.distributed import devices, gpu_names
 from imagenet_ddp.distributed.strategies import batch_split, ddp
@@ -63,9 +63,9 @@ def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
         return [f"Loader: {ordinary}"]
     if why_not := dali.unsupported_reason(data.train_images, plan.config["data"]["augment"]):
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
-    device = dali.choose_device(options["device"], torch.device(plan.accelerator.value))
-    threads = dali.choose_num_threads(options["num_threads"], workers.value)
-    return [f"Loader: {dali.sentence(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
+    device = dali_pipeline.choose_device(options["device"], torch.device(plan.accelerator.value))
+    threads = dali_pipeline.choose_num_threads(options["num_threads"], workers.value)
+    return [f"Loader: {dali_pipeline.describe(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

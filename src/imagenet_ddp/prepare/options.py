@@ -8,6 +8,7 @@ from typing import Any
 
 from imagenet_ddp.config.validators import AUTO, FLAG, Kind, choice, number, whole
 from imagenet_ddp.data import validate as data_check
+from imagenet_ddp.data.validate_folders import validate_root
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -127,7 +128,7 @@ def _any_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str
     data = config["data"]
     if data["_target_"] or data["name"] not in data_check.OF_FOLDERS:
         return data_check.validate(config, environ)
-    return data_check.validate_root(data, environ) or _inside(config)
+    return validate_root(data, environ) or _inside(config)
 
 
 def _nothing(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:

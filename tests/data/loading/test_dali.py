@@ -8,7 +8,8 @@ import torch
 from conftest import SMALL, Run, write_images
 
 from imagenet_ddp.data.bad_images import Bad
-from imagenet_ddp.data.loading.dali import DaliLoader, choose_device, load, make_dali_loader, unsupported_reason
+from imagenet_ddp.data.loading.dali import DaliLoader, unsupported_reason
+from imagenet_ddp.data.loading.dali_pipeline import choose_device, load
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.memory_cache import MemoryImages
 from imagenet_ddp.data.loading.sampler import BatchSampler
@@ -36,7 +37,7 @@ def make(
 ) -> tuple[DaliLoader, EpochLoader]:
     """DALI's loader and the ordinary one."""
     transform = TrainTransform(sizes, (0.08, 1.0), 0.5)
-    dali = make_dali_loader(
+    dali = DaliLoader(
         images, transform, sampler_for(images), seed=3, num_threads=1, device=torch.device("cpu"), pin_memory=False,
         on_bad_images=(told if told is not None else []).extend, say=(said if said is not None else []).append,
     )  # fmt: skip
@@ -216,7 +217,7 @@ def test_what_is_not_for_dali(drawn: FileImages):
     assert choose_device("auto", torch.device("cpu")).type == "cpu"
     assert choose_device("auto", torch.device("cuda", 1)) == torch.device("cuda", 1)
     assert choose_device("cpu", torch.device("cuda", 1)).type == "cpu"
-    with pytest.raises(ConfigError, match=r"loader\.device=gpu is expected with training on a CUDA device"):
+    with pytest.raises(ConfigError, match=r"loader\.device=gpu needs training on a CUDA device"):
         choose_device("gpu", torch.device("cpu"))
 
 

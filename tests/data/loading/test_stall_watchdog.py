@@ -56,7 +56,7 @@ def processes(folder: Path, *states: str) -> Any:
 def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, said: list[str]):
     loader = processes(tmp_path, *"SDSTSSSSSS", "X")
     watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, proc=tmp_path)
-    assert list(watch.through(late(0.0, 1.1, 0.0))) == [0, 1, 2]
+    assert list(watch.watch(late(0.0, 1.1, 0.0))) == [0, 1, 2]
     assert len(said) in (2, 3), "after 0.2, 0.4 and 0.8 s"
     assert said[0].partition(" s for ")[2] == (
         "a batch of images from /data/train: loader processes 103 is stopped; 101 waits for a disk; "
@@ -68,19 +68,19 @@ def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, s
 
 def test_processes_that_start_are_no_readers(said: list[str]):
     loader = Loader(_iterator=None, num_workers=4)
-    assert list(StallWatchdog(loader, LOCATION, say=said.append).through(late(0.5))) == [0]
+    assert list(StallWatchdog(loader, LOCATION, say=said.append).watch(late(0.5))) == [0]
     assert "from /data/train: its 4 loader processes still start. It ends" in said[0]
 
 
 def test_who_works_is_not_waited_for(said: list[str]):
     watch = StallWatchdog(ALONE, say=said.append)
-    for _ in watch.through(late(0.1, 0.1, 0.1)):  # which are late in all, but none of them
+    for _ in watch.watch(late(0.1, 0.1, 0.1)):  # which are late in all, but none of them
         time.sleep(0.4)
     assert said == []
 
 
 def test_a_process_that_reads_itself_is_named(said: list[str]):
-    assert list(StallWatchdog(ALONE, say=said.append, timeout_s=0).through(late(0.5))) == [0]
+    assert list(StallWatchdog(ALONE, say=said.append, timeout_s=0).watch(late(0.5))) == [0]
     assert "has waited 0 s for a batch of images: process " in said[0]
     assert "which reads them itself, sleeps. It ends at the third Ctrl-C" in said[0]
 
@@ -93,13 +93,13 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     monkeypatch.setattr(stall_watchdog.os, "_exit", left.append)
     loader = processes(tmp_path, "D", "S")
     watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, 0.4, tmp_path)
-    assert list(watch.through(late(1.5))) == [0]
+    assert list(watch.watch(late(1.5))) == [0]
     assert {path.name for path in tmp_path.glob("killed*")} == {"killed100", "killed101"}
     assert left == [1]
     assert capfd.readouterr().err == f"{watch.failure}\n"
     assert watch.failure == (
-        "Rank 1 must get a batch of images from /data/train within 0.4 s (data.loader_timeout_s), but has "
-        "none: loader processes 100 waits for a disk; 101 sleeps. Hint: is the disk of the images still there? "
+        "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train; "
+        "loader processes 100 waits for a disk; 101 sleeps. Hint: is the disk of the images still there? "
         "Where it is only slow, a longer data.loader_timeout_s."
     )
 
@@ -108,14 +108,14 @@ def test_a_loader_is_not_kept_alive():
     """Else its processes, which are deaf, would be waited for at the end of the program."""
     loader = Loader()
     gone = weakref.ref(loader)
-    batches = StallWatchdog(loader).through(late(0.0, 0.0))
+    batches = StallWatchdog(loader).watch(late(0.0, 0.0))
     next(batches)
     del loader
     assert gone() is None
 
 
 def test_nobody_watches_after_the_last_batch(said: list[str]):
-    batches = StallWatchdog(ALONE, say=said.append).through(late(0.0, 0.0))
+    batches = StallWatchdog(ALONE, say=said.append).watch(late(0.0, 0.0))
     assert next(batches) == 0
     assert "stall watchdog" in [thread.name for thread in threading.enumerate()]
     batches.close()  # type: ignore[attr-defined]

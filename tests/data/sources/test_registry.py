@@ -14,9 +14,10 @@ from PIL import Image
 
 from imagenet_ddp.config.schema import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, split_validation, walk
-from imagenet_ddp.data.sources.registry import check_classes, imagenet_labels, open_source
+from imagenet_ddp.data.sources.registry import check_classes, open_source
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 
@@ -105,7 +106,7 @@ def test_imagenets_folders_get_names_people_read(tmp_path: Path):
 def test_the_table_of_imagenets_classes_is_whole():
     from torchvision.models import ResNet18_Weights
 
-    labels = imagenet_labels()
+    labels = class_labels()
     assert len(labels) == 1000
     assert list(labels) == sorted(labels)
     assert labels["n01440764"] == "tench"

@@ -320,13 +320,13 @@ def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path, sa
 
 def test_a_server_that_gives_up_keeps_what_came(server: Server, tmp_path: Path, said: list[str]) -> None:
     server.cuts = [300_000, 0, 0, 0, 0, 0, 0, 0]
-    with pytest.raises(ConfigError, match=r"closed early\. 300000 of \d+ bytes are kept, and the next run goes on"):
+    with pytest.raises(ConfigError, match=r"closed early\. 300000 of \d+ bytes are there, and the next run resumes"):
         stl10.prepare(tmp_path / "root", True, server.archive(), said.append)
     assert (tmp_path / "root" / "stl10_binary.tar.gz.part").stat().st_size == 300_000
 
 
 def test_wrong_md5_of_a_download(server: Server, tmp_path: Path, said: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"expected to have MD5 0{32}, but has [0-9a-f]{32}\. Hint: run this again"):
+    with pytest.raises(ConfigError, match=r"must have MD5 0{32}, got [0-9a-f]{32}\. Hint: run this again"):
         stl10.prepare(tmp_path / "root", True, server.archive("0" * 32), said.append)
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["stl10_binary.lock"]
 

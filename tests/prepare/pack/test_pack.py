@@ -119,7 +119,7 @@ def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterru
             longest_s /= 2
             continue
         unfinished += 1
-        with pytest.raises(ConfigError, match="packing was broken off"):
+        with pytest.raises(ConfigError, match="packing was interrupted"):
             manifest.read(out)
         if unfinished == 6:
             break

@@ -1,5 +1,5 @@
-"""The bytes of an image file become pixels: a Picture that gives any part of itself, or an UnreadableImage that names
-the file. The kind of file is known by its bytes, not by its extension.
+"""Decode image files: a Picture decodes the region it is asked for, an UnreadableImage names the file. The format is
+taken from the bytes, not from the extension.
 
 JPEG goes through the fastest decoder (jpeg_backends.py), all else through Pillow: torchvision's PNG decoder ends
 the process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. A JPEG that is not an ordinary one
@@ -7,42 +7,21 @@ the process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or A
 """
 
 import io
-import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from imagenet_ddp.data.decoding import jpeg_backends, jpeg_bitstream
-from imagenet_ddp.system.text import first_line
-
-MAX_PIXELS = (
-    178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
-)
-TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
-_ORIENTATION = 0x0112  # EXIF 2.32, table 4
-
-
-class UnreadableImage(Exception):
-    """path and reason, both for people. Pickled by loader workers, hence both in args."""
-
-    def __init__(self, path: str, reason: str):
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path} cannot be read as an image: {self.reason}"
+from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, ORIENTATION, UnreadableImage, as_unreadable, decode_pillow
 
 
 class Picture(Protocol):
-    """An image of which parts can be asked for. region raises UnreadableImage where decoding fails."""
+    """An image whose regions are decoded on demand. region raises UnreadableImage where decoding fails."""
 
     @property
     def height(self) -> int: ...
@@ -105,7 +84,7 @@ class JpegPicture:
             return self._region(top, left, height, width, size)
         except Exception:  # decoders raise nearly anything
             # what this decoder refuses, Pillow may read, or say better what is wrong
-            return Pixels(_by_pillow(self._data, self._path, False)).region(top, left, height, width)
+            return Pixels(decode_pillow(self._data, self._path, False)).region(top, left, height, width)
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:
         data, first, rows = self._fewer_rows(top, top + height)
@@ -151,7 +130,7 @@ def _scale(height: int, width: int, size: int) -> int:
 
 
 def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
-    """path: what the file is called before people. Raises UnreadableImage, here or when a region is asked for."""
+    """path: name of the file in messages. Raises UnreadableImage, here or when a region is decoded."""
     if not len(data):
         raise UnreadableImage(path, "the file is empty")
     data = data if isinstance(data, bytes) else bytes(data)
@@ -166,7 +145,7 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
         scan = jpeg_bitstream.read_scan(data, header) if header.is_one_pass else None
         if scan is not None or (not header.is_one_pass and jpeg_bitstream.has_end(data, header)):
             return JpegPicture(data, path, header, scan, reading.jpeg_decoder)
-    return Pixels(_by_pillow(data, path, reading.exif_orientation))
+    return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 
 def size_of(data: bytes, path: str, reading: Reading = DEFAULT) -> tuple[int, int]:
@@ -174,9 +153,9 @@ def size_of(data: bytes, path: str, reading: Reading = DEFAULT) -> tuple[int, in
     header = jpeg_bitstream.read_header(data)
     if header is not None and not (reading.exif_orientation and b"Exif" in data[: header.data_at]):
         return header.height, header.width
-    with _refused_as(path), Image.open(io.BytesIO(data)) as image:
+    with as_unreadable(path), Image.open(io.BytesIO(data)) as image:
         width, height = image.size
-        turned = reading.exif_orientation and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+        turned = reading.exif_orientation and image.getexif().get(ORIENTATION) in (5, 6, 7, 8)
         return (width, height) if turned else (height, width)
 
 
@@ -185,67 +164,3 @@ def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
     picture = open_picture(data, path, reading)
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)
-
-
-def _by_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
-    """(H, W, 3) uint8"""
-    with _refused_as(path):
-        image = Image.open(io.BytesIO(data))  # reads the header only
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise UnreadableImage(path, TOO_BIG)
-        pixels = _pillow_rgb(image)
-        # asked for last: Pillow turns a TIFF while it loads it, and then forgets the number
-        return _upright(pixels, image.getexif().get(_ORIENTATION, 1)) if exif_orientation else pixels
-
-
-@contextmanager
-def _refused_as(path: str) -> Iterator[None]:
-    """What Pillow raises becomes an UnreadableImage, and its warnings (on bombs, odd EXIF and palettes) nothing."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except UnreadableImage:
-        raise
-    except (
-        Exception
-    ) as error:  # Pillow's plugins raise nearly anything: OSError, SyntaxError, struct.error, ZeroDivisionError
-        raise UnreadableImage(path, _reason(error)) from error
-
-
-def _upright(pixels: np.ndarray, orientation: object) -> np.ndarray:
-    """Orientation 1 to 8 of EXIF 2.32: 2 to 4 mirrored and turned by half, 5 to 8 with rows and columns exchanged."""
-    if orientation not in range(2, 9):
-        return pixels
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
-
-
-def _reason(error: Exception) -> str:
-    """The decoders' own words, without the memory addresses and source paths in them."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is no image of a known format"
-    if isinstance(error, Image.DecompressionBombError):
-        return TOO_BIG
-    text = first_line(error)
-    text = re.sub(
-        r"^.*\.cpp:\d+\W+", "", text
-    )  # torchvision's "decode_jpeg, /src/decode_jpeg.cpp:171, Image is incomplete"
-    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", text)
-
-
-def _pillow_rgb(image: Image.Image) -> np.ndarray:
-    """(H, W, 3) uint8. Sixteen-bit grey is scaled: Pillow's own conversion clips it to white."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        grey = np.asarray(image).astype(np.int64)
-        grey = (grey.clip(0, 65535) + 128) // 257
-        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # else Pillow warns and loses the palette's alpha
-    return np.array(image.convert("RGB"))

@@ -1,4 +1,4 @@
-"""Which library turns the bytes of a JPEG into pixels on this machine, and why.
+"""Choose the library that decodes JPEGs on this machine.
 
 All of them stand on libjpeg-turbo with its exact arithmetic, and give the same pixels (test_jpeg_backends.py
 bounds the difference). They differ in speed, and in what they can leave out: see docs/data.md.
@@ -23,12 +23,12 @@ NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
 
 
 class Decoder(Protocol):
-    """ends_early: it takes a JPEG whose header names fewer rows than the file has (jpeg.until) without a word."""
+    """ends_early: accepts a JPEG whose header names fewer rows than the file has (jpeg_bitstream.until)."""
 
     ends_early: bool
 
     def rgb(self, data: bytes | bytearray) -> np.ndarray:
-        """uint8 (H, W, 3) of a whole JPEG. Raises anything where that is broken."""
+        """Decode a whole JPEG to uint8 (H, W, 3). A broken one may raise anything."""
         ...
 
     def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
@@ -90,21 +90,20 @@ class Choice:
 
 @functools.cache
 def decoder(name: str) -> Decoder:
-    """Made once per process, because the import costs. ConfigError: it is not there."""
+    """Return the decoder, imported once per process. Raises ConfigError where it is not installed."""
     try:
         return _MAKERS[name]()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"data.decoder={name} must be installed, but cannot be used ({first_line(error)}). "
-            f"Hint: {install(name)}, or data.decoder=auto."
+            f"data.decoder={name} cannot be used ({first_line(error)}). Hint: {install(name)}, or data.decoder=auto."
         ) from error
 
 
-def choose(asked: str) -> Choice:
-    """auto: the fastest that works here. ConfigError: the one that was asked for does not."""
-    if asked != "auto":
-        decoder(asked)
-        return Choice(asked, f"{asked}, as set by data.decoder")
+def choose(option: str) -> Choice:
+    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError where the named one does not."""
+    if option != "auto":
+        decoder(option)
+        return Choice(option, f"{option}, as set by data.decoder")
     missing = []
     for name in NAMES:
         try:

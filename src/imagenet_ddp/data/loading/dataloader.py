@@ -1,4 +1,4 @@
-"""One split as a DataLoader: keys in, batches of uint8 out. What its processes are is in worker_processes.py."""
+"""Make the DataLoader of one split, whose batches are uint8."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -38,8 +38,8 @@ class ImageDataset(Dataset):
     """Images transformed, a batch at a time. Each sample's randomness comes from (seed, epoch, index) alone: no worker,
     rank or history in it.
 
-    replace: an unreadable image's place is taken by another one, so that every rank keeps its number of images (in
-    training); else it is left out, and something that does not count fills the batch up.
+    replace: another image replaces an unreadable one, so that the number of images per rank stays (in training); else
+    it is left out, and an image that does not count fills the batch up.
     """
 
     def __init__(self, images: Images, transform: Transform, seed: int, *, replace: bool):
@@ -55,9 +55,8 @@ class ImageDataset(Dataset):
         failed: list[Key] = []
         num_counted = 0
         for key in keys:
-            place = len(indices)
             try:
-                flips.append(self._fill(images[place], key, key.index))
+                flips.append(self._fill(images[len(indices)], key, key.index))
             except UnreadableImage as error:
                 unreadable.append((error.path, error.reason))
                 failed.append(key)
@@ -90,10 +89,10 @@ class ImageDataset(Dataset):
 
     def _fill(self, out: Tensor, key: Key, index: int) -> bool:
         generator = random.Random(hash_seed(self.seed, key.epoch, key.index))
-        return self.transform.into(out, picture(self.images, index), generator)
+        return self.transform.into(out, open_image(self.images, index), generator)
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
-        """As many images in the place of the failed ones: of the same batch, or where that has none, of the split."""
+        """Return a replacement for each failed image: of the same batch, or where that has none, of the split."""
         if not failed:
             return []
         if not readable:
@@ -105,7 +104,7 @@ class ImageDataset(Dataset):
         for _ in range(_TRIES):
             index = generator.randrange(len(self.images))
             try:
-                whole(picture(self.images, index))
+                decode_whole(open_image(self.images, index))
             except UnreadableImage:
                 continue
             return index
@@ -115,7 +114,7 @@ class ImageDataset(Dataset):
         )
 
 
-def picture(images: Images, index: int) -> Picture:
+def open_image(images: Images, index: int) -> Picture:
     """Raises UnreadableImage, also for a file that is gone or may not be read."""
     try:
         return images.open(index)
@@ -125,7 +124,7 @@ def picture(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
 
 
-def whole(picture: Picture) -> Any:
+def decode_whole(picture: Picture) -> Any:
     return picture.region(0, 0, picture.height, picture.width)
 
 
@@ -139,13 +138,13 @@ def _new_images(count: int, size: int) -> Tensor:
     return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 class EpochLoader(DataLoader):
-    """Makes its iterator when the first batch is asked for. Lightning calls iter() before it tells the sampler the
-    epoch; a plain loader with workers has by then already drawn the first batches, of epoch 0, after every resume."""
+    """Makes its iterator at the first batch. Lightning calls iter() before it sets the epoch of the sampler; a plain
+    loader with workers has by then loaded the first batches of epoch 0, after every resume."""
 
     on_bad_images: Callable[[list[Bad]], None] | None = None
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
@@ -166,7 +165,7 @@ class EpochLoader(DataLoader):
         if workers:
             iterator._shutdown_workers()  # type: ignore[union-attr]
         for worker in workers:
-            if worker.is_alive():  # it is deaf to the SIGTERM that torch has sent, and would be waited for at the end
+            if worker.is_alive():  # workers ignore the SIGTERM that torch has sent, and Python would wait for them
                 worker.kill()
 
 
@@ -195,7 +194,7 @@ def make_loader(
         ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,
         num_workers=num_workers,
-        collate_fn=_as_it_is,
+        collate_fn=_identity,
         pin_memory=pin_memory,
         **arguments,
     )

@@ -1,11 +1,10 @@
-"""Small sets are decoded once: pixels stay in memory that all loader workers of a process share."""
+"""Decode small sets once: pixels stay in memory that all workers of a process share."""
 
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import Picture, Pixels, UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
@@ -17,7 +16,7 @@ SHM_SHARE = 0.5  # of what is free there: batches on their way need room too
 
 
 class MemoryImages(Images):
-    """images, each decoded when it is first asked for. sizes: int64 (N, 2), height and width; 0: not kept.
+    """images, each decoded at its first use. sizes: int64 (N, 2), height and width; 0: not cached.
 
     Two workers may decode the same image at the same time: both write the same bytes.
     """
@@ -39,11 +38,8 @@ class MemoryImages(Images):
         return self.images.path(index)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """The source's own: what fits into memory must not decide about the order."""
+        """Keep the order of the source: it must not depend on what fits into memory."""
         return self.images.order(seed, epoch)
-
-    def read(self, index: int) -> Tensor:
-        return self.images.read(index)
 
     def open(self, index: int) -> Picture:
         height, width = self._sizes[index].tolist()
@@ -61,24 +57,24 @@ class MemoryImages(Images):
 
 
 def cache_in_memory(source: Source, cache_mib: int, *, shared: bool) -> Source:
-    """The source with each split in memory for which there is room, and a note that says so. shared: by workers."""
+    """Cache each split for which there is room, and add a note to the source. shared: with worker processes."""
     room = cache_mib * MIB
     if shared and SHM.is_dir():
         room = min(room, int(SHM_SHARE * _free(SHM)))
     for name, what in (("train", "training"), ("val", "validation")):
         images = getattr(source, name)
-        held = _held(images, room, shared=shared)
-        if held is not None:
-            room -= held.num_bytes
-            setattr(source, name, held)
+        cached = _cached(images, room, shared=shared)
+        if cached is not None:
+            room -= cached.num_bytes
+            setattr(source, name, cached)
             source.notes.append(
-                f"Memory: the {len(held)} {what} images are decoded once and kept, {held.num_bytes / MIB:.0f} MiB per "
-                "process (data.cache_mib)."
+                f"Memory: the {len(cached)} {what} images are decoded once and kept, "
+                f"{cached.num_bytes / MIB:.0f} MiB per process (data.cache_mib)."
             )
     return source
 
 
-def _held(images: Images | None, room: int, *, shared: bool) -> MemoryImages | None:
+def _cached(images: Images | None, room: int, *, shared: bool) -> MemoryImages | None:
     if images is None or not len(images) or _size(images, 0) is None:
         return None
     sample = np.linspace(0, len(images) - 1, min(SAMPLE, len(images)), dtype=np.int64)

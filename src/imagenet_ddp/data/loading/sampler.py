@@ -25,8 +25,7 @@ from imagenet_ddp.data.seeding import hash_seed
 
 
 class Key(NamedTuple):
-    """What a data set is asked for: all that the sample depends on, so that any worker on any rank makes the same
-    one."""
+    """All that a sample depends on, so that any worker on any rank makes the same one."""
 
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -41,7 +40,7 @@ class BatchSampler(DistributedSampler):
 
     order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
     accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
-    are asked when an epoch begins; its last update may have fewer batches.
+    are read when an epoch begins; its last update may have fewer batches.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
     """

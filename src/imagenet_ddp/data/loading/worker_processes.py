@@ -24,11 +24,11 @@ SENDING = {number: os.strerror(number) for number in (errno.EMFILE, errno.ENOSPC
 SENDING_EXIT = 100
 
 
-def choose_mp_context(asked: str) -> str:
-    """auto: forkserver where there is one. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may
-    hold, and then waits for ever; spawn imports torch anew in every worker, where the fork server does so once."""
-    if asked != "auto":
-        return asked
+def choose_mp_context(option: str) -> str:
+    """Choose by data.mp_context; auto: forkserver where there is one. A plain fork copies locks that other threads
+    (Gloo, OpenMP, NCCL) may hold, and then waits for ever; spawn imports torch again in every worker."""
+    if option != "auto":
+        return option
     return (
         "forkserver"
         if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
@@ -36,10 +36,10 @@ def choose_mp_context(asked: str) -> str:
     )
 
 
-def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
-    """(loader processes per rank, the reason): a number is taken as it is."""
-    if asked != "auto":
-        return int(asked), "as set"
+def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
+    """Return loader processes per rank and the reason, by data.num_workers."""
+    if option != "auto":
+        return int(option), "as set"
     per_rank = cores_per_process(local_world_size)
     if on_cpu:
         # the step takes all cores, and ten times as long as decoding: a worker would only take turns with it
@@ -48,9 +48,8 @@ def choose_num_workers(asked: int | str, on_cpu: bool, local_world_size: int) ->
 
 
 def start_fork_server() -> None:
-    """A stop is the training process's to handle, and it must outlive its loader to save: the server, and so the
-    workers it forks, are deaf to stop signals from their first moment. It imports torch while the training process
-    goes on."""
+    """Start the process that forks the workers. It ignores stop signals from the start, and so do they: the training
+    process handles a stop, and needs its loader until it has saved. It imports torch in the background."""
     from multiprocessing import forkserver, resource_tracker  # Unix only
 
     forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.dataloader"])
@@ -65,9 +64,8 @@ def start_fork_server() -> None:
 
 @contextmanager
 def preserve_sigchld_handler() -> Iterator[None]:
-    """Around the start of loader processes. torch sets a handler then that answers the end of one by raising wherever
-    the training process happens to be, in the midst of a step. The loader itself notices within 5 s, when it waits for
-    a batch."""
+    """Restore the handler of SIGCHLD after workers have started. That of torch raises in the middle of a step when one
+    ends; the loader itself notices within 5 s, when it waits for a batch."""
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -78,13 +76,13 @@ def preserve_sigchld_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-def mp_context_note(asked: str, num_workers: int) -> str:
-    """A line for the log; "" where there is nothing to warn of."""
-    if asked != "fork" or not num_workers:
+def mp_context_note(option: str, num_workers: int) -> str:
+    """Return a warning for the log, or ""."""
+    if option != "fork" or not num_workers:
         return ""
     return (
         "Warning: data.mp_context=fork copies the training process with every lock that its threads (logging, OpenMP, "
-        "Gloo, NCCL) hold at that moment, and nobody in the copy lets go of them: a loader process may wait for ever. "
+        "Gloo, NCCL) hold at that moment, never to be released in the copy: a loader process may hang. "
         "Hint: data.mp_context=forkserver starts as fast after the first process."
     )
 
@@ -97,18 +95,18 @@ def loader_workers(loader: Any) -> list[Any]:
 
 
 def init_worker(worker: int) -> None:
-    """The training process ends its workers; when it dies without doing so, they end too."""
+    """Prepare a worker: ignore stop signals, and end with the training process."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise_open_file_limit()
-    # else multiprocessing prints what went wrong and drops the batch, for which the training process waits for ever
+    # else multiprocessing prints the error and drops the batch, and the training process hangs
     queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
-    # torch's own watch asks for the parent's id, which is the fork server's: that one lives as long as its workers
+    # torch watches the parent's id, which is the fork server's: that one lives as long as its workers
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 
 def raise_open_file_limit() -> None:
-    """As many as may be: each batch on its way is some. The customary 1024 is for programs that use select()."""
+    """Raise the soft limit to the hard one: each batch in transit is several files. The default is for select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # macOS allows less than it says

@@ -1,4 +1,4 @@
-"""One large file, fetched once per machine: resumed where it broke off, awaited by the others, checked by its MD5."""
+"""Download a large file once per machine, with resume, a lock between processes and an MD5 check."""
 
 import fcntl
 import hashlib
@@ -48,9 +48,9 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def lock_or_wait(lock: Path, growing: Path, say: Say, told: Callable[[], str] | None = None) -> Iterator[None]:
-    """Only one process holds `lock`; the others wait as long as the file `growing` grows. told: how far that one is, in
-    words; None: the size of the file. Raises ConfigError."""
+def lock_or_wait(lock: Path, growing: Path, say: Say, progress: Callable[[], str] | None = None) -> Iterator[None]:
+    """Lock a file, or wait while another process does and the file `growing` grows. progress: describes how far that
+    process is; None: by the size of the file. Raises ConfigError."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, 0.0
         while True:
@@ -63,11 +63,11 @@ def lock_or_wait(lock: Path, growing: Path, say: Say, told: Callable[[], str] | 
                 seen, deadline = size, now + STALL_S
             if now > deadline:
                 raise ConfigError(
-                    f"Another process was expected to prepare {lock.parent}, but has held {lock} for {STALL_S:g} s "
+                    f"Timed out: another process has held {lock} to prepare {lock.parent} for {STALL_S:g} s "
                     "without progress. Hint: stop that process, then run this again."
                 )
             if now >= next_line:
-                far = told() if told is not None else f"{seen // MIB} MiB"
+                far = progress() if progress is not None else f"{seen // MIB} MiB"
                 say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}; {far})")
                 next_line = now + 3 * REPORT_S
             time.sleep(0.1)
@@ -85,11 +85,11 @@ def verify(path: Path, archive: Archive, say: Say) -> None:
     if path == archive.part(path.parent):  # it has its full size, so no later run could mend it
         path.unlink()
         hint = "run this again (the file was removed); if that does not help, something on the way alters downloads"
-    raise ConfigError(f"{path} must have MD5 {archive.md5}, but has {md5}. Hint: {hint}.")
+    raise ConfigError(f"{path} must have MD5 {archive.md5}, got {md5}. Hint: {hint}.")
 
 
 def fetch(root: Path, archive: Archive, say: Say) -> None:
-    """Fill the .part file to its full size, going on where an earlier download broke off. Raises ConfigError."""
+    """Fill the .part file to its full size, resuming an earlier download. Raises ConfigError."""
     part = archive.part(root)
     longest, retries_left = size_of(part), 0
     while size_of(part) < archive.num_bytes:
@@ -105,9 +105,9 @@ def fetch(root: Path, archive: Archive, say: Say) -> None:
         retries_left = RETRIES if have > longest else retries_left - 1
         longest = max(longest, have)
         if retries_left < 0:
-            kept = f" {have} of {archive.num_bytes} bytes are kept, and the next run goes on there." if have else ""
+            kept = f" {have} of {archive.num_bytes} bytes are there, and the next run resumes." if have else ""
             raise ConfigError(
-                f"{archive.name} is expected in {root} (data.root) or at {archive.url}, but {why}.{kept} "
+                f"{archive.name} cannot be downloaded from {archive.url}: {why}.{kept} "
                 f"Hint: put {archive.name} into {root} yourself, or set data.root=FOLDER to where it lies."
             )
         say(f"{archive.name}: {why}, {have // MIB} of {archive.num_bytes // MIB} MiB are there; trying again.")
@@ -157,13 +157,13 @@ def _open(request: urllib.request.Request) -> http.client.HTTPResponse:
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     host = urllib.parse.urlsplit(request.full_url).hostname
 
-    def ask() -> None:
+    def run() -> None:
         try:
             answers.put(urllib.request.urlopen(request, timeout=READ_S))
         except Exception as error:
             answers.put(error)
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     try:
         answer = answers.get(timeout=CONNECT_S)
     except queue.Empty:

@@ -1,7 +1,6 @@
 """Open the source of images that data.name or data._target_ names."""
 
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
@@ -53,7 +53,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
     source = _folders(Path(data["root"]), data, seed, need_train)
     if name == "imagenet":
-        known = imagenet_labels()
+        known = class_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
     return source
 
@@ -64,12 +64,6 @@ def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
             hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
     return source
-
-
-def imagenet_labels() -> dict[str, str]:
-    """WordNet id -> name of the 1,000 classes of ILSVRC-2012; names as in torchvision's weights."""
-    table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in table.splitlines())
 
 
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:

@@ -26,8 +26,8 @@ def ensure(root: Path | None, seed: int, environ: Mapping[str, str]) -> Path:
     """The folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed, generated first where it is missing.
 
     root: where it shall be; None: a folder of its own per seed in cache_dir(environ).
-    Several processes may ask at once: each generates beside the place, the first to rename wins, all return the same.
-    ConfigError: the place cannot be written, or holds something else.
+    Several processes may call it at once: each generates beside the folder, the first to rename wins, all return the
+    same. Raises ConfigError where the folder cannot be written, or holds something else.
     """
     folder = cache_dir(environ) / f"shapes-v{VERSION}-seed{seed}" if root is None else Path(root)
     if _is_finished(folder, seed):
@@ -50,8 +50,8 @@ def ensure(root: Path | None, seed: int, environ: Mapping[str, str]) -> Path:
     return folder
 
 
-def mistakes(root: str, seed: int | None) -> list[str]:
-    """Sentences on data.root, none where the images are there or can be written. seed: None where it is not known."""
+def validate(root: str, seed: int | None) -> list[str]:
+    """Report a data.root that neither holds the images nor can take them. seed: None where it is not known."""
     folder = Path(root)
     try:
         if seed is None and (folder / MARK).is_file():

@@ -40,7 +40,7 @@ def run(plan: Plan) -> int:
     config, options = plan.config, plan.options
     data = config["data"]
     report = Report(data)
-    looked = inspect.examine(data, config["seed"], os.environ, LAYOUT_S)
+    looked = inspect.inspect_data(data, config["seed"], os.environ, LAYOUT_S)
     report.findings += looked.mistakes
     report.notes += looked.notes
     images = _splits(data, config["seed"], report)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.data.loading.stall_watchdog import process_states
+from imagenet_ddp.data.loading.system_counters import process_states
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError

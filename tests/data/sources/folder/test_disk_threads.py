@@ -4,7 +4,7 @@ from collections import deque
 import pytest
 
 from imagenet_ddp.data.sources.folder import disk_threads
-from imagenet_ddp.data.sources.folder.disk_threads import answers, map_concurrently
+from imagenet_ddp.data.sources.folder.disk_threads import imap_unordered, map_concurrently
 
 
 @pytest.mark.parametrize("late_s", [disk_threads.LATE_S, 0.0], ids=["one after the other", "threads"])
@@ -23,7 +23,7 @@ def test_a_disk_that_turns_late_is_asked_by_threads_and_what_is_added_is_asked_t
 
     items, found = deque(range(100)), []
     begin = time.monotonic()
-    for answer in answers(ask, items):
+    for answer in imap_unordered(ask, items):
         assert answer is not None
         found.append(answer[1])
         if answer[0] < 100:

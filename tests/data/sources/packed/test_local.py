@@ -248,16 +248,16 @@ def _fewer_classes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / manifest.FILE).unlink(), "expected to be a packed folder, but .* has no"),
+        (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
-        (_unfinished, "packing was broken off. Hint: type the same command of prepare=pack again"),
-        (_edit('"version": 1', '"version": 7'), "of version 1, but is of version 7. Hint: pack the images anew"),
-        (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, but holds webp"),
+        (_unfinished, "packing was interrupted. Hint: type the same command of prepare=pack again"),
+        (_edit('"version": 1', '"version": 7'), "of version 1, got version 7. Hint: pack the images again"),
+        (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, got webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
         (_edit('"classes"', '"klasses"'), "but was altered"),
         (_edit("{", "{{"), "but was altered"),
         (_edit('"val": {', '"test": {'), "must hold packed val images, but holds train, test"),
-        (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy it again"),
+        (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy it, or pack"),
         (lambda folder: (folder / "train-00000.bin").unlink(), "but train-00000.bin is missing"),
         (lambda folder: (folder / "train.records.npy").unlink(), "but train.records.npy is missing"),
         (_flip("val.targets.npy", -8), r"/val\.targets\.npy must be as it was packed, but: .*SHA-256"),
@@ -271,7 +271,7 @@ def _fewer_classes(folder: Path) -> None:
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
-    assert manifest.mistakes(keys(folder)) == []
+    assert manifest.validate(keys(folder)) == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
         open_source(keys(folder), 0, {})
@@ -289,12 +289,12 @@ def test_an_index_that_breaks_under_way_is_said(as_it_is: Path, tmp_path: Path):
 
 
 def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
-    [text] = manifest.mistakes(keys(tree))
+    [text] = manifest.validate(keys(tree))
     assert "Hint: data=imagefolder reads it as it is" in text
-    [text] = manifest.mistakes({**keys(tree), "root": None})
-    assert "data.root must be a packed folder, but is not set" in text
-    [text] = manifest.mistakes(keys(as_it_is, exif_orientation=True))
-    assert "Hint: pack them anew with data.exif_orientation=true" in text
+    [text] = manifest.validate({**keys(tree), "root": None})
+    assert "data.root must be a packed folder, got null" in text
+    [text] = manifest.validate(keys(as_it_is, exif_orientation=True))
+    assert "Hint: pack them again with data.exif_orientation=true" in text
 
 
 def test_evaluation_needs_no_training_shards(as_it_is: Path, tmp_path: Path):

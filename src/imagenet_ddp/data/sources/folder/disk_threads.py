@@ -1,5 +1,5 @@
-"""Ask a disk many questions: one after the other while it answers at once, because threads would only contend for the
-interpreter; by 16 threads once it is late, as a network disk is."""
+"""Apply a function that waits for a disk to many items: one after the other while the disk answers at once, because
+threads would only contend for the interpreter; by 16 threads once it is late, as a network disk is."""
 
 import queue
 import threading
@@ -17,52 +17,54 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def answers(ask: Callable[[T], R], items: deque[T], timeout_s: float | None = None) -> Iterator[tuple[T, R] | None]:
-    """Yield (item, ask(item)) for each, in any order, and None whenever threads gave no answer within timeout_s.
+def imap_unordered(
+    function: Callable[[T], R], items: deque[T], timeout_s: float | None = None
+) -> Iterator[tuple[T, R] | None]:
+    """Yield (item, function(item)) for each, in any order, and None whenever threads gave no answer within timeout_s.
 
-    items is emptied; what the caller appends between two answers is asked for too.
+    items is emptied; what the caller appends between two answers is included.
     """
     waits: deque[float] = deque(maxlen=TRIED)  # seconds not spent computing, of the last answers
     threads: _Threads[T, R] | None = None
-    num_asked = 0  # of the threads, not answered
+    num_pending = 0  # of the threads, not answered
     try:
-        while items or num_asked:
+        while items or num_pending:
             if threads is None:
                 item = items.popleft()
                 begin, begin_cpu = time.monotonic(), time.thread_time()
-                answer = ask(item)
+                answer = function(item)
                 waits.append(time.monotonic() - begin - (time.thread_time() - begin_cpu))
                 yield item, answer
                 if items and len(waits) == TRIED and sum(waits) >= TRIED * LATE_S:
-                    threads = _Threads(ask)
+                    threads = _Threads(function)
                 continue
             while items:
                 threads.put(items.popleft())
-                num_asked += 1
+                num_pending += 1
             try:
                 answered = threads.answer(timeout_s)
             except queue.Empty:
                 yield None
                 continue
-            num_asked -= 1
+            num_pending -= 1
             yield answered
     finally:
         if threads is not None:
             threads.end()
 
 
-def map_concurrently(ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return ask(item) of each, in order."""
-    found = dict(filter(None, answers(lambda number: ask(items[number]), deque(range(len(items))))))
+def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return function(item) of each, in order."""
+    found = dict(filter(None, imap_unordered(lambda number: function(items[number]), deque(range(len(items))))))
     return [found[number] for number in range(len(items))]
 
 
 class _Threads(Generic[T, R]):
-    """NUM_THREADS that ask(item). They never hold up the end of the process, as those of a ThreadPoolExecutor do for as
-    long as a network disk lets them hang."""
+    """NUM_THREADS that call a function. Daemons: those of a ThreadPoolExecutor delay the end of the process for as long
+    as a network disk hangs."""
 
-    def __init__(self, ask: Callable[[T], R]):
-        self._ask = ask
+    def __init__(self, function: Callable[[T], R]):
+        self._function = function
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[T, Any, BaseException | None]] = queue.SimpleQueue()
         for _ in range(NUM_THREADS):
@@ -90,6 +92,6 @@ class _Threads(Generic[T, R]):
     def _work(self) -> None:
         while (item := self._items.get()) is not self:
             try:
-                self._answers.put((item, self._ask(item), None))
+                self._answers.put((item, self._function(item), None))
             except BaseException as error:
                 self._answers.put((item, None, error))

@@ -1,4 +1,4 @@
-"""Image files below class folders, as one split: whichever of a million is asked for, by its number."""
+"""Read image files below class folders, by position."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixel
 
 
 def read_file(path: str) -> bytes:
-    """Of an image; raises UnreadableImage where there is far too much of it, and OSError."""
+    """Read a whole image file. Raises UnreadableImage where it is far too large, and OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
         if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
             raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")
@@ -27,7 +27,7 @@ def read_file(path: str) -> bytes:
 
 
 class FileImages(Images):
-    """Image files below one folder. Paths are kept as one byte string and offsets: a Python list of a million strings
+    """Image files below one folder. Paths are one byte string and offsets: a Python list of a million strings
     would be copied into every forked worker, page by page, as its reference counts change.
 
     arrays: text, ends and targets, as in a Listing. chosen: rows (int64, positions in arrays) and their targets; None:
@@ -99,7 +99,7 @@ def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileIm
 
 
 def digest(splits: Sequence[FileImages]) -> str:
-    """Eight hexadecimal digits, other ones wherever another image stands at any place of a split."""
+    """Return eight hexadecimal digits that depend on the name and position of every image."""
     found = hashlib.sha256()
     for images in splits:
         for _, array in images._arrays.items():

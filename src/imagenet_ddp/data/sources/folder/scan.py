@@ -28,15 +28,15 @@ def class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
 
-def image_names(folder: Path, within: "LinkFilter | None" = None) -> list[str]:
-    """Paths of all images below folder, relative to it, sorted, with / between the parts. within: the split of a class
+def image_names(folder: Path, links: "LinkFilter | None" = None) -> list[str]:
+    """Paths of all images below folder, relative to it, sorted, with / between the parts. links: the split of a class
     folder, so that its images are those that training reads; None: the folder itself."""
-    return sorted(_walk(str(folder), within or LinkFilter(folder)))
+    return sorted(_walk(str(folder), links or LinkFilter(folder)))
 
 
-def has_image(folder: Path, within: "LinkFilter | None" = None) -> bool:
+def has_image(folder: Path, links: "LinkFilter | None" = None) -> bool:
     """Whether there is at least one; stops at the first."""
-    return next(_walk(str(folder), within or LinkFilter(folder)), None) is not None
+    return next(_walk(str(folder), links or LinkFilter(folder)), None) is not None
 
 
 class LinkFilter:
@@ -49,19 +49,19 @@ class LinkFilter:
         self._folder, self._classes = folder, classes
 
     @cached_property
-    def _places(self) -> tuple[str, set[str]]:
-        """The split's own, and all; asked for at the first link, as most splits have none."""
+    def _real_paths(self) -> tuple[str, set[str]]:
+        """Real paths of the split and of its classes; resolved at the first link, as most splits have none."""
         own = os.path.realpath(self._folder)
         return own, {own, *(os.path.realpath(self._folder / name) for name in self._classes)}
 
-    def holds(self, link: str) -> bool:
-        """Whether the link leads to a place inside, or to one above."""
+    def leads_inside(self, link: str) -> bool:
+        """Return whether the link leads into the split, or to a folder above it."""
         real = os.path.realpath(link)
-        own, places = self._places
-        return _is_in(own, real) or not places.isdisjoint([real, *map(str, Path(real).parents)])
+        own, folders = self._real_paths
+        return _is_in(own, real) or not folders.isdisjoint([real, *map(str, Path(real).parents)])
 
 
-class Links:
+class LinkedFolders:
     """Links to folders elsewhere that were met in one class. Each such folder is gone into once, by the link that comes
     first in order: whichever way the disk or threads answer."""
 
@@ -73,7 +73,7 @@ class Links:
         self._met.append((prefix, real))
 
     def follow(self) -> list[str]:
-        """Prefixes to go on with, once all other folders are done."""
+        """Return prefixes to walk once all other folders are done."""
         found = []
         for prefix, real in sorted(self._met):
             if real not in self._followed:
@@ -88,16 +88,16 @@ class Content:
     """One folder, without what lies in its sub-folders."""
 
     images: list[str] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)  # to go on with
+    folders: list[str] = field(default_factory=list)  # to be walked too
     links: dict[str, Real] = field(default_factory=dict)  # to folders elsewhere
     left_out: Counter[str] = field(default_factory=Counter)  # "hidden", "special", or an extension -> files
 
 
-def content(folder: str, within: LinkFilter) -> Content:
+def content(folder: str, links: LinkFilter) -> Content:
     found = Content()
     with os.scandir(folder) as entries:
         for entry in entries:
-            match _kind(entry, within):
+            match _kind(entry, links):
                 case "image":
                     found.images.append(entry.name)
                 case "folder":
@@ -111,23 +111,23 @@ def content(folder: str, within: LinkFilter) -> Content:
     return found
 
 
-def _walk(folder: str, within: LinkFilter) -> Iterator[str]:
-    todo, links = [""], Links()
+def _walk(folder: str, links: LinkFilter) -> Iterator[str]:
+    todo, elsewhere = [""], LinkedFolders()
     while todo:
         prefix = todo.pop()
         with os.scandir(f"{folder}/{prefix}") as entries:
             for entry in entries:
-                kind = _kind(entry, within)
+                kind = _kind(entry, links)
                 if kind == "image":
                     yield prefix + entry.name
                 elif kind == "folder":
                     todo.append(f"{prefix}{entry.name}/")
                 elif kind == "link":
-                    links.add(f"{prefix}{entry.name}/", _real(entry))
-        todo = todo or links.follow()
+                    elsewhere.add(f"{prefix}{entry.name}/", _real(entry))
+        todo = todo or elsewhere.follow()
 
 
-def _kind(entry: os.DirEntry[str], within: LinkFilter) -> str:
+def _kind(entry: os.DirEntry[str], links: LinkFilter) -> str:
     """image, folder, link (to a folder elsewhere), no folder (one not to go into), or why a file is left out."""
     name = entry.name
     if is_image(name) and _is_file(entry):  # nearly all are
@@ -138,7 +138,7 @@ def _kind(entry: os.DirEntry[str], within: LinkFilter) -> str:
         if not entry.is_symlink():
             return "folder"
         # a link back would be walked until the system gives up
-        return "no folder" if _is_above(entry.path) or within.holds(entry.path) else "link"
+        return "no folder" if _is_above(entry.path) or links.leads_inside(entry.path) else "link"
     if is_image(name):
         return "special" if _is_special(entry) else "image"
     return "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower()  # noqa: PTH122 (hot loop)
@@ -160,8 +160,8 @@ def _is_above(link: str) -> bool:
     return _is_in(os.path.realpath(Path(link).parent), os.path.realpath(link))
 
 
-def _is_in(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(folder.rstrip("/") + "/")
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -173,7 +173,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 def _is_special(entry: os.DirEntry[str]) -> bool:
     """A pipe, a socket or a device, itself or by a link: reading would wait for it, or never end. A link that is broken
-    or leads to itself is kept, so that it is named when it is read."""
+    or leads to itself is kept, so that reading reports it."""
     try:
         entry.stat()
     except OSError:

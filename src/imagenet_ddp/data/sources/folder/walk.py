@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.sources.folder.disk_threads import answers
-from imagenet_ddp.data.sources.folder.scan import Content, LinkFilter, Links, content
+from imagenet_ddp.data.sources.folder.disk_threads import imap_unordered
+from imagenet_ddp.data.sources.folder.scan import Content, LinkedFolders, LinkFilter, content
 from imagenet_ddp.data.sources.folder.shared_arrays import SharedArrays
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
@@ -30,9 +30,9 @@ class Listing:
 
 
 def describe_left_out(left_out: Counter[str]) -> str:
-    """Say what a Listing left out; "" where nothing was."""
+    """Describe what a Listing left out; "" where nothing was."""
     kinds = left_out.copy()
-    said = [
+    parts = [
         f"{number:,} {words}"
         for kind, words in (
             ("beside", "beside the class folders"),
@@ -44,15 +44,15 @@ def describe_left_out(left_out: Counter[str]) -> str:
     if others := kinds.total():
         most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
         names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
-        said.append(f"{others:,} not images by extension ({', '.join(names)})")
+        parts.append(f"{others:,} not images by extension ({', '.join(names)})")
     total = left_out.total()
-    return f"{count_noun(total, 'file')} left out: {', '.join(said)}" if total else ""
+    return f"{count_noun(total, 'file')} left out: {', '.join(parts)}" if total else ""
 
 
 def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
     """List the images below folder/<class> for each class, to any depth; classes without a folder have none.
 
-    say: is told how far it is, every SAY_EVERY_S. PermissionError; ConfigError for other errors of the disk.
+    say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other errors of the disk.
     """
     try:
         return _listing(_walk(folder, classes, say), len(classes))
@@ -66,12 +66,12 @@ def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) ->
 
 
 def _walk(folder: Path, classes: list[str], say: Callable[[str], None]) -> list[tuple[Folder, Content]]:
-    within = LinkFilter(folder, classes)
+    link_filter = LinkFilter(folder, classes)
 
     def look(below: Folder) -> Content:
         _, prefix = below
         try:
-            return content(str(folder / prefix), within)
+            return content(str(folder / prefix), link_filter)
         except (FileNotFoundError, NotADirectoryError):
             if prefix.count("/") <= 1:
                 return Content()
@@ -81,10 +81,10 @@ def _walk(folder: Path, classes: list[str], say: Callable[[str], None]) -> list[
     if "." not in classes:  # else the images lie in the folder itself
         todo.appendleft((-1, ""))
     num_open = Counter(position for position, _ in todo)  # class -> folders still to be walked
-    links: defaultdict[int, Links] = defaultdict(Links)
+    links: defaultdict[int, LinkedFolders] = defaultdict(LinkedFolders)
     found: list[tuple[Folder, Content]] = []
-    said = time.monotonic()
-    for answer in answers(look, todo, SAY_EVERY_S):
+    last_s = time.monotonic()
+    for answer in imap_unordered(look, todo, SAY_EVERY_S):
         if answer is not None:
             found.append(answer)
             (position, prefix), seen = answer
@@ -97,8 +97,8 @@ def _walk(folder: Path, classes: list[str], say: Callable[[str], None]) -> list[
                 more += links[position].follow()
                 num_open[position] += len(more)
             todo += [(position, below) for below in more]
-        if (now := time.monotonic()) - said >= SAY_EVERY_S:
-            said, number = now, sum(len(seen.images) for _, seen in found)
+        if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
+            last_s, number = now, sum(len(seen.images) for _, seen in found)
             say(f"Walking {folder}: {number:,} images so far, {num_open.total():,} folders to go at least.")
     return found
 

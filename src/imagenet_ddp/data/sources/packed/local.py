@@ -1,17 +1,16 @@
-"""Images from a packed folder: any of them at any moment, by its number, at the cost of one read.
+"""Read images of a packed folder by position, each at the cost of one read.
 
-Nothing is held in memory. Index and shards are opened by each process when it first needs them, so that a loader
+Nothing is loaded into memory. Index and shards are opened by each process when it first needs them, so that a loader
 worker costs little to start, and all processes of a machine share the system's page cache. JPEGs are read by pread: one
 request for a whole image, and the process does not grow with the pages that it touches. Raw pixels are memory-mapped: a
 crop then reads the rows it needs. The reasons are measured in docs/performance.md.
 """
 
-import mmap
 import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,42 +19,13 @@ from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
+from imagenet_ddp.data.sources.packed.shard_file import Record, Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 
 # Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
 # takes some 20 µs, a tenth of what decoding an image takes.
 MAX_OPEN = 128
-
-
-class Record(NamedTuple):
-    """One image of the index; see manifest.RECORD."""
-
-    offset: int
-    num_bytes: int
-    shard: int
-    crc32: int
-    height: int
-    width: int
-
-
-class Shard:
-    """An open shard. pixels: all its bytes, where they are decoded images."""
-
-    def __init__(self, path: Path, is_raw: bool):
-        self.file = os.open(path, os.O_RDONLY)
-        self.touched_s = 0.0  # when its use was last noted; of data.streamed
-        self.pixels: np.ndarray | None = None
-        if is_raw:
-            self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-
-    def is_gone(self) -> bool:
-        """Whether the file was removed; it takes room as long as it is open."""
-        return os.fstat(self.file).st_nlink == 0
-
-    def __del__(self) -> None:
-        if hasattr(self, "file"):
-            os.close(self.file)
 
 
 class PackedImages(Images):
@@ -65,7 +35,7 @@ class PackedImages(Images):
     opened: 0.1 s for ImageNet's 1.28 million images. Raises ConfigError.
     """
 
-    mend = "copy it again, or pack the images anew"
+    remedy = "copy it again, or pack the images again"
 
     def __init__(
         self,
@@ -89,8 +59,8 @@ class PackedImages(Images):
         self.targets = self._array("targets")
         if len(self.targets) != split.num_images or len(self._records) != split.num_images:
             raise ConfigError(
-                f"the index of {folder} must name {split.num_images} {name} images, but names "
-                f"{len(self._records)} with {len(self.targets)} targets. Hint: {self.mend}."
+                f"the index of {folder} must name {split.num_images} {name} images, got "
+                f"{len(self._records)} with {len(self.targets)} targets. Hint: {self.remedy}."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,14 +72,11 @@ class PackedImages(Images):
         if state["targets"] is None:
             self.targets = self._array("targets")
 
-    def __len__(self) -> int:
-        return self.split.num_images
-
     def path(self, index: int) -> str:
         return f"{self.location}/{self.name}: {os.fsdecode(self.name_of(index))}"
 
     def name_of(self, index: int) -> bytes:
-        """What the image was called in its source."""
+        """Return the name that the image had in its source."""
         names, ends = self._array("names"), self._array("name_ends")
         return names[int(ends[index - 1]) if index else 0 : int(ends[index])].tobytes()
 
@@ -117,7 +84,7 @@ class PackedImages(Images):
         return Record(*self._records[index].item())
 
     def encoded(self, index: int) -> bytes:
-        """The image as it lies in its shard: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
+        """Return the image as stored: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
         record = self.record(index)
         data = self._bytes(index, record)
         if self._verify:
@@ -125,7 +92,7 @@ class PackedImages(Images):
         return data
 
     def open(self, index: int) -> Picture:
-        """Raises UnreadableImage, here or when a part of the picture is asked for."""
+        """Raises UnreadableImage, here or when a region is decoded."""
         if self.form == "raw":
             return Pixels(self._pixels(index))
         return open_picture(self.encoded(index), self.path(index), self.reading)
@@ -137,7 +104,7 @@ class PackedImages(Images):
         return record.height, record.width
 
     def verify(self, index: int) -> None:
-        """Raises UnreadableImage where the bytes are not those that were packed."""
+        """Raise UnreadableImage where the bytes are not those that were packed."""
         record = self.record(index)
         self._check(index, record, self._bytes(index, record))
 
@@ -179,7 +146,7 @@ class PackedImages(Images):
                 raise self._no_index(path, f"its bytes are not those that {manifests.FILE} names (SHA-256)")
 
     def _no_index(self, path: Path, reason: str) -> ConfigError:
-        return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.mend}.")
+        return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
 
     def _array(self, name: str) -> np.ndarray:
         """Memory-mapped, once per process."""
@@ -221,7 +188,7 @@ class PackedImages(Images):
         try:
             shard = self._shard(record.shard)
             assert shard.pixels is not None
-            # A page behind the end of a file ends the process (SIGBUS) without a word. Asked for each image: 1 µs.
+            # A page behind the end of a file ends the process (SIGBUS) without an error. Checked for each image: 1 µs.
             if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
                 raise self._cut_off(index, record)
             pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
@@ -240,7 +207,7 @@ class PackedImages(Images):
 
 def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
     """data: the resolved data.* keys. The manifest, and train and val, where they are wanted. Raises ConfigError."""
-    found = manifests.mistakes(data, "train" if need_train else "evaluate")
+    found = manifests.validate(data, "train" if need_train else "evaluate")
     if found:
         raise ConfigError(found)
     folder = Path(data["root"])
@@ -269,5 +236,5 @@ def check_targets(manifest: Manifest, images: Mapping[str, PackedImages]) -> Non
             raise ConfigError(
                 f"{members.location}/{manifests.FILE} must name the classes of all images, but names "
                 f"{len(manifest.classes)}, and the targets of {name} go from {lowest} to {highest}. "
-                "Hint: copy it again, or pack the images anew."
+                "Hint: copy it again, or pack the images again."
             )

@@ -1,5 +1,5 @@
-"""What a packed folder says of itself: packed.json, its finished mark, and the arrays of its index. No torch, no numpy:
-the checks before start read it too. The form is described in docs/data.md, "Packed"."""
+"""Read packed.json, which describes a finished packed folder. No torch, no numpy: checks before a run
+read it too. The format is described in docs/data.md, "Packed"."""
 
 import json
 from collections.abc import Mapping
@@ -79,13 +79,12 @@ def parse(data: bytes, where: str) -> Manifest:
             raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: {PACK}.")
         if plain["version"] != VERSION:
             raise ConfigError(
-                f"{where} must be of version {VERSION}, but is of version {plain['version']}. Hint: pack the "
-                "images anew with this release, or read them with the release that packed them."
+                f"{where} must be of version {VERSION}, got version {plain['version']}. Hint: pack the "
+                "images again with this release, or read them with the release that packed them."
             )
         if plain["form"] not in FORMS:
             raise ConfigError(
-                f"{where} must hold the form {' or '.join(FORMS)}, but holds {plain['form']}. "
-                "Hint: pack the images anew."
+                f"{where} must hold the form {' or '.join(FORMS)}, got {plain['form']}. Hint: pack the images again."
             )
         for key in ("classes", "labels"):
             if not isinstance(plain[key], list) or not all(isinstance(name, str) for name in plain[key]):
@@ -100,7 +99,7 @@ def parse(data: bytes, where: str) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{where} must be as it was written, but was altered ({type(error).__name__}: {error}). "
-            "Hint: copy it again, or pack the images anew."
+            "Hint: copy it again, or pack the images again."
         ) from error
 
 
@@ -121,8 +120,8 @@ def read(folder: Path) -> Manifest:
         raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {PACK}.") from None
     if (folder / WORK).is_dir():
         raise ConfigError(
-            f"{folder} must be a finished pack, but packing was broken off. Hint: type the same command of "
-            "prepare=pack again, it goes on where it was."
+            f"{folder} must be a finished pack, but packing was interrupted. Hint: type the same command of "
+            "prepare=pack again to resume it."
         )
     if (folder / "train").is_dir():
         raise ConfigError(
@@ -132,10 +131,10 @@ def read(folder: Path) -> Manifest:
     raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {PACK}.")
 
 
-def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """Sentences on data.root, none where all that this verb needs is there. Sizes are looked at, bytes are not."""
+def validate(data: Mapping[str, Any], verb: str = "train") -> list[str]:
+    """Report what this verb needs and data.root lacks. Sizes are compared, bytes are not."""
     if not data["root"]:
-        return [f"data.root must be a packed folder, but is not set. Hint: data.root=FOLDER; {PACK}."]
+        return [f"data.root must be a packed folder, got null. Hint: data.root=FOLDER; {PACK}."]
     folder = Path(data["root"])
     if not folder.exists():
         return [
@@ -158,18 +157,18 @@ def mistakes(data: Mapping[str, Any], verb: str = "train") -> list[str]:
     if wrong:
         found.append(
             f"{folder} must hold all that it was packed with, but {'; '.join(wrong[:3])}"
-            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it again, or pack the images anew."
+            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it, or pack the images, again."
         )
     return found
 
 
 def required_splits(verb: str) -> tuple[str, ...]:
-    """The splits it reads."""
+    """Return the splits that a command reads."""
     return ("val",) if verb == "evaluate" else ("train", "val")
 
 
 def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """What the packed form cannot give; where: the folder or address."""
+    """Report what a packed folder lacks for these options. where: its folder or address."""
     has = ", ".join(manifest.splits) or "nothing"
     found = [
         f"{where} must hold packed {name} images, but holds {has}. Hint: pack a source that has them."
@@ -179,7 +178,7 @@ def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], ve
     if data.get("exif_orientation") and not manifest.exif_orientation:
         found.append(
             f"data.exif_orientation is true, but the images of {where} were packed without. "
-            "Hint: pack them anew with data.exif_orientation=true, or set it to false."
+            "Hint: pack them again with data.exif_orientation=true, or set it to false."
         )
     return found
 

@@ -1,5 +1,4 @@
-"""Files of an object store or server, by address, through fsspec: whole, tried again with bounded waits, and what went
-wrong in one sentence."""
+"""Fetch files of an object store or server through fsspec, with retries, timeouts and one message for a failure."""
 
 import errno
 import queue
@@ -23,7 +22,7 @@ _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "InvalidAccessK
 
 
 class ShardError(LoadError):
-    """A file cannot be had."""
+    """A file that cannot be fetched."""
 
 
 @dataclass(frozen=True)
@@ -35,61 +34,61 @@ class Remote:
 
     def read(self, name: str) -> bytes:
         """A small file. Raises ShardError."""
-        return self._tried(name, lambda fs, path: fs.cat_file(path), None)
+        return self._retry(name, lambda fs, path: fs.cat_file(path), None)
 
     def get(self, name: str, part: Path) -> None:
         """A large one, into the local file `part`, which grows. Raises ShardError."""
-        self._tried(name, lambda fs, path: fs.get_file(path, str(part)), part)
+        self._retry(name, lambda fs, path: fs.get_file(path, str(part)), part)
 
-    def _tried(self, name: str, call: Callable[[Any, str], Any], part: Path | None) -> Any:
+    def _retry(self, name: str, call: Callable[[Any, str], Any], part: Path | None) -> Any:
         for number in range(TRIES):
             try:
-                return _watched(lambda: call(*self._place(name)), part)
+                return _with_timeout(lambda: call(*self._open(name)), part)
             except Exception as error:
                 if number == TRIES - 1 or _is_final(error):
-                    raise ShardError(self._said(name, error)) from error
+                    raise ShardError(self._message(name, error)) from error
                 time.sleep(FIRST_WAIT_S * 2**number)
         raise AssertionError
 
-    def _place(self, name: str) -> tuple[Any, str]:
+    def _open(self, name: str) -> tuple[Any, str]:
         """A file system of this process: fsspec keeps one for each, and none survives a fork."""
         import fsspec  # here, because each of its file systems brings a library of its own
 
         return fsspec.core.url_to_fs(f"{self.url}/{name}", **self.options)
 
-    def _said(self, name: str, error: Exception) -> str:
-        place = f"{self.url}/{name}"
+    def _message(self, name: str, error: Exception) -> str:
+        address = f"{self.url}/{name}"
         if isinstance(error, ImportError):
-            return f"{place} must be readable, but a library is missing: {error}. Hint: {_library(self.url)}."
+            return f"{address} cannot be read, because a library is missing: {error}. Hint: {_library(self.url)}."
         if _names_credentials(error):
             return (
-                f"{place} must be readable, but no valid credentials were found ({first_line(error)}). Hint: "
+                f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role of the machine; for a public bucket "
                 "+data.args.anon=true."
             )
         if isinstance(error, PermissionError):
             return (
-                f"{place} must be readable, but access is denied ({first_line(error)}). Hint: ask for the "
+                f"{address} cannot be read: access is denied ({first_line(error)}). Hint: ask for the "
                 "right to list and read that bucket, or name other credentials (AWS_PROFILE)."
             )
         if isinstance(error, FileNotFoundError):
             return (
-                f"{place} must be there, but is not ({first_line(error)}). Hint: data.root=ADDRESS of a "
+                f"{address} does not exist ({first_line(error)}). Hint: data.root=ADDRESS of a "
                 "packed folder, all of whose files were uploaded."
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
-                f"{name} must fit beside the other shards kept on this machine, but the disk is full. "
+                f"no room on the disk for {name} beside the other shards in the cache. "
                 "Hint: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
             )
         return (
-            f"{place} must be readable, but is not after {TRIES} tries ({first_line(error)}). Hint: is that "
+            f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: is that "
             "address right and its server up? +data.args.endpoint_url=URL names a store other than Amazon's."
         )
 
 
-def _watched(call: Callable[[], Any], part: Path | None) -> Any:
-    """In a thread, because not every file system bounds its waits."""
+def _with_timeout(call: Callable[[], Any], part: Path | None) -> Any:
+    """Call in a thread, because not every file system has a timeout."""
     answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -115,7 +114,7 @@ def _watched(call: Callable[[], Any], part: Path | None) -> Any:
 
 
 def _is_final(error: Exception) -> bool:
-    """What another try would not mend."""
+    """Return whether another try would fail too."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or isinstance(error, _FINAL) or _names_credentials(error)
 
@@ -128,11 +127,11 @@ def _library(url: str) -> str:
     return install("imagenet_ddp[s3]") if url.startswith(("s3:", "s3a:")) else "install it"
 
 
-def mistakes(root: str | None) -> list[str]:
-    """Sentences on data.root of data=streamed. Nothing is asked of any server."""
+def validate(root: str | None) -> list[str]:
+    """Report a data.root that is no address. No server is contacted."""
     example = "data.root=s3://BUCKET/FOLDER, where a packed folder was uploaded"
     if not root:
-        return [f"data.root must be the address of a packed folder, but is not set. Hint: {example}."]
+        return [f"data.root must be the address of a packed folder, got null. Hint: {example}."]
     scheme, colon, _ = root.partition("://")
     if not colon:
         return [
@@ -146,5 +145,5 @@ def mistakes(root: str | None) -> list[str]:
     except ImportError as error:
         return [f"data.root={root} needs a library that is missing: {error}. Hint: {_library(root)}."]
     except ValueError:
-        return [f"data.root={root} must begin with s3:// or the like, but nobody knows {scheme}://. Hint: {example}."]
+        return [f"data.root={root} must begin with s3:// or the like, got {scheme}://. Hint: {example}."]
     return []

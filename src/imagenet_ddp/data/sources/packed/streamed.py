@@ -1,5 +1,5 @@
-"""Images from a packed folder that lies in an object store: as local.py reads them, from shards that are fetched to
-this machine's disk when they are needed, and ahead of that.
+"""Read images of a packed folder in an object store: as local.py does, from shards that are fetched to this machine's
+disk before they are needed.
 
 In validation shards follow each other, so each process that opens one fetches the next. In training only the process
 that draws the order of an epoch knows it: a thread of it looks at which shards are in use, on this machine, and has
@@ -21,22 +21,23 @@ import numpy as np
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed import manifest as manifests
-from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, check_targets
+from imagenet_ddp.data.sources.packed.local import PackedImages, check_targets
 from imagenet_ddp.data.sources.packed.manifest import FILE, File, Manifest, Split
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache, shards_to_prefetch
+from imagenet_ddp.data.sources.packed.shard_file import Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
 LOOK_S = 0.2  # between two looks at which shards are in use
-AFTER_FAILURE_S = 5.0  # who needs the shard meets the same failure, and says it
-REOPEN = 5  # tries to open a shard that others throw out of the cache in the same moment
+AFTER_FAILURE_S = 5.0  # the process that needs the shard meets the same failure, and reports it
+REOPEN = 5  # tries to open a shard that others remove from the cache in the same moment
 
 
 class StreamedImages(PackedImages):
     """One split of a remote pack. Raises ShardError where a shard cannot be had."""
 
-    mend = "remove it, and it is fetched again; or pack the images anew"
+    remedy = "remove it, and it is fetched again; or pack the images again"
 
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
@@ -73,14 +74,14 @@ class StreamedImages(PackedImages):
 
     def _open(self, number: int) -> Shard:
         for key in [key for key, shard in self._shards.items() if shard.is_gone()]:
-            del self._shards[key]  # thrown out of the cache: its room is free once nobody has it open
+            del self._shards[key]  # removed from the cache: its room is free once it is closed
         for _ in range(REOPEN):
             self._cache.fetch(self.split.shards[number])
             with contextlib.suppress(FileNotFoundError):
                 return super()._shard(number)
         raise ShardError(
-            f"{self.split.shards[number].file} must stay in {self.folder} until it is opened, but was thrown "
-            "out again and again. Hint: a larger data.cache_gib."
+            f"{self.split.shards[number].file} was removed from {self.folder} again and again before it "
+            "could be opened. Hint: a larger data.cache_gib."
         )
 
     def _fetch_next(self, number: int) -> None:
@@ -179,6 +180,6 @@ def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[st
         if needed > cache.max_bytes:
             raise ConfigError(
                 f"data.cache_gib must hold two windows of data.shuffle_window_shards ({window or 'all'}), "
-                f"{needed / GIB:.3g} GiB, but is {data['cache_gib']}. Hint: a larger data.cache_gib, or a smaller "
+                f"{needed / GIB:.3g} GiB, got {data['cache_gib']}. Hint: a larger data.cache_gib, or a smaller "
                 "data.shuffle_window_shards."
             )

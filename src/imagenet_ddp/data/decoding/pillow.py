@@ -1,0 +1,91 @@
+"""Decode images by Pillow, which reads more formats than the JPEG decoders, and name what cannot be read."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from imagenet_ddp.system.text import first_line
+
+MAX_PIXELS = (
+    178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
+)
+TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
+ORIENTATION = 0x0112  # EXIF 2.32, table 4
+
+
+class UnreadableImage(Exception):
+    """path and reason: for messages. Pickled by loader workers, hence both in args."""
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read as an image: {self.reason}"
+
+
+def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
+    """Decode any image that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
+    with as_unreadable(path):
+        image = Image.open(io.BytesIO(data))  # reads the header only
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise UnreadableImage(path, TOO_BIG)
+        pixels = _pillow_rgb(image)
+        # read last: Pillow turns a TIFF while it loads it, and then drops the number
+        return _upright(pixels, image.getexif().get(ORIENTATION, 1)) if exif_orientation else pixels
+
+
+@contextmanager
+def as_unreadable(path: str) -> Iterator[None]:
+    """Raise errors of Pillow as UnreadableImage, and drop its warnings (on bombs, odd EXIF and palettes)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UnreadableImage:
+        raise
+    except Exception as error:  # Pillow's plugins raise nearly anything: SyntaxError, struct.error, ZeroDivisionError
+        raise UnreadableImage(path, _reason(error)) from error
+
+
+def _upright(pixels: np.ndarray, orientation: object) -> np.ndarray:
+    """Orientation 1 to 8 of EXIF 2.32: 2 to 4 mirrored and turned by half, 5 to 8 with rows and columns exchanged."""
+    if orientation not in range(2, 9):
+        return pixels
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def _reason(error: Exception) -> str:
+    """The decoders' own words, without the memory addresses and source paths in them."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image of a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return TOO_BIG
+    text = first_line(error)
+    text = re.sub(
+        r"^.*\.cpp:\d+\W+", "", text
+    )  # torchvision's "decode_jpeg, /src/decode_jpeg.cpp:171, Image is incomplete"
+    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", text)
+
+
+def _pillow_rgb(image: Image.Image) -> np.ndarray:
+    """(H, W, 3) uint8. Sixteen-bit grey is scaled: Pillow's own conversion clips it to white."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        grey = np.asarray(image).astype(np.int64)
+        grey = (grey.clip(0, 65535) + 128) // 257
+        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # else Pillow warns and loses the palette's alpha
+    return np.array(image.convert("RGB"))

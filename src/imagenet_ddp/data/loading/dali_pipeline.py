@@ -1,0 +1,111 @@
+"""Decode and crop JPEGs with NVIDIA DALI: its device, its threads and its pipeline.
+
+On the CPU and on the GPU the pipeline differs by DALI's name for the device alone.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data.loading.sampler import Key
+from imagenet_ddp.data.transforms import Box
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import count_noun, install
+
+
+def load() -> Any:
+    """Return the module nvidia.dali. Raises ConfigError where it is not installed."""
+    try:
+        for part in ("fn", "pipeline", "types"):
+            importlib.import_module(f"nvidia.dali.{part}")
+        return importlib.import_module("nvidia.dali")
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"loader=dali needs NVIDIA DALI, which cannot be used here ({error}). "
+            f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
+        ) from error
+
+
+def choose_device(option: str, root_device: torch.device) -> torch.device:
+    """Choose by loader.device: auto, cpu or gpu. root_device: where the model trains. Raises ConfigError."""
+    if option == "gpu" and root_device.type != "cuda":
+        raise ConfigError(
+            f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: loader.device=auto."
+        )
+    return root_device if option != "cpu" and root_device.type == "cuda" else torch.device("cpu")
+
+
+def choose_num_threads(option: int | str, num_workers: int) -> int:
+    """Choose by loader.num_threads; auto: as many as there would be loader processes, at least one."""
+    return max(num_workers, 1) if option == "auto" else int(option)
+
+
+def describe(device: torch.device, num_threads: int) -> str:
+    where = "CPU" if device.type == "cpu" else "GPU"
+    threads = count_noun(num_threads, "thread")
+    return f"DALI {load().__version__}, decoding on the {where}, {threads} (loader.num_threads)"
+
+
+class Crop(NamedTuple):
+    """One image for DALI to decode."""
+
+    key: Key
+    encoded: bytes
+    box: Box
+    flipped: bool
+
+
+class Pipeline:
+    """Encoded JPEGs in, crops at the output size out, in the order of asking. After an error it is of no more use."""
+
+    def __init__(self, batch_size: int, num_threads: int, device: torch.device):
+        dali = load()
+        fn, types = dali.fn, dali.types
+        on_gpu = device.type == "cuda"
+        self._pipeline = dali.pipeline.Pipeline(
+            batch_size=batch_size,
+            num_threads=num_threads,
+            device_id=(device.index or 0) if on_gpu else None,
+            prefetch_queue_depth=1,  # else the first call runs it as many times, for which nothing is fed yet
+        )
+        with self._pipeline:
+            encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+            anchor = fn.external_source(name="anchor", dtype=types.INT32, ndim=1)
+            shape = fn.external_source(name="shape", dtype=types.INT32, ndim=1)
+            size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
+            crops = fn.decoders.image_slice(
+                encoded,
+                anchor,
+                shape,
+                axes=(0, 1),
+                normalized_anchor=False,
+                normalized_shape=False,
+                adjust_orientation=False,
+                output_type=types.RGB,
+                device="mixed" if on_gpu else "cpu",
+            )
+            images = fn.resize(crops, size=size, antialias=True, interp_type=types.INTERP_LINEAR, dtype=types.UINT8)
+            self._pipeline.set_outputs(images)
+        self._pipeline.build()
+        self.num_pending = 0
+        self.is_broken = False
+
+    def schedule(self, crops: Sequence[Crop], size: int) -> None:
+        feed = self._pipeline.feed_input
+        feed("encoded", [np.frombuffer(each.encoded, dtype=np.uint8) for each in crops])
+        feed("anchor", np.array([(each.box.top, each.box.left) for each in crops], dtype=np.int32))
+        feed("shape", np.array([(each.box.height, each.box.width) for each in crops], dtype=np.int32))
+        feed("size", np.full((len(crops), 2), size, dtype=np.float32))
+        self._pipeline.schedule_run()
+        self.num_pending += 1
+
+    def take(self) -> Tensor:
+        """uint8 (B, 3, size, size), channels last, of the oldest batch that was scheduled. Raises RuntimeError, and
+        what DALI derives from others."""
+        (images,) = self._pipeline.outputs()
+        self.num_pending -= 1
+        return torch.from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)

@@ -1,0 +1,122 @@
+"""Find mistakes in a folder of class folders by names alone, before torch is imported. Cheap on a thousand classes."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
+from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.system.paths import shown_path
+from imagenet_ddp.system.text import shorten_list
+
+
+def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """Report a data.root of class folders that is not set or no folder."""
+    layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+    if not data["root"]:
+        return [f"data.root must be the folder of the images, got null. Hint: data.root=FOLDER, with {layout}."]
+    root = Path(data["root"])
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        hint = f"data.root=FOLDER, with {layout}"
+        if data["root"].startswith("~"):  # no shell expands it behind "data.root="
+            hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
+        return [f"data.root must be a folder, but {shown_path(root)} {what}. Hint: {hint}."]
+    return []
+
+
+def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    if found := validate_root(data, environ):
+        return found
+    root = Path(data["root"])
+    if (root / manifest.FILE).is_file():
+        return [
+            f"data={data['name']} expects folders of image files, but {shown_path(root)} is a packed folder "
+            f"({manifest.FILE} in it). Hint: data=packed data.root={data['root']}."
+        ]
+    train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
+    split_off = data["val_fraction"] is not None
+    if split_off and val_dir.is_dir():
+        found.append(
+            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {shown_path(val_dir)}. "
+            "Hint: set data.val_fraction=null, or name the other folder to use by data.val_dir."
+        )
+    train = val = None
+    if verb == "train" or split_off:
+        train, more = _classes(train_dir, "data.train_dir", data["name"])
+        found += more
+    if not split_off:
+        val, more = _classes(val_dir, "data.val_dir", data["name"])
+        found += more
+    if train and val:
+        found += _differences(train, val)
+    return found
+
+
+def _classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
+    """Return class names and mistakes."""
+    try:
+        return _read_classes(folder, key, name)
+    except PermissionError as error:
+        return [], [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on that folder."]
+
+
+def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
+    split = "train" if key == "data.train_dir" else "val"
+    if not folder.is_dir():
+        hints = ["data.val_fraction=0.1 keeps a tenth of the training images for validation"] if split == "val" else []
+        parent = folder.parent
+        siblings = (
+            [entry for entry in class_folders(parent) if entry not in ("train", "val")] if parent.is_dir() else []
+        )
+        if split == "train" and siblings and not (parent / "val").is_dir():
+            hints.append("data.train_dir=. data.val_fraction=0.1 if these are the classes")
+        there = f", which holds {shorten_list(siblings)}" if siblings else ""
+        hints.append(f"{key}=NAME names another folder")
+        return [], [
+            f"{key} must be a folder, but {shown_path(folder)} does not exist{there}. Hint: {'; '.join(hints)}."
+        ]
+    classes = class_folders(folder)
+    if not classes:
+        with os.scandir(folder) as entries:
+            is_flat = any(is_image(entry.name) for entry in entries)
+        what = "has images but no class folders" if is_flat else "has no class folders"
+        more = ""
+        if is_flat and split == "val":
+            more = " (ImageNet's val archive comes flat)" if name == "imagenet" else ""
+            more += ", or data.val_fraction=0.1 with data.val_dir=none"
+        return [], [
+            f"{shown_path(folder)} must have a folder per class, but {what}. "
+            f"Hint: sort the images into {folder}/<class>/{more}."
+        ]
+    found = []
+    if name == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
+        found.append(
+            f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
+            f"{len(classes)} in {shown_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
+            "any names."
+        )
+    links = LinkFilter(folder, classes)
+    has = map_concurrently(lambda entry: has_image(folder / entry, links), classes)
+    if empty := [entry for entry, is_filled in zip(classes, has, strict=True) if not is_filled]:
+        found.append(
+            f"every class folder in {shown_path(folder)} must hold images, but {len(empty)} of "
+            f"{len(classes)} {'holds' if len(empty) == 1 else 'hold'} none: {shorten_list(empty)}. "
+            "Hint: add images, or remove the folder."
+        )
+    return classes, found
+
+
+def _differences(train: list[str], val: list[str]) -> list[str]:
+    only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
+    if not only_train and not only_val:
+        return []
+    parts = [f"{len(only_train)} only in train: {shorten_list(only_train)}"] if only_train else []
+    parts += [f"{len(only_val)} only in val: {shorten_list(only_val)}"] if only_val else []
+    return [
+        f"train and val must have the same classes, but train has {len(train)} and val {len(val)}, "
+        f"{'; '.join(parts)}. Hint: rename or remove those folders."
+    ]
