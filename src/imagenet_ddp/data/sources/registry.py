@@ -71,7 +71,7 @@ def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
 def imagenet_labels() -> dict[str, str]:
     """WordNet id -> name of the 1,000 classes of ILSVRC-2012; names as in torchvision's weights."""
     table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in table.splitlines())
+    return {wordnet_id: name for wordnet_id, name, _ in (line.split("\t") for line in table.splitlines())}
 
 
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
