@@ -16,7 +16,7 @@ from imagenet_ddp.runs.curves import draw_curves
 from imagenet_ddp.runs.folder import kept
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.summary import must_count
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text import percent
 
 COLUMNS: tuple[str, ...] = (
@@ -104,7 +104,7 @@ class History(L.Callback):
         writer.writeheader()
         writer.writerows(self.rows)
         with kept(path := self._folder / "metrics.csv"):
-            write_whole(path, text.getvalue())
+            atomic_write(path, text.getvalue())
 
     def draw(self, top_k: int) -> None:
         if self.rows:
@@ -140,5 +140,5 @@ class BadImagesList(L.Callback):
             text = io.StringIO(newline="")
             csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
             with kept(self._path):
-                write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
+                atomic_write(self._path, text.getvalue().encode(errors="backslashreplace"))
             self._written = found

@@ -11,7 +11,7 @@ from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.paths import obstacle, shown_path
+from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
 NAMES = ("imagenet", "stl10", "pack", "check")
 # prepare.* -> what it may be, and an example for the hint.
@@ -97,7 +97,7 @@ def _out(name: str, value: str | None) -> list[str]:
     if value.startswith("~"):  # no shell expands it behind "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
-    if not (reason := obstacle(path)):
+    if not (reason := not_writable_reason(path)):
         return []
     return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."]
 
@@ -105,7 +105,7 @@ def _out(name: str, value: str | None) -> list[str]:
 def _no_folder(key: str, value: str) -> str:
     hint = f"{key}=$HOME{value[1:]}" if value.startswith("~") else f"{key}=FOLDER"
     what = "is a file" if Path(value).exists() else "does not exist"
-    said = shown_path(Path(value))
+    said = describe_path(Path(value))
     return f"{key} must be a folder, but {said} {what}. Hint: {hint}."
 
 

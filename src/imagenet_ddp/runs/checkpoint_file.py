@@ -12,7 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, kept
-from imagenet_ddp.system.atomic_write import drafted
+from imagenet_ddp.system.atomic_write import atomic_path
 from imagenet_ddp.system.text import first_line
 
 FORMAT = 1  # of the part below KEY
@@ -35,7 +35,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         with kept(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with drafted(target) as draft, draft.open("wb") as file:
+            with atomic_path(target) as draft, draft.open("wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -44,7 +44,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def _same_file(source: Path, target: Path) -> None:
     """target becomes what source is now. A hard link where the file system has them: source is only ever replaced,
     not changed."""
-    with kept(target), drafted(target) as draft:
+    with kept(target), atomic_path(target) as draft:
         with contextlib.suppress(OSError):
             draft.hardlink_to(source)
         if not draft.exists():

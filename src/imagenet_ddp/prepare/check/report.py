@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 COMPARED = (
     "files by all their bytes; pictures by a difference hash of 128 bits of the decoded image in 9 x 9 grey pixels, "
@@ -73,10 +73,10 @@ def write(folder: Path, report: Report) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
     _write_csv(folder / "bad_images.csv", ("path", "reason"), report.bad)
     _write_csv(folder / "duplicates.csv", ("where", "path", "other"), report.duplicates)
-    write_whole(folder / "report.json", text + b"\n")
+    atomic_write(folder / "report.json", text + b"\n")
 
 
 def _write_csv(path: Path, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    write_whole(path, text.getvalue().encode(errors="backslashreplace"))
+    atomic_write(path, text.getvalue().encode(errors="backslashreplace"))

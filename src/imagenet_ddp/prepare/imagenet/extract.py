@@ -16,7 +16,7 @@ from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.imagenet.tar_index import Member
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
@@ -63,7 +63,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    write_whole(folder / RECORD, json.dumps(asdict(record), indent=1) + "\n")
+    atomic_write(folder / RECORD, json.dumps(asdict(record), indent=1) + "\n")
 
 
 def draft_folder(folder: Path) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.packed.manifest import RECORD, WORK, File
 from imagenet_ddp.prepare.pack.encode import Packed
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 PART = "shard.part"  # in WORK: the shard being written; it grows
 
@@ -118,5 +118,5 @@ def bad_csv(rows: Iterable[tuple[str, str]]) -> bytes:
 def save(path: Path, data: bytes) -> File:
     """Whole or not at all, and on the disk when this returns."""
     # one name, because a kill must leave nothing in a pack that the next run does not overwrite
-    write_whole(path, data, sync=True, draft=path.with_name(f"{path.name}.part"))
+    atomic_write(path, data, sync=True, draft=path.with_name(f"{path.name}.part"))
     return File(path.name, len(data), hashlib.sha256(data).hexdigest())
