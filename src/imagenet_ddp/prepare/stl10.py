@@ -1,4 +1,4 @@
-"""prepare=stl10: what data=stl10 does by itself before its first training, done beforehand. No torch."""
+"""prepare=stl10: download and unpack STL-10 before training, as data=stl10 does by itself. No torch."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ from imagenet_ddp.system.text import count_noun
 
 
 def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
-    """Exit code 0. Raises ConfigError."""
+    """Return exit code 0. Raises ConfigError."""
     root = plan.out or Path(plan.config["data"]["root"] or "data")
     if plan.out is None and not (root / stl10.FOLDER).is_dir():
-        print_message(f"out is not set: {root.absolute()} is taken. out=FOLDER is another place.")
+        print_message(f"out is not set: writing to {root.absolute()}. out=FOLDER chooses another folder.")
     try:
         folder = stl10.prepare(root, plan.config["data"]["download"], archive, archive_dir=plan.archive_dir)
-        found = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
+        splits = stl10.load(folder, "train", None), stl10.load(folder, "test", None)
     except ConfigError as error:
         raise ConfigError([text.replace("data.root", "out") for text in error.mistakes]) from error
     for text in stl10.notes(folder):
         print(text)
-    for name, images in zip(("train", "val"), found, strict=True):
+    for name, images in zip(("train", "val"), splits, strict=True):
         num_classes = len(stl10.class_names(folder))
         print(f"{name}: {count_noun(len(images), 'image')} of {count_noun(num_classes, 'class')}: {images.path}")
     print(f"  {job.command('train', ['data=stl10', option('data.root', root)])}")
