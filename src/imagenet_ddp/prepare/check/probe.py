@@ -56,8 +56,8 @@ def _content_hash(data: Any) -> int:
 
 
 def picture_hash(pixels: np.ndarray) -> bytes:
-    """Return the difference hash of uint8 (H, W, 3) in both directions: each bit tells whether a pixel of the picture at
-    9 × 9 in grey is darker than its neighbour."""
+    """Return the difference hash of uint8 (H, W, 3) in both directions: each bit compares two neighbouring pixels of
+    the picture at 9 × 9 in grey."""
     grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     small = np.asarray(grey, dtype=np.int16)
     if small.std() < _MIN_CONTRAST:

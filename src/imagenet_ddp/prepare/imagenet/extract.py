@@ -94,14 +94,14 @@ def val_classes(path: Path, classes: Sequence[str]) -> list[ClassImages]:
 
 
 def _archive_members(path: Path) -> list[tarfile.TarInfo]:
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             return _members(file)
-        except tarfile.TarError as error:
-            raise ConfigError(
-                f"{path} ({path.stat().st_size:,} bytes) must be a complete tar archive, but {error}. Hint: download "
-                "it again."
-            ) from error
+    except tarfile.TarError as error:
+        raise ConfigError(
+            f"{path} ({path.stat().st_size:,} bytes) must be a complete tar archive, but {error}. Hint: download it "
+            "again."
+        ) from error
 
 
 def _members(file: IO[bytes]) -> list[tarfile.TarInfo]:
@@ -114,14 +114,14 @@ def _members(file: IO[bytes]) -> list[tarfile.TarInfo]:
     rest = file.read(_MAX_END + 1)
     if not _BLOCK <= len(rest) <= _MAX_END or rest.strip(b"\0"):
         raise tarfile.ReadError(
-            f"is incomplete or damaged after {count_noun(len(members), 'file')}, at byte {offset:,}"
+            f"it is incomplete or damaged after {count_noun(len(members), 'file')}, at byte {offset:,}"
         )
     if not members:
-        raise tarfile.ReadError("contains no file")
+        raise tarfile.ReadError("it contains no file")
     if special := [member.name for member in members if not member.isreg()]:
-        raise tarfile.ReadError(f"contains links or special files: {shorten_list(special)}")
+        raise tarfile.ReadError(f"it contains links or special files: {shorten_list(special)}")
     if len({_name(member) for member in members}) < len(members):
-        raise tarfile.ReadError("contains a file twice")
+        raise tarfile.ReadError("it contains a file twice")
     return members
 
 
@@ -196,8 +196,8 @@ class Extraction:
                     inner = outer.extractfile(one.inner_tar)
                     assert inner is not None
                     images = _members(inner)
-                    if wrong := [member.name for member in images if not is_image(member.name)]:
-                        raise tarfile.ReadError(f"contains {shorten_list(wrong)}, which are no images")
+                    if wrong := [member.name for member in images if not is_image(_name(member))]:
+                        raise tarfile.ReadError(f"it contains {shorten_list(wrong)}, which are no images")
                     inner.seek(0)
                     with tarfile.open(fileobj=inner, mode="r:") as tar:
                         num_images = self._copy(tar, images, part, progress)
@@ -218,7 +218,7 @@ class Extraction:
             assert file is not None
             content = file.read()
             if len(content) < image.size:
-                raise tarfile.ReadError(f"ends in {image.name}: the file has changed since it was opened")
+                raise tarfile.ReadError(f"it ends in {image.name}: the file has changed since it was opened")
             (folder / _name(image)).write_bytes(content)
             progress.add(0, image.size)
         return len(images)

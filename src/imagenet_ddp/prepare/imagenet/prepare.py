@@ -72,9 +72,7 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, tuple
         if not path.is_file():
             left_out[split] = f"{archive_dir} has no {archive.name}"
         elif split == "val" and not (archive_dir / edition.devkit.name).is_file():
-            left_out[split] = (
-                f"the classes of its images are in {edition.devkit.name}, which {archive_dir} does not have"
-            )
+            left_out[split] = f"{archive_dir} has no {edition.devkit.name}, with the classes of its images"
         else:
             found[split] = path, archive
     if found:
