@@ -1,8 +1,7 @@
-"""prepare=check: what it finds in real and in odd images, and that no image ends it."""
+"""prepare=check: what it finds in real and in odd images; no image ends it."""
 
 import csv
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -17,11 +16,9 @@ import pytest
 from conftest import Run, clean_environ
 from PIL import Image
 
-from imagenet_ddp.data.sources.folder.images import walk
-from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.check import check, sandbox
+from imagenet_ddp.prepare.check import check
 from imagenet_ddp.prepare.pack import pack
 
 KILLERS = """
@@ -149,11 +146,11 @@ def test_all_that_can_be_wrong(
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     mismatch, leak, two, newt = report["findings"]
     assert "train and val must have the same classes" in mismatch and "1 only in val: newt" in mismatch
-    assert leak.startswith("validation images must be new, but 1 is in train too, byte for byte.")
-    assert two.startswith("an image must have one class, but 1 in train lie in two")
-    assert newt.startswith("an image must have one class, but 1 in val lie in two")
-    assert any(note.startswith("1 validation image shows what a training image shows") for note in report["notes"])
-    assert "train: 1 image is there twice within a class" in report["notes"]
+    assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
+    assert two.startswith("an image must have one class, but 1 in train is in two")
+    assert newt.startswith("an image must have one class, but 1 in val is in two")
+    assert any(note.startswith("1 validation image looks like a training image") for note in report["notes"])
+    assert "train: 1 image is in a class twice" in report["notes"]
     assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
     assert bad_images(tmp_path / "report") == {
         str(pets / "train" / "cat" / "000.jpg"): "it is no image of a known format"
@@ -173,21 +170,9 @@ def test_all_that_can_be_wrong(
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         done("prepare=check", "data=imagefolder", "data.root=gone")
-    with pytest.raises(ConfigError, match=r"out must lie outside of data\.root"):
+    with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_process_killed_from_outside_costs_no_image(pets: Path):
-    """Twice while it looks at images that are good: they are looked at by the next one."""
-    images = walk(pets / "train", class_folders(pets / "train"))
-    found = {}
-    for one in sandbox.examine({"train": images}, 1, sandbox.Limits(60, 1024), "auto"):
-        found[one.index] = one.look.reason
-        if len(found) in (5, 15):
-            (process,) = multiprocessing.active_children()
-            process.kill()
-    assert found == dict.fromkeys(range(29))
 
 
 def test_packed_images_against_their_checksums(done: Callable[..., int], pets: Path, tmp_path: Path):
