@@ -29,6 +29,8 @@ class Actions:
 
 def act(images: Any, index: int) -> int:
     match images.actions[index]:
+        case "slow":
+            time.sleep(0.01)
         case "segv":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "kill":
@@ -73,11 +75,11 @@ def test_processes_killed_from_outside_and_closing(monkeypatch: pytest.MonkeyPat
     start: Callable[..., Any] = worker_pool._start
     monkeypatch.setattr(worker_pool, "_start", lambda *args: started.append(start(*args)) or started[-1])
     found: list[Result] = []
-    generator = results(Actions(*[""] * 200), window=10)
+    generator = results(Actions(*["slow"] * 200), window=10)
     for result in generator:
         found.append(result)
         if len(found) in (1, 40):
-            started[-1].process.kill()
+            next(worker for worker in reversed(started) if worker.is_ready).process.kill()
         assert sum(len(worker.tasks) for worker in started[-2:]) <= 10
         if len(found) == 150:
             break
@@ -96,7 +98,13 @@ def test_errors():
         list(results(Actions("memory"), num_workers=1))
 
 
-def test_processes_that_cannot_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(worker_pool, "START_S", 0.0)
-    with pytest.raises(RunError, match=r"a process that reads images could not start .* Hint: prepare.num_workers=1"):
-        list(results(Actions(""), num_workers=1))
+class Fatal(Actions):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (3,)  # in the process that receives it
+
+
+def test_processes_that_cannot_start():
+    with pytest.raises(
+        RunError, match=r"could not start \(exit code 3\)\. Hint: prepare.num_workers=1 needs the least"
+    ):
+        list(results(Fatal(""), num_workers=1))

@@ -37,12 +37,7 @@ class Killers:
     def read(self, index):
         match self.deeds[index]:
             case "segv": os.kill(os.getpid(), signal.SIGSEGV)
-            case "kill": os.kill(os.getpid(), signal.SIGKILL)
-            case "exit": os._exit(0)
-            case "abort": os.abort()
             case "hang": time.sleep(60)
-            case "loop":
-                while True: pass
             case "bomb": return torch.from_numpy(np.ones((3, 30000, 30000), dtype=np.uint8))
             case "deep": return (lambda f: f(f))(lambda f: f(f))
             case "bad": raise UnreadableImage(self.path(index), "for a reason")
@@ -50,8 +45,7 @@ class Killers:
         return torch.full((3, 20, 30 + index), index, dtype=torch.uint8)
 
 def make():
-    deeds = ["segv", "ok", "kill", "kill", "ok", "exit", "abort", "hang", "loop", "bomb", "deep", "bad", "odd", "ok"]
-    deeds.append("segv")
+    deeds = ["ok", "segv", "hang", "bomb", "deep", "bad", "odd", "ok"]
     return Source(["a"], Killers(deeds), Killers(["ok"] * 3 + ["segv"]))
 """
 
@@ -64,34 +58,24 @@ def bad_images(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_nothing_ends_it(run: Run, tmp_path: Path):
     (tmp_path / "killers.py").write_text(KILLERS)
-    start = time.monotonic()
     done = run("prepare", "prepare=check", "data._target_=killers.make", "allow_targets=[killers]", "out=report",
                "prepare.num_workers=2", "prepare.timeout_s=2", "prepare.memory_mib=256")  # fmt: skip
-    taken_s = time.monotonic() - start
     assert done.returncode == 1, done.stdout + done.stderr
     found = bad_images(tmp_path / "report")
-    expected = {
-        "00 segv": "it ends the decoder (SIGSEGV)",
-        "02 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
-        "03 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
-        "05 exit": "it ends the decoder",
-        "06 abort": "it ends the decoder (SIGABRT)",
-        "07 hang": "it takes longer than 2 s (prepare.timeout_s)",
-        "08 loop": "it takes longer than 2 s (prepare.timeout_s)",
-        "09 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
-        "10 deep": "RecursionError: maximum recursion depth exceeded",
-        "11 bad": "for a reason",
-        "12 odd": "ZeroDivisionError: division by zero",
-        "14 segv": "it ends the decoder (SIGSEGV)",
+    assert found == {
+        "01 segv": "it ends the decoder (SIGSEGV)",
+        "02 hang": "it takes longer than 2 s (prepare.timeout_s)",
+        "03 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
+        "04 deep": "RecursionError: maximum recursion depth exceeded",
+        "05 bad": "for a reason",
+        "06 odd": "ZeroDivisionError: division by zero",
+        "03 segv": "it ends the decoder (SIGSEGV)",  # of val
     }
-    assert {path: reason for path, reason in found.items() if path != "03 segv"} == expected
-    assert found["03 segv"] == "it ends the decoder (SIGSEGV)"  # of val
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {name: (split["num_images"], split["num_read"]) for name, split in report["splits"].items()} == {
-        "train": (15, 3),
+        "train": (8, 2),
         "val": (4, 3),
     }
-    assert taken_s < 100
     assert "Traceback" not in done.stderr
 
 

@@ -1,6 +1,7 @@
-"""Pairs of images: by their bytes, and by what they show."""
+"""Duplicates by their bytes, and by similar pictures."""
 
 import numpy as np
+import pytest
 
 from imagenet_ddp.prepare.check import duplicates
 from imagenet_ddp.prepare.check.probe import picture_hash
@@ -38,10 +39,11 @@ def test_nearly_the_same_pictures():
     assert found.similar_between == [(("train", 4), ("val", 1))]
 
 
-def test_many_pictures_that_are_all_alike():
-    """In bounded memory: its millions of pairs are not held at once."""
-    train, val = np.repeat(hashes(1, 0), 10_000, axis=0), np.repeat(hashes(1, 0), 300, axis=0)
-    contents = {"train": np.arange(1, 10_001, dtype=np.uint64), "val": np.arange(50_000, 50_300, dtype=np.uint64)}
+def test_many_pictures_that_are_all_similar(monkeypatch: pytest.MonkeyPatch):
+    """Their pairs are compared in parts, in bounded memory."""
+    monkeypatch.setattr(duplicates, "_MAX_PAIRS", 20_000)
+    train, val = np.repeat(hashes(1, 0), 1000, axis=0), np.repeat(hashes(1, 0), 300, axis=0)
+    contents = {"train": np.arange(1, 1001, dtype=np.uint64), "val": np.arange(50_000, 50_300, dtype=np.uint64)}
     found = duplicates.find_duplicates(contents, {"train": train, "val": val})
     assert len(found.similar_between) == 300
 

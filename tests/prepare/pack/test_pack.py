@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,6 @@ from conftest import Run, write_images
 from PIL import Image
 
 from imagenet_ddp.data.decoding.jpeg_bitstream import read_header
-from imagenet_ddp.data.sources.folder import images as folder_images
 from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.packed.local import PackedImages
