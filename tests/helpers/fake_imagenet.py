@@ -37,13 +37,13 @@ def make(folder: Path, *, num_bytes: int = 3_000) -> FakeImageNet:
     for (name, content), ilsvrc_id in zip(val.items(), VAL_IDS, strict=True):
         files[f"val/{CLASSES[ilsvrc_id]}/{name}"] = content
     contents = {TRAIN: tar(class_tars), VAL: tar(val), DEVKIT: devkit("".join(f"{number}\n" for number in VAL_IDS))}
-    archives = []
+    archives = {}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        archives.append(Archive(name, md5, None if name == DEVKIT else len(content)))
+        archives[name] = Archive(name, md5, None if name == DEVKIT else len(content))
     num_images = {"train": sum(NUM_TRAIN.values()), "val": len(VAL_IDS)}
-    return FakeImageNet(folder, Edition(*archives, num_images, CLASSES), files)
+    return FakeImageNet(folder, Edition(archives[TRAIN], archives[VAL], archives[DEVKIT], num_images, CLASSES), files)
 
 
 def tar(files: dict[str, bytes]) -> bytes:

@@ -345,7 +345,10 @@ def test_stopped_by_a_signal(fake: FakeImageNet, out: Path):
 
 
 def test_two_at_once(fake: FakeImageNet, out: Path):
-    outputs = [process.communicate(timeout=60) for process in [start(fake, out, 0.05) for _ in range(2)]]
+    first = start(fake, out, 0.4)
+    while not (out / ".prepare.lock").exists():
+        time.sleep(0.02)
+    outputs = [process.communicate(timeout=60) for process in (first, start(fake, out, 0))]
     assert files_below(out) == fake.files
     assert sum("Waiting for another process that prepares" in messages for _, messages in outputs) == 1
     assert all("train: 19 images of 4 classes" in output for output, _ in outputs), outputs

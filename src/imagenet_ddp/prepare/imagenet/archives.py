@@ -1,17 +1,9 @@
 """Describe ImageNet's archives as published, and compare files with them."""
 
-import hashlib
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-
-from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.progress_bar import Progress
-
-_BLOCK = 2**22  # bytes read at once
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -62,50 +54,8 @@ def validate_size(path: Path, archive: Archive) -> list[str]:
     ]
 
 
-def md5_mistake(path: Path, archive: Archive, md5: str) -> str:
+def describe_wrong_md5(path: Path, archive: Archive, md5: str) -> str:
     return (
         f"{path} must have MD5 {archive.md5}, got {md5}: the file is damaged. Hint: download it again; for another "
         "edition, prepare.verify=false."
     )
-
-
-class Md5Thread(threading.Thread):
-    """Compute the MD5 of a file while it is extracted: 138 GiB take minutes, and both read the same cached pages."""
-
-    def __init__(self, path: Path):
-        super().__init__(name=f"md5 of {path.name}", daemon=True)
-        self._path, self._num_bytes = path, max(path.stat().st_size, 1)
-        self._num_read, self._cancelled = 0, threading.Event()
-        self._result: str | OSError | None = None
-        self.start()
-
-    @property
-    def fraction(self) -> float:
-        """Return how much of the file is read, 0 to 1."""
-        return self._num_read / self._num_bytes
-
-    def cancel(self) -> None:
-        self._cancelled.set()
-
-    def result(self, on_line: Callable[[str], None]) -> str:
-        """Wait for the MD5, with a progress bar. Raises RunError where the file cannot be read."""
-        progress = Progress(f"MD5 of {self._path.name}", self._num_bytes // MIB, "MiB", on_line=on_line)
-        progress.add_earlier(self._num_read // MIB)
-        while self.is_alive():
-            self.join(0.2)  # in short turns: a signal is handled in between
-            progress.add(self._num_read // MIB - progress.done)
-        progress.close()
-        if isinstance(self._result, str):
-            return self._result
-        raise RunError(f"{self._path} cannot be read: {self._result}. Hint: check the disk it is on.")
-
-    def run(self) -> None:
-        digest = hashlib.md5(usedforsecurity=False)
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                while not self._cancelled.is_set() and (block := file.read(_BLOCK)):
-                    digest.update(block)
-                    self._num_read += len(block)
-            self._result = digest.hexdigest()
-        except OSError as error:
-            self._result = error

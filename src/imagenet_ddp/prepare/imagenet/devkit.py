@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.prepare.imagenet.archives import Edition, md5_mistake
+from imagenet_ddp.prepare.imagenet.archives import Edition, describe_wrong_md5
 
 GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 _MAX_BYTES = 2**24  # of that file; the real one has 194,650
@@ -17,7 +17,7 @@ def read_val_classes(path: Path, edition: Edition, verify: bool) -> list[str]:
     """Return the WordNet ids of ILSVRC2012_val_00000001, ..._00000002 and so on. Raises ConfigError. verify: the MD5
     must be that of the edition."""
     if verify and (md5 := hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()) != edition.devkit.md5:
-        raise ConfigError(md5_mistake(path, edition.devkit, md5))
+        raise ConfigError(describe_wrong_md5(path, edition.devkit, md5))
     ids = _ground_truth(path).split()
     is_known = [text.isdigit() and int(text) in edition.classes for text in ids]
     if not ids or not all(is_known):

@@ -4,6 +4,7 @@ train.unpacking/.prepared.json names the archive; train.unpacking/.n01440764 is 
 train.unpacking/n01440764 a finished one. Once all classes are right, train.unpacking is renamed to train.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,7 @@ from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 RECORD = ".prepared.json"
+_READ_BYTES = 2**22  # at a time, for the MD5
 _BLOCK = 512  # bytes; a tar is made of such blocks
 _MAX_END = 2**20 + 2 * _BLOCK  # bytes: two empty blocks, then up to a record, which has at most 1 MiB
 
@@ -138,13 +140,15 @@ class _CancelledError(Exception):
 
 
 class Extraction:
-    """Extract one split. `progress` counts its classes, weighted by bytes."""
+    """Extract one split."""
 
-    def __init__(self, archive: Path, folder: Path, classes: Sequence[ClassImages], say: Callable[[str], None]):
+    def __init__(
+        self, archive: Path, folder: Path, classes: Sequence[ClassImages], with_md5: bool, say: Callable[[str], None]
+    ):
         """Prepare the folder folder.unpacking; what another archive left there is deleted."""
-        self.archive, self.classes = archive, classes
+        self.archive, self.classes, self._with_md5 = archive, classes, with_md5
         self.draft = folder.with_name(f"{folder.name}.unpacking")
-        self.num_images = 0
+        self.md5: str | None = None
         self._cancelled = threading.Event()
         record, wanted = Record.read(self.draft), Record.of(archive)
         if self.draft.exists() and (record is None or record.ctime_ns != wanted.ctime_ns):
@@ -153,36 +157,50 @@ class Extraction:
         if not self.draft.exists():
             self.draft.mkdir(parents=True)
             wanted.write(self.draft)
-        done = {one.name: number for one in classes if (number := _num_complete(self.draft / one.name))}
-        self.num_images = sum(done.values())
-        self._todo = [one for one in classes if one.name not in done]
-        if done:
-            say(f"Resuming: {len(done):,} of {count_noun(len(classes), 'class')} are extracted already.")
+        self._todo = [one for one in classes if not _is_complete(self.draft / one.name)]
+        if num_done := len(classes) - len(self._todo):
+            say(f"Resuming: {num_done:,} of {count_noun(len(classes), 'class')} are extracted already.")
 
     @property
     def num_bytes_left(self) -> int:
         return sum(one.num_bytes for one in self._todo)
 
+    def progress(self, on_line: Callable[[str], None]) -> Progress:
+        """Count classes, weighted by the bytes to extract and to compute the MD5 of."""
+        extract = sum(one.num_bytes for one in self.classes)
+        weight = extract + self.archive.stat().st_size * self._with_md5
+        progress = Progress(self.draft.stem, len(self.classes), "classes", weight=weight, on_line=on_line)
+        progress.add_earlier(len(self.classes) - len(self._todo), extract - self.num_bytes_left)
+        return progress
+
     def run(self, num_threads: int, progress: Progress) -> None:
-        """Raises RunError, or OSError of the disk; finished classes stay."""
-        progress.add_earlier(len(self.classes) - len(self._todo), progress.weight - self.num_bytes_left)
+        """Extract all classes, and compute the MD5 meanwhile: 138 GiB take minutes, and both read the same cached
+        pages. Raises RunError, or OSError of the disk; finished classes stay."""
         # Threads: the work is reading and writing, which releases the interpreter's lock, and a killed process leaves
         # no child behind that goes on writing.
-        with ThreadPoolExecutor(num_threads) as pool:
-            futures = [pool.submit(self._extract, one, progress) for one in self._todo]
+        with ThreadPoolExecutor(num_threads + self._with_md5) as pool:
+            pending: set[Future[None]] = {pool.submit(self._compute_md5, progress)} if self._with_md5 else set()
+            pending |= {pool.submit(self._extract, one, progress) for one in self._todo}
             try:
-                pending = set(futures)
                 while pending:  # in short turns: a signal is handled in between
                     done, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
                     for future in done:
-                        self.num_images += future.result()
+                        future.result()
             except BaseException:
                 self._cancelled.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _extract(self, one: ClassImages, progress: Progress) -> int:
-        """Return the number of images."""
+    def _compute_md5(self, progress: Progress) -> None:
+        digest = hashlib.md5(usedforsecurity=False)
+        with self.archive.open("rb", buffering=0) as file:
+            while block := file.read(_READ_BYTES):
+                self._raise_if_cancelled()
+                digest.update(block)
+                progress.add(0, len(block))
+        self.md5 = digest.hexdigest()
+
+    def _extract(self, one: ClassImages, progress: Progress) -> None:
         part, folder = self.draft / f".{one.name}", self.draft / one.name
         for old in (part, folder):  # of a killed run
             if old.exists():
@@ -191,7 +209,7 @@ class Extraction:
         try:
             with self.archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as outer:
                 if one.inner_tar is None:
-                    num_images = self._copy(outer, one.images, part, progress)
+                    self._copy(outer, one.images, part, progress)
                 else:
                     inner = outer.extractfile(one.inner_tar)
                     assert inner is not None
@@ -200,7 +218,7 @@ class Extraction:
                         raise tarfile.ReadError(f"it contains {shorten_list(wrong)}, which are no images")
                     inner.seek(0)
                     with tarfile.open(fileobj=inner, mode="r:") as tar:
-                        num_images = self._copy(tar, images, part, progress)
+                        self._copy(tar, images, part, progress)
         except tarfile.TarError as error:
             raise RunError(
                 f"{one.name} in {self.archive} must be complete, but {error}. Hint: download {self.archive.name} "
@@ -208,12 +226,10 @@ class Extraction:
             ) from error
         part.rename(folder)
         progress.add(1, 0)
-        return num_images
 
     def _copy(self, tar: tarfile.TarFile, images: Sequence[tarfile.TarInfo], folder: Path, progress: Progress) -> int:
         for image in images:
-            if self._cancelled.is_set():
-                raise _CancelledError
+            self._raise_if_cancelled()
             file = tar.extractfile(image)
             assert file is not None
             content = file.read()
@@ -221,12 +237,13 @@ class Extraction:
                 raise tarfile.ReadError(f"it ends in {image.name}: the file has changed since it was opened")
             (folder / _name(image)).write_bytes(content)
             progress.add(0, image.size)
-        return len(images)
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise _CancelledError
 
 
-def _num_complete(folder: Path) -> int:
-    """Return the number of images of a finished class; 0 where it is not finished, or a power cut emptied a file."""
-    if not folder.is_dir():
-        return 0
-    sizes = [entry.stat().st_size for entry in os.scandir(folder)]
-    return len(sizes) if all(sizes) else 0
+def _is_complete(folder: Path) -> bool:
+    """Return whether a class is finished, and no power cut has emptied a file of it."""
+    sizes = [entry.stat().st_size for entry in os.scandir(folder)] if folder.is_dir() else []
+    return bool(sizes) and all(sizes)

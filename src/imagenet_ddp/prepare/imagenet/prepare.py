@@ -11,23 +11,15 @@ from imagenet_ddp.data.sources.download import one_at_a_time
 from imagenet_ddp.data.sources.folder.scan import class_folders, image_names
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.imagenet.archives import (
-    MIB,
-    Archive,
-    Edition,
-    Md5Thread,
-    ilsvrc2012,
-    md5_mistake,
-    validate_size,
-)
+from imagenet_ddp.prepare.imagenet.archives import Archive, Edition, describe_wrong_md5, ilsvrc2012, validate_size
 from imagenet_ddp.prepare.imagenet.devkit import read_val_classes
 from imagenet_ddp.prepare.imagenet.extract import Extraction, Record, train_classes, val_classes
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun
 
 LOCK = ".prepare.lock"
+MIB = 2**20
 SPARE = 0.02  # of the bytes to write: what a file system needs for a million small files beside their content
 
 
@@ -54,7 +46,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
                 if not _is_finished(plan.out / split, split, left_out):
                     print_message(f"Reading the table of contents of {path}.")
                     classes = train_classes(path) if split == "train" else val_classes(path, val)
-                    todo.append((split, Extraction(path, plan.out / split, classes, print_message)))
+                    todo.append((split, Extraction(path, plan.out / split, classes, verify, print_message)))
             _check_room(plan.out, sum(extraction.num_bytes_left for _, extraction in todo))
             for split, extraction in todo:
                 _extract(plan, split, extraction, edition if verify else None)
@@ -111,34 +103,29 @@ def _extract(plan: Plan, split: str, extraction: Extraction, edition: Edition | 
     """Extract one split, and give it its name once all of it is right. edition: to compare it with; None: do not."""
     assert plan.out is not None
     path, draft = extraction.archive, extraction.draft
-    log = partial(_append_line, plan.out / LOCK)
-    num_bytes = sum(one.num_bytes for one in extraction.classes)
-    progress = Progress(split, len(extraction.classes), "classes", weight=num_bytes, on_line=log)
-    md5 = Md5Thread(path) if edition is not None else None
-    progress.more = (lambda: f" (MD5 {percent(md5.fraction, 0)})") if md5 is not None else None
     record = Record.of(path)
+    progress = extraction.progress(partial(_append_line, plan.out / LOCK))
     try:
         extraction.run(plan.num_workers, progress)
-        progress.close()
-        if edition is not None and md5 is not None:
-            archive = edition.train if split == "train" else edition.val
-            record.md5 = md5.result(log)
-            if record.md5 != archive.md5:
-                raise RunError(md5_mistake(path, archive, record.md5) + f" {draft} is deleted when it is replaced.")
-            if extraction.num_images != edition.num_images[split]:
-                raise RunError(
-                    f"{draft} must have {count_noun(edition.num_images[split], 'image')}, got "
-                    f"{extraction.num_images:,}. Hint: delete it, then run this again."
-                )
     except SystemExit:
         progress.close()
         print_message(f"Stopped. {progress.line()}. The same command resumes there.")
         raise
     finally:
         progress.close()
-        if md5 is not None:
-            md5.cancel()
-    record.num_images, record.num_classes = extraction.num_images, len(extraction.classes)
+    record.md5, record.num_classes = extraction.md5, len(extraction.classes)
+    record.num_images = sum(len(image_names(draft / one.name)) for one in extraction.classes)
+    if edition is not None:
+        archive, num_images = getattr(edition, split), edition.num_images[split]
+        if record.md5 != archive.md5:
+            raise RunError(
+                f"{describe_wrong_md5(path, archive, str(record.md5))} {draft} is deleted once it is replaced."
+            )
+        if record.num_images != num_images:
+            raise RunError(
+                f"{draft} must have {count_noun(num_images, 'image')}, got {record.num_images:,}. Hint: delete it, "
+                "then run this again."
+            )
     record.write(draft)
     os.sync()  # a power cut must not leave empty files under the final name
     draft.rename(plan.out / split)
