@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class Limits(NamedTuple):
     memory_mib: int | None = None
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     """value: what the function returned; None where `failure` says how the image ended the process."""
 
     split: str
@@ -48,7 +50,8 @@ class Result(NamedTuple):
     is_timeout: bool = False
 
 
-class _Task(NamedTuple):
+@dataclass(frozen=True)
+class _Task:
     number: int
     split: str
     index: int
@@ -251,9 +254,9 @@ def _work(
     with contextlib.suppress(EOFError, OSError):  # the parent has ended
         connection.send(_READY)
         while True:
-            _, split, index = connection.recv()
+            task = connection.recv()
             try:
-                answer = (function(images[split], index),)
+                answer = (function(images[task.split], task.index),)
             except Exception as error:
                 error.add_note(traceback.format_exc())  # a pickled error loses its traceback
                 answer = error

@@ -52,8 +52,8 @@ def fit_to_terminal(text: str, stream: IO[str]) -> str:
 
 def print_message(text: str, stream: IO[str] | None = None) -> None:
     """Print a message immediately. stream: None: standard error."""
-    stream = sys.stderr if stream is None else stream
-    print(fit_to_terminal(text, stream), file=stream, flush=True)
+    out: IO[str] = sys.stderr if stream is None else stream
+    print(fit_to_terminal(text, out), file=out, flush=True)
 
 
 @contextmanager
