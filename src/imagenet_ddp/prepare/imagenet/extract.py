@@ -227,7 +227,7 @@ class Extraction:
         part.rename(folder)
         progress.add(1, 0)
 
-    def _copy(self, tar: tarfile.TarFile, images: Sequence[tarfile.TarInfo], folder: Path, progress: Progress) -> int:
+    def _copy(self, tar: tarfile.TarFile, images: Sequence[tarfile.TarInfo], folder: Path, progress: Progress) -> None:
         for image in images:
             self._raise_if_cancelled()
             file = tar.extractfile(image)
