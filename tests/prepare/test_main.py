@@ -43,7 +43,7 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["prepare=imagnet"], "prepare must be one of check, imagenet, pack, stl10, got imagnet"),
+        (["prepare=imagnet"], "prepare must be one of check, imagenet, pack, stl10"),
         (["-m", "prepare=imagenet,stl10"], "-m starts several jobs, but prepare does one thing"),
         (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
         (

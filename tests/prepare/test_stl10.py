@@ -60,7 +60,7 @@ def test_without_out_it_is_said_beforehand_where_it_goes(
     monkeypatch.chdir(tmp_path)
     assert stl10.run(plan(f"archive_dir={tmp_path}/archives"), archive) == 0
     first, second, third, *_ = capsys.readouterr().err.splitlines()
-    assert first == f"out is not set: {tmp_path}/data is taken. out=FOLDER is another place."
+    assert first == f"out is not set: writing to {tmp_path}/data. out=FOLDER chooses another folder."
     assert second == f"STL-10 goes to {tmp_path}/data/stl10_binary: 0.36 GB unpacked."
     assert third.startswith("Checking the MD5 of ")
     assert stl10.run(plan(), archive) == 0

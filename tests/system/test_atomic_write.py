@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.system.atomic_write import drafted, write_whole
+from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path):
     path = tmp_path / "summary.json"
     for content in ("grün\n", b"\xff\x00"):
-        write_whole(path, content, sync=True)
+        atomic_write(path, content, sync=True)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_what_breaks_off_leaves_the_file_before_and_no_draft(tmp_path: Path):
     path = tmp_path / "metrics.csv"
-    write_whole(path, "whole")
+    atomic_write(path, "whole")
     with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "\udcff")
-    with pytest.raises(OSError, match="full"), drafted(path) as draft:  # noqa: PT012
+        atomic_write(path, "\udcff")
+    with pytest.raises(OSError, match="full"), atomic_path(path) as draft:  # noqa: PT012
         draft.write_text("ha")
         assert path.read_text() == "whole" and draft.parent == tmp_path
         raise OSError("full")
@@ -30,7 +30,7 @@ def test_what_breaks_off_leaves_the_file_before_and_no_draft(tmp_path: Path):
 
 def test_two_writers_have_two_drafts(tmp_path: Path):
     path = tmp_path / "report.html"
-    with drafted(path) as one, drafted(path) as other:
+    with atomic_path(path) as one, atomic_path(path) as other:
         assert one != other
         one.write_text("one")
         other.write_text("other")
@@ -39,15 +39,15 @@ def test_two_writers_have_two_drafts(tmp_path: Path):
 
 def test_a_named_draft_that_a_kill_left_is_overwritten(tmp_path: Path):
     (tmp_path / "a.part").write_bytes(b"half of a longer one")
-    write_whole(tmp_path / "a", b"whole", draft=tmp_path / "a.part")
+    atomic_write(tmp_path / "a", b"whole", draft=tmp_path / "a.part")
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"a": b"whole"}
 
 
 def test_rights(tmp_path: Path):
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "text", "")
-        write_whole(tmp_path / "script", "", mode=0o755)
+        atomic_write(tmp_path / "text", "")
+        atomic_write(tmp_path / "script", "", mode=0o755)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}

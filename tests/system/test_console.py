@@ -35,17 +35,17 @@ EPOCH = (
 
 
 def test_a_terminal_breaks_between_words_and_a_file_nowhere(capsys: pytest.CaptureFixture[str]):
-    assert console.shown(DEVICE, Terminal()).split("\n") == [
+    assert console.fit_to_terminal(DEVICE, Terminal()).split("\n") == [
         "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed,",
         "  this CPU computes in bf16 (AVX512-BF16 or AMX).",
     ]
-    assert console.shown(DEVICE, io.StringIO()) == DEVICE
+    assert console.fit_to_terminal(DEVICE, io.StringIO()) == DEVICE
     console.print_message(DEVICE)
     assert capsys.readouterr().err == f"{DEVICE}\n"
 
 
 def test_a_row_of_figures_is_broken_at_its_bars():
-    assert console.wrapped(EPOCH, 80) == [
+    assert console.wrap_text(EPOCH, 80) == [
         "epoch 1/1: train loss 2.4402 top-1 17.19 % |",
         "  val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % |",
         "  26.6 images/s, data wait 1.6 %",
@@ -55,10 +55,10 @@ def test_a_row_of_figures_is_broken_at_its_bars():
 def test_what_is_typed_or_laid_out_already_stays():
     command = "python -m imagenet_ddp.prepare " + "prepare=check " * 6
     path = "/a/long/path-with-hyphens" * 5
-    lines = console.wrapped(f"it is broken. Hint: type `{command}`, and look at {path}.", 80, " 1. ", "    ")
+    lines = console.wrap_text(f"it is broken. Hint: type `{command}`, and look at {path}.", 80, " 1. ", "    ")
     assert lines == [" 1. it is broken.", "    Hint: type", f"    `{command}`,", "    and look at", f"    {path}."]
     traceback = f"Traceback:\n  File {path} in a line of a program\nValueError: {DEVICE}"
-    assert console.shown(traceback, Terminal()) == traceback
+    assert console.fit_to_terminal(traceback, Terminal()) == traceback
 
 
 def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
@@ -76,7 +76,7 @@ CLOSED = """
 import os, sys
 from imagenet_ddp.system import console as screen
 
-@screen.until_closed()
+@screen.exit_on_closed_pipe()
 def main():
     print("seen", flush={flush})
     if {elsewhere}:

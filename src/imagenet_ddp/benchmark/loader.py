@@ -52,7 +52,7 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
             stages = {form.name: _stages(config, form, 1e6 / rates[form.name].median) for form in forms}
             decoding = _decoders(forms[0].images)
         by_count = _by_workers(config, forms[0], counts, rates[FILES].median, options["repeats"], progress)
-        progress.end()
+        progress.close()
     ratios: dict[str, float | None] = {form.name: round(rates[form.name].over(rates[PLAIN]), 3) for form in forms}
     ratios["two_workers"] = round(by_count[2].over(by_count[1]), 3) if {1, 2} <= by_count.keys() else None
     found = {

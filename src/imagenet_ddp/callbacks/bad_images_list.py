@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning.pytorch as L
 
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 
 class BadImagesList(L.Callback):
@@ -39,5 +39,5 @@ class BadImagesList(L.Callback):
             text = io.StringIO(newline="")
             csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
             with disk_errors_as_run_error(self._path):
-                write_whole(self._path, text.getvalue().encode(errors="backslashreplace"))
+                atomic_write(self._path, text.getvalue().encode(errors="backslashreplace"))
             self._written = found

@@ -13,7 +13,7 @@ from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs.curves import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -93,7 +93,7 @@ class History(ScoreCallback):
         writer.writerows(self.rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with disk_errors_as_run_error(self.path):
-            write_whole(self.path, text.getvalue())
+            atomic_write(self.path, text.getvalue())
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.rows and trainer.is_global_zero:

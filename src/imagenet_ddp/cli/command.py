@@ -25,7 +25,7 @@ def run_command(verb: str) -> Iterator[None]:
     """Around a command that is one process with nothing to save: exit code 2 where it is refused, 1 where it fails,
     128 + n where signal n ends it."""
     exit_on_signal()
-    with console.until_closed():
+    with console.exit_on_closed_pipe():
         try:
             yield
         except RunError as error:
@@ -63,7 +63,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return results[-1]
 
     if {"--help", "-h"} & set(argv):
-        with console.until_closed():
+        with console.exit_on_closed_pipe():
             print(help.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
@@ -71,7 +71,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if parse.only_prints(argv):
         printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback
-        with console.until_closed():
+        with console.exit_on_closed_pipe():
             try:
                 with contextlib.redirect_stdout(printed):
                     start()

@@ -211,7 +211,7 @@ GUIDES: dict[str, Guide] = {
 
 def text(verb: str) -> str:
     guide = GUIDES[verb]
-    lines = [*console.wrapped(guide.what, WIDTH, indent=""), ""]
+    lines = [*console.wrap_text(guide.what, WIDTH, indent=""), ""]
     for options, what in guide.examples.items():
         lines += _example(verb, options, what)
     if guide.groups:
@@ -259,11 +259,11 @@ def _example(verb: str, options: str, what: str) -> list[str]:
         line += f"  # {what}"
     if len(line) <= WIDTH:
         return [line]
-    first, *rest = console.wrapped(line, WIDTH - 2, indent="      ")
+    first, *rest = console.wrap_text(line, WIDTH - 2, indent="      ")
     return [f"{first} \\", *rest]
 
 
 def _row(name: str, meaning: str) -> list[str]:
     if len(name) > _COLUMN - 3:
         return [f"  {name}", *_row("", meaning)]
-    return console.wrapped(meaning, WIDTH, f"  {name:{_COLUMN - 2}}", " " * _COLUMN)
+    return console.wrap_text(meaning, WIDTH, f"  {name:{_COLUMN - 2}}", " " * _COLUMN)

@@ -214,7 +214,7 @@ def show(error: ConfigError, verb: str | None = None, end: str = "nothing was st
     lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
     for number, text in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
-        lines += ["", *console.wrapped(text, 80, head, " " * len(head))]
+        lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]
     print("\n".join(lines), file=sys.stderr)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
 from imagenet_ddp.data.sources.packed import manifest
-from imagenet_ddp.system.paths import shown_path
+from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
 
 
@@ -24,7 +24,7 @@ def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
         hint = f"data.root=FOLDER, with {layout}"
         if data["root"].startswith("~"):  # no shell expands it behind "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
-        return [f"data.root must be a folder, but {shown_path(root)} {what}. Hint: {hint}."]
+        return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: {hint}."]
     return []
 
 
@@ -34,15 +34,15 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     root = Path(data["root"])
     if (root / manifest.FILE).is_file():
         return [
-            f"data={data['name']} expects folders of image files, but {shown_path(root)} is a packed folder "
+            f"data={data['name']} expects folders of image files, but {describe_path(root)} is a packed folder "
             f"({manifest.FILE} in it). Hint: data=packed data.root={data['root']}."
         ]
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     split_off = data["val_fraction"] is not None
     if split_off and val_dir.is_dir():
         found.append(
-            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: {shown_path(val_dir)}. "
-            "Hint: set data.val_fraction=null, or name the other folder to use by data.val_dir."
+            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: "
+            f"{describe_path(val_dir)}. Hint: set data.val_fraction=null, or name the other folder to use by data.val_dir."
         )
     train = val = None
     if verb == "train" or split_off:
@@ -77,7 +77,7 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
         there = f", which holds {shorten_list(siblings)}" if siblings else ""
         hints.append(f"{key}=NAME names another folder")
         return [], [
-            f"{key} must be a folder, but {shown_path(folder)} does not exist{there}. Hint: {'; '.join(hints)}."
+            f"{key} must be a folder, but {describe_path(folder)} does not exist{there}. Hint: {'; '.join(hints)}."
         ]
     classes = class_folders(folder)
     if not classes:
@@ -89,21 +89,21 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             more = " (ImageNet's val archive comes flat)" if name == "imagenet" else ""
             more += ", or data.val_fraction=0.1 with data.val_dir=none"
         return [], [
-            f"{shown_path(folder)} must have a folder per class, but {what}. "
+            f"{describe_path(folder)} must have a folder per class, but {what}. "
             f"Hint: sort the images into {folder}/<class>/{more}."
         ]
     found = []
     if name == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
         found.append(
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
-            f"{len(classes)} in {shown_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
+            f"{len(classes)} in {describe_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
             "any names."
         )
     links = LinkFilter(folder, classes)
     has = map_concurrently(lambda entry: has_image(folder / entry, links), classes)
     if empty := [entry for entry, is_filled in zip(classes, has, strict=True) if not is_filled]:
         found.append(
-            f"every class folder in {shown_path(folder)} must hold images, but {len(empty)} of "
+            f"every class folder in {describe_path(folder)} must hold images, but {len(empty)} of "
             f"{len(classes)} {'holds' if len(empty) == 1 else 'hold'} none: {shorten_list(empty)}. "
             "Hint: add images, or remove the folder."
         )

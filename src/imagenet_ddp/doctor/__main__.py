@@ -86,7 +86,7 @@ def line(number: int, total: int, one: Check, width: int | None = None) -> str:
     width = width or (WIDTH if sys.stdout.isatty() else None)
     hint = f" Hint: {one.hint}" if one.hint else ""
     text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
-    return "\n".join(console.wrapped(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
+    return "\n".join(console.wrap_text(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
 
 
 def document(found: list[Check]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from imagenet_ddp.data.inspect import Layout
 from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
-from imagenet_ddp.system.paths import nearest_folder, obstacle
+from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
 
 MIB = 2**20
 
@@ -68,9 +68,9 @@ def _run_folder(machine: Machine) -> list[Check]:
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
         return fails(mistakes)
     wanted = machine.run_dir.absolute()
-    if reason := obstacle(wanted):
+    if reason := not_writable_reason(wanted):
         return fails([f"the run folder {wanted} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER."])
-    there = nearest_folder(wanted)
+    there = nearest_existing(wanted)
     free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
     numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
     model = machine.config["model"]["name"]

@@ -65,7 +65,10 @@ def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
     device = dali_pipeline.choose_device(options["device"], torch.device(plan.accelerator.value))
     threads = dali_pipeline.choose_num_threads(options["num_threads"], workers.value)
-    return [f"Loader: {dali_pipeline.describe(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
+    return [
+        f"Loader: {dali_pipeline.describe(device, threads)}.",
+        f"Validation and what DALI does not read: {ordinary}",
+    ]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

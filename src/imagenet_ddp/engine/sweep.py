@@ -25,7 +25,7 @@ from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 FILE = "sweep.yaml"
 FAILED = ".failed"  # in a job's folder, which may be all that comes back from another machine
@@ -157,7 +157,7 @@ def write(request: parse.Request, sweep_dir: Path) -> None:
     }
     try:
         sweep_dir.mkdir(parents=True, exist_ok=True)
-        write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        atomic_write(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: hydra.sweep.dir=FOLDER.") from error
 

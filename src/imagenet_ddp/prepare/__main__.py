@@ -1,5 +1,4 @@
-"""python -m imagenet_ddp.prepare prepare=imagenet|stl10|pack|check: what is done once with the images, before training.
-No torch before the command line is found good.
+"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|stl10|pack|check.
 
 Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 refused; 128 + n stopped by signal n.
 """
@@ -7,10 +6,8 @@ Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 r
 import importlib
 import sys
 
-from imagenet_ddp.cli import command, parse
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.cli import command
 from imagenet_ddp.prepare import options
-from imagenet_ddp.prepare.options import FailedError
 
 MODULES = {"imagenet": "imagenet.prepare", "stl10": "stl10", "pack": "pack.pack", "check": "check.check"}
 
@@ -18,14 +15,8 @@ MODULES = {"imagenet": "imagenet.prepare", "stl10": "stl10", "pack": "pack.pack"
 def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", options.read)
-        try:
-            # here, because pack and check cost torch
-            code = importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.name]}").run(plan)
-        except (FailedError, RunError) as error:
-            failed = error if isinstance(error, FailedError) else ConfigError(str(error))
-            parse.show(failed, "prepare", "what is finished is kept")
-            code = 1
-        sys.exit(code)
+        # imported after the command line is checked, because pack and check import torch
+        sys.exit(importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.name]}").run(plan))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""The command line of prepare -> a plan, or every mistake at once. No torch."""
+"""Read the command line of prepare into a plan, or refuse it with every mistake. No torch."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.validators import AUTO, FLAG, Kind, choice, number, whole
-from imagenet_ddp.data import validate as data_check
+from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.validate_folders import validate_root
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.paths import obstacle, shown_path
+from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
 NAMES = ("imagenet", "stl10", "pack", "check")
-# prepare.* -> what it may be, and an example for the hint.
+# prepare.* -> what is allowed, and an example for the hint
 _KINDS: dict[str, tuple[Kind, str]] = {
     "name": (choice(*NAMES), "imagenet"),
     "num_workers": (AUTO | whole(1), "auto"),
@@ -29,10 +29,6 @@ _KINDS: dict[str, tuple[Kind, str]] = {
 }
 
 
-class FailedError(ConfigError):
-    """What was begun could not be ended: exit code 1."""
-
-
 @dataclass(frozen=True)
 class Plan:
     name: str  # one of NAMES
@@ -44,33 +40,35 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
-    asked = job.single("prepare", argv, environ, _KINDS, "prepare does one thing")
-    if asked is None:
+    """Return None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
+    found = job.single("prepare", argv, environ, _KINDS, "prepare does one thing")
+    if found is None:
         return None
-    request, plain, found = asked.request, asked.config, asked.found
-    options = plain["prepare"]
-    found += _archive_dir(options["name"], plain["archive_dir"])
-    found += _out(options["name"], plain["out"])
-    found += _LOOKS.get(options["name"], _nothing)(plain, asked.environ)
-    if found:
-        raise ConfigError(list(dict.fromkeys(found)))
-    out = plain["out"]
-    if out is None and options["name"] == "check":
-        assert request.hydra is not None
-        out = request.hydra.run.dir
+    config, mistakes = found.config, found.found
+    options, out = config["prepare"], config["out"]
+    name, archive_dir = options["name"], config["archive_dir"]
+    mistakes += _validate_archive_dir(name, archive_dir) + _validate_out(name, out)
+    if name == "pack":
+        mistakes += data_validate.validate(config, found.environ) or _validate_outside(config)
+    elif name == "check":
+        mistakes += _validate_checkable(config, found.environ)
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+    if out is None and name == "check":
+        assert found.request.hydra is not None
+        out = found.request.hydra.run.dir
     return Plan(
-        options["name"],
+        name,
         options,
-        plain,
-        Path(plain["archive_dir"]) if plain["archive_dir"] is not None else None,
+        config,
+        Path(archive_dir) if archive_dir is not None else None,
         Path(out) if out is not None else None,
         num_cores() if options["num_workers"] == "auto" else options["num_workers"],
     )
 
 
 def option(key: str, path: Path) -> str:
-    """key=path as Hydra's grammar reads it: it knows few characters without quotes."""
+    """Return key=path, quoted where Hydra's grammar needs it."""
     text = str(path)
     if re.fullmatch(r"[\w./@:-]+", text, re.ASCII):
         return f"{key}={text}"
@@ -78,7 +76,7 @@ def option(key: str, path: Path) -> str:
     return f'{key}="{escaped}"'
 
 
-def _archive_dir(name: str, value: str | None) -> list[str]:
+def _validate_archive_dir(name: str, value: str | None) -> list[str]:
     if name not in ("imagenet", "stl10"):
         if value is None:
             return []
@@ -87,10 +85,15 @@ def _archive_dir(name: str, value: str | None) -> list[str]:
         hint = "archive_dir=FOLDER, with ILSVRC2012_img_train.tar"
         missing = ["archive_dir must be the folder of the archives, but is not set. Hint: " + hint + "."]
         return missing if name == "imagenet" else []
-    return [] if Path(value).is_dir() else [_no_folder("archive_dir", value)]
+    path = Path(value)
+    if path.is_dir():
+        return []
+    hint = f"archive_dir=$HOME{value[1:]}" if value.startswith("~") else "archive_dir=FOLDER"
+    what = "is a file" if path.exists() else "does not exist"
+    return [f"archive_dir must be a folder, but {describe_path(path)} {what}. Hint: {hint}."]
 
 
-def _out(name: str, value: str | None) -> list[str]:
+def _validate_out(name: str, value: str | None) -> list[str]:
     if value is None:
         if name in ("imagenet", "pack"):
             return ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
@@ -98,45 +101,25 @@ def _out(name: str, value: str | None) -> list[str]:
     if value.startswith("~"):  # no shell expands it behind "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
-    if not (reason := obstacle(path)):
+    if not (reason := not_writable_reason(path)):
         return []
     return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."]
 
 
-def _no_folder(key: str, value: str) -> str:
-    hint = f"{key}=$HOME{value[1:]}" if value.startswith("~") else f"{key}=FOLDER"
-    what = "is a file" if Path(value).exists() else "does not exist"
-    said = shown_path(Path(value))
-    return f"{key} must be a folder, but {said} {what}. Hint: {hint}."
-
-
-def _whole_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    return data_check.validate(config, environ) or _inside(config)
-
-
-def _inside(config: Mapping[str, Any]) -> list[str]:
-    """What is written must not become a part of what is read."""
+def _validate_outside(config: Mapping[str, Any]) -> list[str]:
+    """The output must not become a part of the input."""
     root, out = config["data"]["root"], config["out"]
-    is_folder = config["data"]["name"] in data_check.OF_FOLDERS and not config["data"]["_target_"]
-    if not is_folder or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
+    if not _has_folders(config) or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
         return []
-    return [f"out must lie outside of data.root ({root}), but is {out}. Hint: out=FOLDER."]
+    return [f"out must be outside data.root ({root}), got {out}. Hint: out=FOLDER."]
 
 
-def _any_data(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """What is wrong inside the folders is what the check is for; here only whether there is something to look at."""
-    data = config["data"]
-    if data["_target_"] or data["name"] not in data_check.OF_FOLDERS:
-        return data_check.validate(config, environ)
-    return validate_root(data, environ) or _inside(config)
+def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """prepare=check reports what is wrong inside folders; here they must only exist."""
+    if not _has_folders(config):
+        return data_validate.validate(config, environ)
+    return validate_root(config["data"], environ) or _validate_outside(config)
 
 
-def _nothing(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    return []
-
-
-# What else must be there before it starts.
-_LOOKS: dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], list[str]]] = {
-    "pack": _whole_data,
-    "check": _any_data,
-}
+def _has_folders(config: Mapping[str, Any]) -> bool:
+    return config["data"]["name"] in data_validate.OF_FOLDERS and not config["data"]["_target_"]

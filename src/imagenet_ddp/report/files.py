@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is known by its header
 CSV_HEAD = b"place,run,best/val/top1,"
@@ -28,7 +28,7 @@ def write(folder: Path, contents: Mapping[str, bytes | None]) -> Outcome:
             if there and not _is_ours(path):
                 outcome.foreign += [name] if content is not None else []
             elif content is not None:
-                write_whole(path, content)
+                atomic_write(path, content)
                 outcome.written.append(name)
             elif there:
                 path.unlink()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.config.validators import choice, expect
-from imagenet_ddp.system.paths import obstacle
+from imagenet_ddp.system.paths import not_writable_reason
 
 KEYS = ("format", "out", "sort")
 FORMATS = ("text", "markdown", "csv", "html")
@@ -75,6 +75,6 @@ def _no_folder(path: Path) -> str:
 def _out(path: Path) -> list[str]:
     if str(path).startswith("~"):  # no shell expands it behind "out="
         return [f"out={path} is a folder called {path.parts[0]}. Hint: out=$HOME{str(path)[1:]}"]
-    if not (reason := obstacle(path)):
+    if not (reason := not_writable_reason(path)):
         return []
     return [f"out must be a folder that can be made or written in, but {reason}. Hint: out=FOLDER."]

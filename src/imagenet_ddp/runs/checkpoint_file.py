@@ -12,7 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import drafted
+from imagenet_ddp.system.atomic_write import atomic_path
 from imagenet_ddp.system.text import first_line
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
@@ -29,7 +29,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         with disk_errors_as_run_error(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with drafted(target) as draft, draft.open("wb") as file:
+            with atomic_path(target) as draft, draft.open("wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -38,7 +38,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def link_or_copy(source: Path, target: Path) -> None:
     """Make target what source is now: by a hard link where the file system has them, because source is only ever
     replaced, never changed."""
-    with disk_errors_as_run_error(target), drafted(target) as draft:
+    with disk_errors_as_run_error(target), atomic_path(target) as draft:
         with contextlib.suppress(OSError):
             draft.hardlink_to(source)
         if not draft.exists():

@@ -51,9 +51,9 @@ class Log:
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 plain = line.encode(encoding, "backslashreplace").decode(encoding)
-                print(plain if whole else console.shown(plain, self._stream), file=stream, flush=True)
+                print(plain if whole else console.fit_to_terminal(plain, self._stream), file=stream, flush=True)
             except OSError:  # its reader has left (| head): the run continues
-                console.discard(self._stream)
+                console.discard_output(self._stream)
                 self._stream = None
         self.note(line)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def ignore_missing_glyphs() -> Iterator[None]:
 
 def save(figure: "Figure", out: Path) -> None:
     """Write a PNG that replaces `out` in one step."""
-    write_whole(out, png(figure))
+    atomic_write(out, png(figure))
 
 
 def png(figure: "Figure", **texts: str) -> bytes:

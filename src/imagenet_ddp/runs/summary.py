@@ -13,7 +13,7 @@ import yaml
 
 from imagenet_ddp import __version__
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
@@ -27,12 +27,12 @@ def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool =
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path := folder / "config.yaml"):
-        write_whole(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        atomic_write(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path):
-        write_whole(path, json.dumps(content, indent=2) + "\n")
+        atomic_write(path, json.dumps(content, indent=2) + "\n")
 
 
 def provenance(command: str) -> dict[str, Any]:

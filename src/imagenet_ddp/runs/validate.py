@@ -10,7 +10,7 @@ from typing import Any
 
 from imagenet_ddp.config.validators import choice, expect, expect_all, matching, shown, whole
 from imagenet_ddp.runs.folder import last_checkpoint
-from imagenet_ddp.system.paths import shown_path
+from imagenet_ddp.system.paths import describe_path
 
 # What callbacks can monitor: callbacks/running_metrics.py and models/lightning_module.py log it.
 TRAIN_METRICS = (
@@ -152,7 +152,7 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
-    return [f"{key} must be a checkpoint file, but {shown_path(path)} {what}. Hint: {hint}."]
+    return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]
 
 
 def _images(value: str, environ: Mapping[str, str]) -> list[str]:
@@ -162,18 +162,18 @@ def _images(value: str, environ: Mapping[str, str]) -> list[str]:
     if value.startswith("~"):
         hint = f"images={environ.get('HOME', '/home/me')}{value[1:]}"
     return [
-        f"images must be a file, a folder or a pattern, but nothing matches {shown_path(Path(value))}. Hint: {hint}."
+        f"images must be a file, a folder or a pattern, but nothing matches {describe_path(Path(value))}. Hint: {hint}."
     ]
 
 
 def _out(path: Path) -> list[str]:
     folder = path.parent
     if path.is_dir():
-        what = f"{shown_path(path)} is a folder"
+        what = f"{describe_path(path)} is a folder"
     elif not folder.is_dir():
-        what = f"the folder {shown_path(folder)} does not exist"
+        what = f"the folder {describe_path(folder)} does not exist"
     elif not os.access(path if path.exists() else folder, os.W_OK):
-        what = f"{shown_path(path)} is not writable"
+        what = f"{describe_path(path)} is not writable"
     else:
         return []
     return [f"out must be a file that can be written, but {what}. Hint: out=predictions.csv."]

@@ -1,5 +1,5 @@
-"""Files that are there whole or not at all: written beside their place, then renamed. Who reads one meanwhile, or after
-a kill or a full disk, finds the one before."""
+"""Write files that are complete or absent: written under another name, then renamed. A reader, also after a kill or a
+full disk, finds the old content."""
 
 import os
 import secrets
@@ -9,10 +9,12 @@ from pathlib import Path
 
 
 @contextmanager
-def drafted(path: Path, draft: Path | None = None) -> Iterator[Path]:
-    """A place beside path, still empty; what is written there becomes path where the block ends well, and is removed
-    where it does not. draft: that place, for one writer at a time, so that a kill leaves nothing but what the next one
-    overwrites; None: a name that no other process has, on this machine or another."""
+def atomic_path(path: Path, draft: Path | None = None) -> Iterator[Path]:
+    """Yield a path to write to; it is renamed to `path` at the end of the block, and deleted where the block raises.
+
+    draft: that path, for a single writer: a kill leaves only what the next one overwrites. None: a name that no other
+    process has, on this machine or another.
+    """
     draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield draft
@@ -21,11 +23,11 @@ def drafted(path: Path, draft: Path | None = None) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(
+def atomic_write(
     path: Path, content: str | bytes, *, mode: int | None = None, sync: bool = False, draft: Path | None = None
 ) -> None:
-    """Text as UTF-8. mode: as of chmod. sync: it is on the disk when this returns. draft: see drafted."""
-    with drafted(path, draft) as part, part.open("wb") as file:
+    """Write content, text as UTF-8. mode: as of chmod. sync: return once it is on the disk. draft: see atomic_path."""
+    with atomic_path(path, draft) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         if mode is not None:
             os.fchmod(file.fileno(), mode)
@@ -33,7 +35,7 @@ def write_whole(
         if sync:
             os.fsync(file.fileno())
     if sync:
-        with suppress(OSError):  # some network disks sync no folders
+        with suppress(OSError):  # some network disks cannot sync folders
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Compute the checksum of a file, block by block."""
+"""Compute checksums of files, block by block."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sentences before people: on a terminal broken between words, in a file or a pipe one line each, for grep."""
+"""Print messages: on a terminal wrapped between words, in a file or a pipe one line each, for grep."""
 
 import os
 import re
@@ -13,70 +13,70 @@ from typing import IO
 
 INDENT = "  "
 
+Say = Callable[[str], None]
 
-def wrapped(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
-    """Lines of at most width columns, a Hint on one of its own. first, indent: in front of the first line, of the
-    others; a further line that begins with two blanks is a row of a list. What stands in backticks is a line to type
-    and never broken, nor is a path; a row of figures is broken at its bars alone."""
+
+def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
+    """Return lines of at most width columns, a Hint on one of its own. Never breaks paths, nor what is in backticks,
+    because people copy it; breaks a row of figures only at its bars.
+
+    first, indent: what the first line and the others begin with. Input lines that begin with two blanks are list items.
+    """
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
         glued = "\0| ".join(figures.replace(" ", "\0") for figures in glued.split(" | "))
     lines: list[str] = []
     for part in re.split(r"\n| (?=Hint: )", glued):
-        is_row = bool(lines) and part.startswith(INDENT)
-        deeper = indent + INDENT * is_row
+        is_item = bool(lines) and part.startswith(INDENT)
+        item_indent = indent + INDENT * is_item
         lines += textwrap.wrap(
-            part.lstrip(" ") if is_row else part,
+            part.lstrip(" ") if is_item else part,
             width,
-            initial_indent=deeper if lines else first,
-            subsequent_indent=deeper + INDENT * is_row,
+            initial_indent=item_indent if lines else first,
+            subsequent_indent=item_indent + INDENT * is_item,
             break_long_words=False,
             break_on_hyphens=False,
         )
     return [line.replace("\0", " ") for line in lines]
 
 
-def shown(text: str, stream: IO[str]) -> str:
-    """As it is printed to the stream."""
+def fit_to_terminal(text: str, stream: IO[str]) -> str:
+    """Return a message wrapped if the stream is a terminal, but text of several lines (a traceback) as it is."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    if "\n" in text or len(text) <= width:  # a traceback is laid out already
+    if "\n" in text or len(text) <= width:
         return text
-    return "\n".join(wrapped(text, max(width, 40)))
+    return "\n".join(wrap_text(text, max(width, 40)))
+
+
+def print_message(text: str, stream: IO[str] | None = None) -> None:
+    """Print a message immediately. stream: None: standard error."""
+    out: IO[str] = sys.stderr if stream is None else stream
+    print(fit_to_terminal(text, out), file=out, flush=True)
 
 
 @contextmanager
-def until_closed() -> Iterator[None]:
-    """Around all of a command that prints its answer: who reads it may have seen enough (| head), and the command then
-    ends without a word, with the exit code of a program that SIGPIPE has ended."""
+def exit_on_closed_pipe() -> Iterator[None]:
+    """Exit silently, with the code of a program that SIGPIPE ended, once the reader of standard output has left
+    (`| head`). Goes around a whole command."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        polled = select.poll()
-        polled.register(sys.stdout.fileno(), 0)
-        if not polled.poll(0):  # it was another pipe
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        if not stdout.poll(0):  # another pipe is broken
             raise
-        discard(sys.stdout)
+        discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
 
 
-def discard(stream: IO[str]) -> None:
-    """From now on, because nobody reads it: also what waits in its buffer, which Python would try once more at its
-    end."""
-    with suppress(OSError, ValueError):  # no file
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-
-
-def print_message(text: str, stream: IO[str] | None = None) -> None:
-    """At once; stream: None: standard error."""
-    to: IO[str] = sys.stderr if stream is None else stream
-    print(shown(text, to), file=to, flush=True)
-
-
-Say = Callable[[str], None]
+def discard_output(stream: IO[str]) -> None:
+    """Send a stream to /dev/null, what is in its buffer included: Python would write that once more at exit."""
+    with suppress(OSError, ValueError):  # not a file
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

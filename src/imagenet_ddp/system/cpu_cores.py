@@ -1,4 +1,4 @@
-"""CPU cores of this machine, and those of one process among others on it. No torch here."""
+"""Count the CPU cores available to a process. No torch."""
 
 import os
 import re
@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 
 def num_cores() -> int:
-    """That this process may use: of a machine whose others are another job's, only the own ones."""
+    """Return the number of CPU cores available to this process (its affinity mask)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.environ) -> int:
-    """1 or more. Processes of one machine share its cores evenly; but tasks of SLURM each have their own, which the
-    others do not see (srun --cpus-per-task), and nothing is left to share."""
+    """Return this process's share of the machine's cores, at least 1.
+
+    The processes of one machine share its cores evenly. But each task of SLURM has cores of its own (srun
+    --cpus-per-task), which num_cores() already counts alone.
+    """
     cores = num_cores()
     tasks = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if local_world_size > 1 and tasks and int(tasks[0]) == local_world_size:

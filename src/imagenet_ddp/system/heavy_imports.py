@@ -1,4 +1,4 @@
-"""The import of torch, torchvision and Lightning: three thousand modules, seconds of every process's start."""
+"""Speed up the imports of torch, torchvision and Lightning: three thousand modules, seconds of each process's start."""
 
 import atexit
 import gc
@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def import_torch() -> Iterator[None]:
-    """Around such imports. They make a million objects that all stay: the garbage collector finds nothing among them,
-    and would look through all of them again and again, now (a tenth of the time) and while the model trains."""
-    was_on = gc.isenabled()
+    """Pause the garbage collector, and exclude the objects made in the block from collection for good.
+
+    Such imports make a million objects that all stay: the collector would search them in vain again and again, now (a
+    tenth of the import time) and during training.
+    """
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        atexit.register(gc.unfreeze)  # else extensions (triton) take what is frozen for leaked, and say so at the end
-        if was_on:
+        atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""Say where a path leads, and whether a folder can be made there."""
+"""Describe paths for messages, and find out whether a folder can be made."""
 
 import os
 from collections.abc import Mapping
@@ -7,26 +7,27 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 
 
-def shown_path(path: Path) -> str:
-    """Add to a relative path where it leads, because that depends on the folder the command was typed in."""
+def describe_path(path: Path) -> str:
+    """Add the absolute path to a relative one, because that depends on the working directory."""
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
-def nearest_folder(path: Path) -> Path:
-    """Return what exists of the path: itself or its nearest parent."""
-    return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself, or its nearest parent that exists."""
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
 
 
-def obstacle(path: Path) -> str:
-    """Return why no folder can be made at path or written in: "/a/b is a file", "/a cannot be written in"; or ""."""
-    there = nearest_folder(path)
-    if not there.is_dir():
-        return f"{there} is a file"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written in"
+def not_writable_reason(path: Path) -> str:
+    """Return why no folder can be made or written to at path: "/a/b is a file", "/a is not writable"; or ""."""
+    existing = nearest_existing(path)
+    if not existing.is_dir():
+        return f"{existing} is a file"
+    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. ConfigError: neither variable says a place."""
+    """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError where neither variable
+    is set."""
     xdg = environ.get("XDG_CACHE_HOME", "")
     if Path(xdg).is_absolute():  # the XDG base directory specification: a relative path is to be ignored
         return Path(xdg) / "imagenet_ddp"

@@ -1,4 +1,4 @@
-"""Format counts, shares, times, lists, errors and commands for display."""
+"""Format counts, fractions, times, lists, errors and commands for display."""
 
 import os
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ _UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
 
 
 def count_noun(number: int, noun: str) -> str:
-    """1 image, 1,200 images, 3 classes."""
+    """Return 1 image, 1,200 images, 3 classes."""
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:
-    """71.23 %"""
+    """Return 71.23 %"""
     return f"{100 * fraction:.{digits}f} %"
 
 
@@ -24,7 +24,7 @@ def format_loss(loss: float, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0:42, 12:05, 3:10:00, 2d 04:00:00"""
+    """Return 0:42, 12:05, 3:10:00, 2d 04:00:00"""
     days, rest = divmod(round(seconds), 86400)
     hours, rest = divmod(rest, 3600)
     minutes, left = divmod(rest, 60)
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
-    """a, b, c, d, e and 1,200 more"""
+    """Return a, b, c, d, e and 1,200 more"""
     more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 
@@ -45,10 +45,10 @@ def first_line(error: BaseException) -> str:
 
 
 def uv_run() -> str:
-    """The start of a command as it is typed here: "uv run ", or nothing without uv."""
+    """Return what a command begins with: "uv run " if the environment is uv's, else nothing."""
     return "uv run " if _UV in os.environ else ""
 
 
 def install(requirement: str) -> str:
-    """The command that installs into the running environment; one that uv made holds no pip."""
+    """Return the command that installs into the running environment; one made by uv has no pip."""
     return f"{'uv' if _UV in os.environ else 'python -m'} pip install '{requirement}'"

@@ -13,7 +13,7 @@ from imagenet_ddp.engine import job
 from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.tune.options import Plan
 from imagenet_ddp.tune.study import EPOCH, OPTIONS, Study, number_of
 from imagenet_ddp.tune.trials import Trial
@@ -129,7 +129,7 @@ class Loop:
         content = {"trial": number, "val/top1": top1, "epoch": best.user_attrs[EPOCH], "options": options,
                    "train_longer": line}  # fmt: skip
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
-        write_whole(plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
+        atomic_write(plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
         drawn, failed = self.study.draw(plan.folder / "figures")
         for sentence in [*failed, *([f"Figures: {where}/figures/ with {', '.join(drawn)}"] if drawn else [])]:
             say(sentence)

@@ -16,7 +16,7 @@ from imagenet_ddp.config.validators import NULL, choice, expect_all, number, who
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text import install
 from imagenet_ddp.tune import resources, space
 from imagenet_ddp.tune.resources import Place
@@ -66,7 +66,7 @@ class Plan:
             "options": list(self.argv),
             "space": self.space,
         }
-        write_whole(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        atomic_write(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:

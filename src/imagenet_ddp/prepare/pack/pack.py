@@ -1,22 +1,25 @@
 """prepare=pack: any source to the packed form.
 
-The bytes are a function of source and options alone: how images fall to shards is known before the first is packed,
-each shard is made in one go, and packed.json is written last. So a pack that was killed goes on with the first shard
-that is missing, and ends as if nothing had happened.
+The bytes depend on source and options alone: the distribution of images over shards is fixed before the first is
+packed, each shard is written in one go, and packed.json is written last. So a killed pack resumes with the first
+missing shard, and ends with the same bytes.
 """
 
+import contextlib
 import errno
-import json
+import itertools
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
@@ -27,62 +30,51 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.encode import Packing, encoder, pack
-from imagenet_ddp.prepare.pack.fingerprint import Names, fingerprint, names_of, states_of, with_sizes
-from imagenet_ddp.prepare.pack.resume import Unfinished
-from imagenet_ddp.prepare.pack.shards import Shard, Written
-from imagenet_ddp.prepare.pack.worker_pool import Pool
+from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
+from imagenet_ddp.prepare.pack.fingerprint import Names, file_states, fingerprint, image_names, with_sizes
+from imagenet_ddp.prepare.pack.plan_shards import PackOptions, plan_shards, validate_same
+from imagenet_ddp.prepare.pack.resume import Resume
+from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
+from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, duration
 
 LOCK = ".lock"
-SAMPLE = 64  # images that are packed beforehand to learn their size
 BAD = "bad_images.csv"
-SAID = 20  # bad images that are named on the screen
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What decides about the bytes. Two packs with the same are the same."""
-
-    form: str
-    short_side: int
-    quality: int
-    exif_orientation: bool
-    shard_mib: int
-    encoder: str
-    source: str
+MAX_PRINTED = 20  # bad images
+TIMEOUT_S = 1800.0  # of one image: its disk no longer answers
+WINDOW = 12  # images per process that may be packed, or wait, before one is written: bounds the memory
 
 
 def run(plan: Plan) -> int:
-    """Exit code: 0 done, 1 failed. Raises ConfigError for what is refused."""
+    """Return exit code 0. Raises ConfigError for what is refused, RunError for what fails."""
     assert plan.out is not None
     out = plan.out.absolute()
-    if out.is_dir() and not {FILE, WORK} & (there := {entry.name for entry in out.iterdir()}) and there - {LOCK}:
+    if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
         raise ConfigError(
-            f"out must be a new folder, an empty one or an unfinished pack, but {out} holds "
-            f"{', '.join(sorted(there)[:5])}. Hint: out=FOLDER."
+            f"out must be a new folder, an empty one or an unfinished pack, but {out} has "
+            f"{', '.join(sorted(names)[:5])}. Hint: out=FOLDER."
         )
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for small images more threads cost more than they give: half the time with one
     try:
-        (out / WORK).parent.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
             _run(plan, out)
-    except RunError as error:
-        print_message(str(error))
-        return 1
-    except BrokenPipeError:  # who read what is printed has left
+    except BrokenPipeError:  # the reader of stdout has left
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            said = f"{out} must have room for all images, but the disk is full. Hint: make room"
+            text = f"{out} must have room for all images, but the disk is full. Hint: make room"
         else:
-            said = (
-                f"{error.filename or out} must be readable, and {out} writable, but: "
-                f"{error.strerror or error}. Hint: look at that disk and at who may write to it"
+            text = (
+                f"{error.filename or out} must be readable, and {out} writable, but: {error.strerror or error}. "
+                "Hint: check that disk and who may write to it"
             )
-        print_message(f"{said}, then type the same again: it goes on where it was.")
-        return 1
+        raise RunError(f"{text}, then type the same again to resume.") from error
+    finally:
+        torch.set_num_threads(num_threads)
     return 0
 
 
@@ -90,43 +82,41 @@ def _run(plan: Plan, out: Path) -> None:
     begin_s, data, options = time.monotonic(), plan.config["data"], plan.options
     source = open_source(data, plan.config["seed"], os.environ)
     splits = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
-    names = {name: names_of(images, data) for name, images in splits.items()}
-    states = {name: states_of(images) for name, images in splits.items()}
-    unfinished = Unfinished(out, states)
-    asked = Asked(
+    names = {name: image_names(images, data) for name, images in splits.items()}
+    states = {name: file_states(images) for name, images in splits.items()}
+    resume = Resume(out, states)
+    wanted = PackOptions(
         options["form"],
         options["short_side"],
         options["quality"],
         data["exif_orientation"],
         options["shard_mib"],
-        encoder(data["decoder"]),
+        encoder_versions(data["decoder"]),
         fingerprint(source, splits, names),
     )
-    sized = replace(asked, source=with_sizes(asked.source, states))  # images may be mended as long as it is unfinished
+    # only a finished pack compares sizes: images may be repaired before
+    with_source_sizes = replace(wanted, source=with_sizes(wanted.source, states))
     if (out / FILE).exists():
         manifest = manifests.read(out)
-        _compare({name: getattr(manifest, name) for name in asdict(asked)}, sized, out, "a pack")
-        shutil.rmtree(out / WORK, ignore_errors=True)  # killed between the mark and this
+        validate_same({name: getattr(manifest, name) for name in asdict(wanted)}, with_source_sizes, out, "a pack")
+        shutil.rmtree(out / WORK, ignore_errors=True)  # killed after packed.json was written
         print_message(f"{out} is packed already: {_counts(manifest)}.", sys.stdout)
         return
-    packing = Packing(asked.form, asked.short_side, asked.quality)
-    plans = _plans(out, asked, splits, packing, unfinished)
-    todo = [shard for shard in plans if unfinished.written(shard) is None]
-    if changed := sum(unfinished.is_outdated(shard) for shard in todo):
-        print_message(f"Making {changed:,} of {len(plans):,} shards anew: images in them have changed since.")
-    pool = Pool(splits, packing, plan.num_workers if todo else 1, data["mp_context"])
-    try:
-        written, bad = _write(out, plans, pool, names, unfinished, keep_bad=data["on_bad_image"] == "skip")
-    finally:
-        pool.close()
-    unfinished.expect_unchanged(splits, names)
-    _judge(out, bad, data, sum(len(images) for images in splits.values()))
+    encoding = Encoding(wanted.form, wanted.short_side, wanted.quality)
+    plans = plan_shards(out, wanted, splits, encoding, resume)
+    if num_outdated := sum(resume.is_outdated(shard) for shard in plans):
+        print_message(f"Making {num_outdated:,} of {len(plans):,} shards again: images in them have changed.")
+    written, bad = _write_shards(plan, out, plans, splits, names, encoding, resume)
+    resume.validate_unchanged(splits, names)
+    _validate_bad_images(out, bad, data, sum(len(images) for images in splits.values()))
     manifest = Manifest(
-        **asdict(sized),
+        **asdict(with_source_sizes),
         classes=source.classes,
         labels=source.labels,
         splits={
-            name: _finish(out, name, images, [shard for shard in plans if shard.split == name], written, names[name])
+            name: _write_index(
+                out, name, images, [shard for shard in plans if shard.split == name], written, names[name]
+            )
             for name, images in splits.items()
         },
     )
@@ -142,141 +132,117 @@ def _run(plan: Plan, out: Path) -> None:
     )
 
 
-def _compare(there: Mapping[str, Any], asked: Asked, out: Path, what: str) -> None:
-    """Raises ConfigError where this is not what `out` was begun with."""
-    said = {"source": "other images", "encoder": f"other libraries ({there.get('encoder')}; now {asked.encoder})"}
-    found = [
-        said.get(name, f"{name}={there.get(name)} instead of {value}")
-        for name, value in asdict(asked).items()
-        if there.get(name) != value
-    ]
-    if found:
-        raise ConfigError(
-            f"{out} must hold {what} of what is asked for, but was made with "
-            f"{', '.join(found)}. Hint: type "
-            "the options it was made with, or remove the folder, or out=FOLDER for another one."
-        )
-
-
-def _plans(
-    out: Path, asked: Asked, splits: Mapping[str, Images], packing: Packing, unfinished: Unfinished
-) -> list[Shard]:
-    """Which images go to which shard: decided when a pack begins, and kept in WORK for those that go on."""
-    begun = out / WORK / "plan.json"
-    if begun.exists():
-        plain = json.loads(begun.read_bytes())
-        _compare(plain["asked"], asked, out, "an unfinished pack")
-        means = plain["mean_bytes"]
-    else:
-        means = {name: _mean_bytes(images, packing) for name, images in splits.items()}
-    found = []
-    for name, images in splits.items():
-        per_shard = max(1, int(asked.shard_mib * MIB / max(means[name], 1)))
-        found += shards.divide(name, len(images), per_shard, shuffle=name == "train")
-    needed = sum(means[shard.split] * len(shard.indices) for shard in found if not unfinished.written(shard))
-    free = shutil.disk_usage(out).free
-    if needed > free:
-        raise ConfigError(
-            f"{out} must have room for about {needed / MIB:,.0f} MiB, but its disk has {free / MIB:,.0f} MiB "
-            "free. Hint: make room, out=FOLDER on another disk, or a smaller prepare.short_side."
-        )
-    if not begun.exists():
-        begun.parent.mkdir(exist_ok=True)
-        shards.save(begun, json.dumps({"asked": asdict(asked), "mean_bytes": means}).encode())
-    return found
-
-
-def _mean_bytes(images: Images, packing: Packing) -> float:
-    """Of a packed image, from a sample that is the same each time."""
-    sample = np.unique(np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(np.int64))
-    sizes = [len(packed.data) for packed in (pack(images, index, packing) for index in sample.tolist())]
-    return float(np.mean([size for size in sizes if size] or [0]))
-
-
-def _write(
+def _write_shards(
+    plan: Plan,
     out: Path,
     plans: list[Shard],
-    pool: Pool,
+    splits: Mapping[str, Images],
     names: Mapping[str, Names],
-    unfinished: Unfinished,
-    *,
-    keep_bad: bool,
-) -> tuple[dict[str, Written], list[tuple[str, str]]]:
-    """(file -> what was written, [(name, reason) of each bad image])"""
+    encoding: Encoding,
+    resume: Resume,
+) -> tuple[dict[str, WrittenShard], list[tuple[str, str]]]:
+    """Return (file -> what was written, (name, reason) of each bad image)."""
+    keep_bad = plan.config["data"]["on_bad_image"] == "skip"
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
-    written, bad = {}, []
+    written: dict[str, WrittenShard] = {}
     for shard in plans:
-        done = unfinished.written(shard)
+        done = resume.find(shard)
         if done is not None and (keep_bad or not done.bad):
-            progress.before(len(shard.indices))
-        else:
-            unfinished.begin(shard)
-            counted = _counted(pool.map(shard.split, shard.indices), progress)
-            done = shards.write(out, shard, counted, keep_bad=keep_bad)
-            if keep_bad or not done.bad:  # else what lies there, if anything, is of other images
-                unfinished.end(shard)
-        written[shard.file] = done
-        bad += [
-            (f"{shard.split}/{names[shard.split][int(shard.indices[number])]}", reason) for number, reason in done.bad
-        ]
-    progress.end()
+            written[shard.file] = done
+            progress.add_earlier(len(shard.indices))
+    todo = [shard for shard in plans if shard.file not in written]
+    tasks = ((shard.split, index) for shard in todo for index in shard.indices.tolist())
+    with contextlib.closing(_encode_all(splits, tasks, encoding, plan)) as encoded:
+        for shard in todo:
+            resume.begin(shard)
+            images = _counted(itertools.islice(encoded, len(shard.indices)), progress)
+            done = written[shard.file] = shards.write(out, shard, images, keep_bad=keep_bad)
+            if keep_bad or not done.bad:  # else the file, if there is one, is of other images
+                resume.finish(shard)
+    progress.close()
+    bad = [
+        (f"{shard.split}/{names[shard.split][int(shard.indices[number])]}", reason)
+        for shard in plans
+        for number, reason in written[shard.file].bad
+    ]
     return written, bad
 
 
-def _counted(packed: Any, progress: Progress) -> Any:
-    for image in packed:
+def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[EncodedImage]:
+    for image in images:
         yield image
         progress.add(1)
 
 
-def _judge(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """Raises RunError where images are bad, or too many."""
-    kept = out / BAD  # beside the finished pack; of an unfinished one it is in WORK
-    if not bad:
-        kept.unlink(missing_ok=True)
+def _encode_all(
+    splits: Mapping[str, Images], tasks: Iterable[tuple[str, int]], encoding: Encoding, plan: Plan
+) -> Generator[EncodedImage, None, None]:
+    """Encode images in the order of the tasks; with one process, in this one."""
+    if plan.num_workers == 1:
+        yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
         return
-    limit = data["bad_image_limit"]
+    function, window = partial(encode_image, encoding=encoding), WINDOW * plan.num_workers
+    mp_context = plan.config["data"]["mp_context"]
+    with contextlib.closing(
+        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), mp_context, window)
+    ) as results:
+        for result in results:
+            if result.failure:
+                raise RunError(
+                    f"{splits[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
+                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then type the same "
+                    "again to resume."
+                )
+            yield result.value
+
+
+def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
+    """List the bad images; raises RunError where there are any, or too many."""
+    finished_list = out / BAD
+    if not bad:
+        finished_list.unlink(missing_ok=True)
+        return
+    is_skip, limit = data["on_bad_image"] == "skip", data["bad_image_limit"]
     most = max_bad_images(limit, num_images)
-    is_refused = data["on_bad_image"] != "skip" or len(bad) > most
-    listed = out / WORK / BAD if is_refused else kept
+    listed = finished_list if is_skip and len(bad) <= most else out / WORK / BAD
     shards.save(listed, shards.bad_csv(bad))
-    lines = [f"  {name}: {reason}" for name, reason in bad[:SAID]]
-    lines += [f"  ... and {len(bad) - SAID} more, in {listed}"] if len(bad) > SAID else []
-    many = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
-    if data["on_bad_image"] != "skip":
+    lines = [f"  {name}: {reason}" for name, reason in bad[:MAX_PRINTED]]
+    lines += [f"  ... and {len(bad) - MAX_PRINTED} more, in {listed}"] if len(bad) > MAX_PRINTED else []
+    text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
+    if not is_skip:
         raise RunError(
-            f"{many}\nHINT: data.on_bad_image=skip leaves them out; or put whole files in their place. "
-            "Then type the same again: it goes on where it was."
+            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then type the same again to "
+            "resume."
         )
     if len(bad) > most:
         raise RunError(
-            f"{many}\nThat is more than data.bad_image_limit={limit:g} allows ({count_noun(most, 'image')}). "
-            f"Hint: look at those files, or data.bad_image_limit={2 * len(bad)}."
+            f"{text}\nThat is more than data.bad_image_limit={limit:g} allows ({count_noun(most, 'image')}). "
+            f"Hint: check those files, or data.bad_image_limit={2 * len(bad)}."
         )
-    print_message(f"Left out: {many}")
+    print_message(f"Left out: {text}")
 
 
-def _finish(
-    out: Path, name: str, images: Images, plans: list[Shard], written: Mapping[str, Written], names: Names
+def _write_index(
+    out: Path, name: str, images: Images, plans: list[Shard], written: Mapping[str, WrittenShard], names: Names
 ) -> Split:
-    """The index of a split: what its shards noted, in the order of the source."""
+    """Merge the records of a split's shards, in the order of the source."""
     records = np.zeros(len(images), manifests.RECORD)
     left_out = []
     for shard in plans:
-        records[shard.indices] = shards.index(out, shard)
+        records[shard.indices] = shards.records(out, shard)
         left_out += [(int(shard.indices[number]), reason) for number, reason in written[shard.file].bad]
-    kept = records["num_bytes"] > 0
-    if not kept.any():
+    is_packed = records["num_bytes"] > 0
+    if not is_packed.any():
         raise RunError(f"at least one {name} image must be readable, but none is. Hint: another source.")
-    begins = np.concatenate([[0], names.ends[:-1]])
+    lengths = np.diff(names.ends, prepend=0)
     arrays = {
-        "records": records[kept],
-        "targets": images.targets[kept].astype("<i8"),
-        "names": names.of[np.repeat(kept, names.ends - begins)],
-        "name_ends": np.cumsum((names.ends - begins)[kept]).astype("<i8"),
+        "records": records[is_packed],
+        "targets": images.targets[is_packed].astype("<i8"),
+        "names": names.text[np.repeat(is_packed, lengths)],
+        "name_ends": np.cumsum(lengths[is_packed]).astype("<i8"),
     }
     return Split(
-        int(kept.sum()),
+        int(is_packed.sum()),
         name == "train",
         [written[shard.file].file for shard in plans],
         {key: shards.save(out / f"{name}.{key}.npy", shards.npy(array)) for key, array in arrays.items()},

@@ -1,0 +1,84 @@
+"""Plan a pack: all that determines its bytes, and which images go to which shard."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.download import MIB
+from imagenet_ddp.data.sources.packed.manifest import WORK
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.pack import shards
+from imagenet_ddp.prepare.pack.encode import Encoding, encode_image
+from imagenet_ddp.prepare.pack.resume import Resume
+from imagenet_ddp.prepare.pack.shards import Shard
+
+NUM_SAMPLES = 64  # images packed beforehand to estimate the size
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """All that determines the bytes."""
+
+    form: str
+    short_side: int
+    quality: int
+    exif_orientation: bool
+    shard_mib: int
+    encoder: str
+    source: str
+
+
+def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
+    """Raises ConfigError where `out` was made with other options."""
+    words = {"source": "other images", "encoder": f"other libraries ({found.get('encoder')}; now {wanted.encoder})"}
+    different = [
+        words.get(name, f"{name}={found.get(name)} instead of {value}")
+        for name, value in asdict(wanted).items()
+        if found.get(name) != value
+    ]
+    if different:
+        raise ConfigError(
+            f"{out} must be {what} of these images and options, but was made with {', '.join(different)}. Hint: type "
+            "the options it was made with, or remove the folder, or out=FOLDER for another one."
+        )
+
+
+def plan_shards(
+    out: Path, wanted: PackOptions, splits: Mapping[str, Images], encoding: Encoding, resume: Resume
+) -> list[Shard]:
+    """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack does the same."""
+    file = out / WORK / "plan.json"
+    if file.exists():
+        plain = json.loads(file.read_bytes())
+        validate_same(plain.get("options", {}), wanted, out, "an unfinished pack")
+        mean_bytes = plain["mean_bytes"]
+    else:
+        mean_bytes = {name: _mean_bytes(images, encoding) for name, images in splits.items()}
+    plans = []
+    for name, images in splits.items():
+        per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
+        plans += shards.divide(name, len(images), per_shard, shuffle=name == "train")
+    need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not resume.find(shard))
+    free = shutil.disk_usage(out).free
+    if need > free:
+        raise ConfigError(
+            f"out must have about {need / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: make room, "
+            "out=FOLDER on another disk, or a smaller prepare.short_side."
+        )
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        shards.save(file, json.dumps({"options": asdict(wanted), "mean_bytes": mean_bytes}).encode())
+    return plans
+
+
+def _mean_bytes(images: Images, encoding: Encoding) -> float:
+    """Estimate the size of a packed image, from the same sample each time."""
+    sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
+    sizes = [len(encode_image(images, index, encoding).data) for index in sample.tolist()]
+    return float(np.mean([size for size in sizes if size] or [0]))

@@ -1,0 +1,274 @@
+"""Run a function on images in processes that may crash or hang: the image at fault is named, the others continue."""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import resource
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from imagenet_ddp.data.loading.system_counters import process_states
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.system.console import print_message
+
+DEPTH = 4  # images a process has at a time, so that it need not wait for the next one
+POLL_S = 0.5  # between two checks of which processes are late
+REPORT_S = 60.0  # between two messages about an image that takes long
+START_S = 120.0  # longest start of a process: it imports torch
+MIB = 2**20
+_READY, _ENDED = "ready", "ended"  # what a process, or the thread that listens to it, reports instead of a result
+
+
+class Limits(NamedTuple):
+    """Of one image. memory_mib: beyond what the process uses before its first image; None: no limit."""
+
+    timeout_s: float
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """value: what the function returned; None where `failure` says how the image ended the process."""
+
+    split: str
+    index: int
+    value: Any
+    failure: str = ""
+    is_timeout: bool = False
+
+
+@dataclass(frozen=True)
+class _Task:
+    number: int
+    split: str
+    index: int
+
+
+class _Worker:
+    """One process. A thread receives its results, so that it never waits for this process to take them."""
+
+    def __init__(self, context: Any, args: tuple[Any, ...], events: queue.SimpleQueue):
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the end of the process ends the connection
+        self.tasks: deque[_Task] = deque()
+        self.is_ready = False
+        self.begin_s = time.monotonic()  # of the first task, or of the start
+        self.num_reports = 0
+        threading.Thread(target=self._listen, args=(events,), name="results of images", daemon=True).start()
+
+    def submit(self, task: _Task) -> None:
+        if not self.tasks:
+            self.begin_s = time.monotonic()
+        self.tasks.append(task)
+        with contextlib.suppress(OSError):  # it has just ended, which the thread reports
+            self._connection.send(task)
+
+    def pop_task(self) -> _Task:
+        self.begin_s, self.num_reports = time.monotonic(), 0
+        return self.tasks.popleft()
+
+    def kill(self) -> int | None:
+        """Return the exit code; None where even SIGKILL does not end it, because its disk does not answer."""
+        self.process.kill()
+        self.process.join(5)
+        return self.process.exitcode
+
+    def _listen(self, events: queue.SimpleQueue) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                events.put((self, self._connection.recv()))
+        events.put((self, _ENDED))
+
+
+def process_images(
+    function: Callable[[Images, int], Any],
+    images: Mapping[str, Images],
+    tasks: Iterable[tuple[str, int]],
+    num_workers: int,
+    limits: Limits,
+    mp_context: str,
+    window: int,
+) -> Generator[Result, None, None]:
+    """Yield function(images[split], index) of each task (split, index), in their order.
+
+    window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError where a
+    process cannot start, and what the function raises.
+    """
+    method = choose_mp_context(mp_context)
+    if method == "forkserver":
+        start_fork_server()
+    events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
+    args = (function, dict(images), limits.memory_mib)
+    numbered = (_Task(number, split, index) for number, (split, index) in enumerate(tasks))
+    retry: list[_Task] = []
+    killed: set[_Task] = set()
+    results: dict[int, Result] = {}
+    num_begun = num_yielded = 0
+    is_exhausted = False
+    workers: list[_Worker] = []
+
+    def next_task() -> _Task | None:
+        nonlocal num_begun, is_exhausted
+        if retry:
+            return retry.pop()
+        if is_exhausted or num_begun - num_yielded >= window:
+            return None
+        task = next(numbered, None)
+        is_exhausted = task is None
+        num_begun += not is_exhausted
+        return task
+
+    def replace(worker: _Worker, is_timeout: bool) -> None:
+        """Blame the image the process was at, give the others to another one."""
+        code = worker.kill()
+        if not worker.is_ready:
+            raise _start_error(f"exit code {code}")
+        workers[workers.index(worker)] = _start(method, args, events)
+        if not worker.tasks:
+            return
+        task, *others = worker.tasks
+        retry.extend(reversed(others))
+        if code == -signal.SIGKILL and not is_timeout and task not in killed:
+            killed.add(task)  # perhaps not because of this image, but by the system: try once more
+            retry.append(task)
+            return
+        failure = (
+            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it ends the decoder{_signal(code)}"
+        )
+        results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
+
+    try:
+        workers += [_start(method, args, events) for _ in range(num_workers)]
+        loop_s = time.monotonic()
+        while True:
+            for depth in range(DEPTH):
+                for worker in workers:
+                    if worker.is_ready and len(worker.tasks) <= depth and (task := next_task()) is not None:
+                        worker.submit(task)
+            if num_yielded in results:
+                yield results.pop(num_yielded)
+                num_yielded += 1
+                continue
+            if is_exhausted and num_begun == num_yielded:
+                return
+            if (paused_s := time.monotonic() - loop_s) > 4 * POLL_S:  # Ctrl-Z, or a slow disk of the caller's
+                for worker in workers:
+                    worker.begin_s += paused_s
+            loop_s = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                worker, event = events.get(timeout=POLL_S)
+                if worker not in workers:  # it was replaced
+                    continue
+                if event == _READY:
+                    worker.is_ready, worker.begin_s = True, time.monotonic()
+                elif event == _ENDED:
+                    replace(worker, is_timeout=False)
+                elif isinstance(event, Exception):
+                    raise event
+                else:
+                    task = worker.pop_task()
+                    results[task.number] = Result(task.split, task.index, *event)
+            if events.empty():
+                for worker in _late(workers, limits.timeout_s, images):
+                    replace(worker, is_timeout=True)
+    finally:
+        for worker in workers:
+            worker.process.kill()  # they ignore SIGTERM
+        for worker in workers:
+            worker.process.join(5)
+
+
+def _start(method: str, args: tuple[Any, ...], events: queue.SimpleQueue) -> _Worker:
+    try:
+        return _Worker(multiprocessing.get_context(method), args, events)
+    except OSError:  # the server that forks it has ended
+        if method == "forkserver":
+            start_fork_server()
+    try:
+        return _Worker(multiprocessing.get_context(method), args, events)
+    except OSError as error:
+        raise _start_error(error.strerror or str(error)) from error
+
+
+def _start_error(why: str) -> RunError:
+    return RunError(
+        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory; "
+        "data.mp_context=spawn starts it another way."
+    )
+
+
+def _late(workers: list[_Worker], timeout_s: float, images: Mapping[str, Images]) -> list[_Worker]:
+    """Return the workers past their time; report images that take long."""
+    found = []
+    for worker in workers:
+        waited_s = time.monotonic() - worker.begin_s
+        if worker.is_ready and not worker.tasks:
+            continue
+        if waited_s > (timeout_s if worker.is_ready else START_S):
+            found.append(worker)
+        elif worker.tasks and waited_s > REPORT_S * (worker.num_reports + 1):
+            worker.num_reports += 1
+            path = images[worker.tasks[0].split].path(worker.tasks[0].index)
+            print_message(
+                f"{path} has taken {waited_s:.0f} s so far (process {process_states([worker.process.pid])}). "
+                f"It fails after {timeout_s:g} s."
+            )
+    return found
+
+
+def _signal(code: int | None) -> str:
+    if code is None or code >= 0:
+        return ""
+    name = signal.Signals(-code).name
+    return f" ({name}, twice: the machine ran out of memory?)" if name == "SIGKILL" else f" ({name})"
+
+
+# ---- in the process ------------------------------------------------------------------------------------------------
+
+
+def _work(
+    function: Callable[[Images, int], Any], images: dict[str, Images], memory_mib: int | None, connection: Connection
+) -> None:
+    init_worker(0)
+    torch.set_num_threads(1)
+    with open(os.devnull, "w") as null:  # noqa: PTH123
+        os.dup2(null.fileno(), 2)  # libtiff and libpng print to stderr
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_mib is not None:
+        _limit_memory(memory_mib)
+    with contextlib.suppress(EOFError, OSError):  # the parent has ended
+        connection.send(_READY)
+        while True:
+            task = connection.recv()
+            try:
+                answer = (function(images[task.split], task.index),)
+            except Exception as error:
+                error.add_note(traceback.format_exc())  # a pickled error loses its traceback
+                answer = error
+            connection.send(answer)
+
+
+def _limit_memory(mib: int) -> None:
+    """Limit what the process may write to (heap and private maps): a packed file mapped for reading does not count.
+    Linux alone counts maps there (since 4.7); elsewhere there is no such limit."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = used + mib * MIB
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))

@@ -1,0 +1,110 @@
+"""Images are processed in order, whatever happens to the processes."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.prepare import worker_pool
+from imagenet_ddp.prepare.worker_pool import Limits, Result, process_images
+
+
+class Actions:
+    """A source whose images do something instead."""
+
+    def __init__(self, *actions: str):
+        self.actions, self.targets = actions, np.zeros(len(actions), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def path(self, index: int) -> str:
+        return f"{index} {self.actions[index]}"
+
+
+def act(images: Any, index: int) -> int:
+    match images.actions[index]:
+        case "slow":
+            time.sleep(0.01)
+        case "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "exit":
+            os._exit(0)
+        case "memory":
+            np.ones(2**30, dtype=np.uint8)
+        case "raise":
+            raise ZeroDivisionError(images.path(index))
+    return index
+
+
+def results(images: Any, num_workers: int = 2, timeout_s: float = 60, window: int = 100) -> Any:
+    tasks = [("train", index) for index in range(len(images))]
+    limits = Limits(timeout_s, 256)
+    return process_images(act, {"train": images}, tasks, num_workers, limits, "auto", window)
+
+
+def test_the_image_at_fault_is_named_and_the_others_are_processed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(worker_pool, "REPORT_S", 1.0)
+    images = Actions("", "segv", "", "kill", "", "stop", "", "exit", "")
+    found = list(results(images, timeout_s=2))
+    assert [result.index for result in found] == list(range(9))
+    assert [result.value for result in found] == [0, None, 2, None, 4, None, 6, None, 8]
+    assert {result.index: (result.failure, result.is_timeout) for result in found if result.failure} == {
+        1: ("it ends the decoder (SIGSEGV)", False),
+        3: ("it ends the decoder (SIGKILL, twice: the machine ran out of memory?)", False),
+        5: ("it takes longer than 2 s", True),
+        7: ("it ends the decoder", False),
+    }
+    assert "5 stop has taken 1 s so far (process " in (text := capsys.readouterr().err) and "is stopped" in text
+
+
+def test_processes_killed_from_outside_and_closing(monkeypatch: pytest.MonkeyPatch):
+    """No image is lost, no more than `window` are begun ahead, and closing ends all processes at once."""
+    started: list[Any] = []
+    start: Callable[..., Any] = worker_pool._start
+    monkeypatch.setattr(worker_pool, "_start", lambda *args: started.append(start(*args)) or started[-1])
+    found: list[Result] = []
+    generator = results(Actions(*["slow"] * 200), window=10)
+    for result in generator:
+        found.append(result)
+        if len(found) in (1, 40):
+            next(worker for worker in reversed(started) if worker.is_ready).process.kill()
+        assert sum(len(worker.tasks) for worker in started[-2:]) <= 10
+        if len(found) == 150:
+            break
+    assert found == [Result("train", index, index) for index in range(150)]
+    begin_s = time.monotonic()
+    generator.close()
+    assert time.monotonic() - begin_s < 10
+    assert len(started) >= 4 and not any(worker.process.is_alive() for worker in started)
+
+
+def test_errors():
+    with pytest.raises(ZeroDivisionError, match="1 raise") as caught:
+        list(results(Actions("", "raise"), num_workers=1))
+    assert "in act" in caught.value.__notes__[0]
+    with pytest.raises(MemoryError):
+        list(results(Actions("memory"), num_workers=1))
+
+
+class Fatal(Actions):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (3,)  # in the process that receives it
+
+
+def test_processes_that_cannot_start():
+    with pytest.raises(
+        RunError, match=r"could not start \(exit code 3\)\. Hint: prepare.num_workers=1 needs the least"
+    ):
+        list(results(Fatal(""), num_workers=1))
