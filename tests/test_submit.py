@@ -88,7 +88,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
     ("argv", "sentences"),
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
-         ["nosuch is not a known key.", "trainer.max_epochs is expected", "submit.time must be a time",
+         ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1 or null", "submit.time must be a time",
           "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
          ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: trainer.devices=2."]),
@@ -96,7 +96,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("submit.time=30", "--epochs", "3"),
          ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
           "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
-        (("submit.partition='a b'",), ["submit.partition must be a word or null, but is a b."]),
+        (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "
           "Hint: `'submit.extra=\"--mail-type=END\"'`"]),
@@ -104,13 +104,13 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
         (("-m", "trainer.devices=1,2"), ["the jobs of -m must need the same nodes, GPUs and CPUs"]),
-        (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr is expected"]),
+        (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["the world is that of slurm job 1, and what"]),
-        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug is expected"]),
+        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug must be VERSION"]),
         (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
-        (("data=packed",), ["data.root is expected"]),
+        (("data=packed",), ["data.root must be a packed folder"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],
 )  # fmt: skip

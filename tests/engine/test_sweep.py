@@ -102,10 +102,10 @@ def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "said"),
     [
-        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, but is 4"),
+        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, got 4"),
         (LISTED, array("7"), "SLURM_ARRAY_TASK_ID must be one of the 4 jobs of this sweep"),
-        (LISTED, array("abc"), "0 to 3, but is abc. Hint: #SBATCH --array=0-3."),
-        (LISTED, array("-1"), "0 to 3, but is -1. Hint: #SBATCH --array=0-3."),
+        (LISTED, array("abc"), "0 to 3, got abc. Hint: #SBATCH --array=0-3."),
+        (LISTED, array("-1"), "0 to 3, got -1. Hint: #SBATCH --array=0-3."),
         (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job has several values, but chooses one"),
         (("sweep.job=list",), {}, "sweep.job=list is about the jobs of -m, but -m is not set. Hint: add -m."),
         (("+sweep.resume=gone",), {}, "sweep.resume=gone must be the folder of a sweep"),

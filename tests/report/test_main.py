@@ -130,7 +130,7 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     done = run("report", "s", "empty", "nowhere", "formt=csv", "format=pdf", "sort=learning_rate")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("imagenet_ddp.report: 5 mistakes, nothing was started\n\n 1. nowhere is expected")
+    assert done.stderr.startswith("imagenet_ddp.report: 5 mistakes, nothing was started\n\n 1. nowhere must be a folder")
     for said in ("formt is not a known key", "format must be text,", "empty must be a run folder",
                  "sort must be one of top1, top5,", "Hint: did you mean format=csv?"):  # fmt: skip
         assert said in done.stderr
