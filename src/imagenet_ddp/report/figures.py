@@ -59,7 +59,7 @@ def curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figure":
             if run.state != "finished":
                 axes.plot(epochs[-1:], values[-1:], zorder=order, **_open_end(place))
         every = np.concatenate([values for _, values in lines])
-        plot_style.dress(axes, heading, "", plot_style.SOFT, last)
+        plot_style.style_axes(axes, heading, "", plot_style.SOFT, last)
         axes.set_xlabel("epoch", color=plot_style.SOFT, fontsize=10)
         if not len(every):
             plot_style.nothing(axes)
@@ -104,7 +104,7 @@ def speed(series: Sequence[Series], title: str) -> "Figure":
                            color=plot_style.INK)  # fmt: skip
     share.axhline(100, zorder=2, **_IDEAL)
     for axes, heading in ((rate, "Training speed, images/s"), (share, "Efficiency")):
-        plot_style.dress(axes, heading, "", plot_style.SOFT, 2)
+        plot_style.style_axes(axes, heading, "", plot_style.SOFT, 2)
         axes.set_xlabel("devices", color=plot_style.SOFT, fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])

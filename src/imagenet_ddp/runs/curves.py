@@ -105,7 +105,7 @@ def _pair(axes: "Axes", table: dict[str, np.ndarray], name: str, title: str, las
         axes.plot(val_epochs[place], val_values[place], linestyle="none", zorder=5, clip_on=False, **_ring())
         value = f"best {val_values[place]:.2f} %" if percent else f"lowest {val_values[place]:.3g}"
         best = f"{value} in epoch {val_epochs[place]:.0f}"
-    plot_style.dress(axes, title, best, VAL, last)
+    plot_style.style_axes(axes, title, best, VAL, last)
     both = np.concatenate([values, val_values])
     if not len(both):
         plot_style.nothing(axes)
@@ -127,7 +127,7 @@ def _learning_rate(axes: "Axes", table: dict[str, np.ndarray], last: float) -> N
         note = (
             f"{values[0]:.3g}" if values.min() == values.max() else f"highest {values.max():.3g}, last {values[-1]:.3g}"
         )
-    plot_style.dress(axes, "Learning rate", note, RATE, last)
+    plot_style.style_axes(axes, "Learning rate", note, RATE, last)
     if not len(values):
         return plot_style.nothing(axes)
     plateaus = len(np.unique(values)) <= max(8, len(values) // 10)

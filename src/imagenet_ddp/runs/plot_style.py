@@ -90,7 +90,7 @@ def nothing(axes: "Axes") -> None:
     axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", va="center", color=SOFT, fontsize=11)
 
 
-def dress(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
+def style_axes(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=9)
     axes.set_title(note, loc="right", fontsize=10.5, color=color, pad=9)
     axes.set_xlim((0.5, 1.5) if last <= 1 else (1 - 0.02 * (last - 1), last + 0.02 * (last - 1)))
