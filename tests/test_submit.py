@@ -88,7 +88,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
     ("argv", "sentences"),
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
-         ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1 or null", "submit.time must be a time",
+         ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1", "submit.time must be a time",
           "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
          ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: trainer.devices=2."]),
