@@ -39,10 +39,9 @@ class Loop:
         """Return the exit code."""
         options, deadline = self.plan.options, time.monotonic() + (self.plan.options["timeout_s"] or float("inf"))
         say(f"Study folder: {self.plan.folder}")
+        trials = f"{count_noun(options['num_trials'], 'trial')}, {len(self.plan.slots)} at once."
         search = f"Sampler: {options['sampler']}, seed {self.plan.config.seed}. Pruner: {options['pruner']}."
-        say(
-            f"{count_noun(options['num_trials'], 'trial')}, {len(self.plan.slots)} at once. {search} The highest val top-1 counts."
-        )
+        say(f"{trials} {search} The highest val top-1 counts.")
         num_waiting = self.study.requeue()
         if num_waiting:
             say(f"Resuming {self.study.counts()}")
