@@ -91,8 +91,7 @@ def test_a_wrong_number_of_tasks_is_refused(
 
 
 def test_gpus_that_a_task_must_see(cluster: Cluster, work: Path, tree: Path) -> None:
-    """With --gpus-per-task=1 the task of local rank 1 has no second GPU. The GPUs are fake; only CUDA_VISIBLE_DEVICES is
-    read."""
+    """With --gpus-per-task=1 local rank 1 has no second GPU. The GPUs are fake: only CUDA_VISIBLE_DEVICES is read."""
     words = [*options(tree), "trainer.accelerator=gpu"]
     command = ["srun", "--nodes=1", "--ntasks=2", "--gpus-per-task=1", *TRAIN, *words]
     done = cluster.run(command, cwd=work, check=False)
