@@ -63,7 +63,7 @@ def test_states(tmp_path: Path):
     process.communicate()
     assert read_run(folder).state == "interrupted", "a lock ends with its process"
     log.write_text("t Resuming from …\nt Stopped by SIGTERM, with nothing to save yet.\n")
-    assert read_run(folder).state == "interrupted", "there is nothing to go on from"
+    assert read_run(folder).state == "interrupted", "there is nothing to resume"
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints/last.ckpt").touch()
     assert read_run(folder).state == "stopped"
@@ -72,7 +72,7 @@ def test_states(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "problem"),
     [
         ("metrics.csv", None, "metrics.csv is missing"),
         ("metrics.csv", b"\xff\xfe\x00", "metrics.csv is not valid CSV"),
@@ -96,19 +96,21 @@ def test_states(tmp_path: Path):
         ("summary.json", b'{"best/val/top1": 7}', "summary.json: best/val/top1 must be a fraction, got 7"),
     ],
 )
-def test_a_damaged_file_is_named_and_the_rest_read(name: str, content: bytes | None, said: str | None, tmp_path: Path):
+def test_a_damaged_file_is_named_and_the_rest_read(
+    name: str, content: bytes | None, problem: str | None, tmp_path: Path
+):
     folder = make_run(tmp_path / "r")
     if content is None:
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(content)
     run = read_run(folder)
-    assert run.problems == ((said,) if said else ())
+    assert run.problems == ((problem,) if problem else ())
     if name != "metrics.csv":
         assert run.best_top1 == pytest.approx(0.8)
     if name == "config.yaml":
         assert run.options is None
-    if said and "ends within" in said:
+    if problem and "ends within" in problem:
         assert (run.epochs, run.metrics["val/top1"].tolist()) == (1, [0.5])
 
 

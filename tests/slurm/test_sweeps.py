@@ -44,17 +44,17 @@ def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path)
                 turns, done = turns + 1, len(rows(slow.parent))
             assert time.monotonic() < limit, (work / "out").read_text()
             time.sleep(0.5)
-    said = (work / "out").read_text()
-    assert process.returncode == 1, said
+    output = (work / "out").read_text()
+    assert process.returncode == 1, output
     assert most == 2
-    assert "2 of 6 jobs failed:" in said
+    assert "2 of 6 jobs failed:" in output
     for number, (epochs, what) in enumerate((e, w) for e in (1, 12) for w in ("nothing", "crash", "nothing")):
         run_dir = work / "s" / str(number)
-        assert (run_dir / "summary.json").exists() == (what == "nothing"), said
+        assert (run_dir / "summary.json").exists() == (what == "nothing"), output
         if what == "nothing":
             assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, epochs + 1)]
         else:
-            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in said
+            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in output
     (path,) = (work / "s/.submitit").glob("*_3/*_log.out")
     assert path.read_text().count("Stopped and saved after step") == 2
     assert path.read_text().count("SLURM shall start job") == 2

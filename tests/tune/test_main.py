@@ -35,8 +35,8 @@ def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
 
     begun: list[subprocess.Popen[str]] = []
 
-    def begin(*options: str, folder: str | None = "s", **asked: Any) -> subprocess.Popen[str]:
-        environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(asked))
+    def begin(*options: str, folder: str | None = "s", **behaviour: Any) -> subprocess.Popen[str]:
+        environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(behaviour))
         where = [f"hydra.run.dir={folder}"] if folder else []
         own = [*REAL, f"data.root={tree}", "trainer.max_epochs=3", *SPACE, *where] if folder else []
         process = subprocess.Popen(
