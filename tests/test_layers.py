@@ -33,7 +33,7 @@ EARLY = [
     *(name if (PACKAGE / f"{name}.py").is_file() else f"{name}.__main__" for name in COMMANDS),
     *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
     "engine.worker",
-    "report.figures",
+    "report.comparison.curves",
     "runs.curves",
 ]
 

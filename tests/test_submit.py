@@ -1,4 +1,4 @@
-"""The command submit: the sbatch line of a config, what is refused, and what scripts/train.sbatch makes of the line."""
+"""The command submit: the sbatch line of a config, what is refused, and the step that scripts/train.sbatch starts."""
 
 import os
 import shlex
@@ -65,8 +65,8 @@ def test_the_line(argv: tuple[str, ...], options: str) -> None:
     assert line == f"sbatch {options} scripts/train.sbatch {typed}".rstrip()
 
 
-def test_what_only_the_nodes_can_tell_is_not_refused() -> None:
-    """Their folders, interfaces and GPUs; and nothing of a job around this command holds for the new one."""
+def test_what_only_the_nodes_have_is_not_refused() -> None:
+    """Folders, interfaces and GPUs of the nodes; and the variables of a surrounding job are ignored."""
     around = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0"}
     command = read(
         "trainer.num_nodes=2", "trainer.devices=8", "data=imagenet", "data.root=/mnt/nowhere", "resume=/mnt/last.ckpt",
@@ -77,7 +77,7 @@ def test_what_only_the_nodes_can_tell_is_not_refused() -> None:
     assert read("data=stl10", "data.root=/mnt/nowhere", "data.download=false").command
 
 
-def test_a_config_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_config(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults: [train, _self_]\ntrainer: {devices: 3}\n")
     command = read("--config-dir", str(tmp_path), "--config-name", "mine", "submit.time=30", "seed=1").command
     assert {"--gpus-per-node=3", "--time=30"} <= {*command}
@@ -88,7 +88,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
     ("argv", "sentences"),
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
-         ["nosuch is not a known key.", "trainer.max_epochs is expected", "submit.time must be a time",
+         ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1", "submit.time must be a time",
           "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
          ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: trainer.devices=2."]),
@@ -96,7 +96,7 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("submit.time=30", "--epochs", "3"),
          ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
           "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
-        (("submit.partition='a b'",), ["submit.partition must be a word or null, but is a b."]),
+        (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "
           "Hint: `'submit.extra=\"--mail-type=END\"'`"]),
@@ -104,13 +104,13 @@ def test_a_config_of_ones_own(tmp_path: Path) -> None:
         (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
         (("-m", "trainer.devices=1,2"), ["the jobs of -m must need the same nodes, GPUs and CPUs"]),
-        (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr is expected"]),
+        (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["the world is that of slurm job 1, and what"]),
-        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug is expected"]),
-        (("data=imagenet",), ["data.root must be the folder of the images, got null."]),
-        (("data=packed",), ["data.root is expected"]),
+        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug must be VERSION"]),
+        (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
+        (("data=packed",), ["data.root must be a packed folder"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],
 )  # fmt: skip
@@ -124,23 +124,23 @@ def test_refused(argv: tuple[str, ...], sentences: list[str]) -> None:
 
 
 def test_shown_and_run(run: Run, tmp_path: Path) -> None:
-    """The job around this command does not leak into the new one; what sbatch says and its exit code are passed on."""
+    """Variables of a surrounding job do not reach sbatch; its output and exit code are passed on."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text('#!/bin/sh\nenv | grep ^SLURM > variables\necho "Submitted $5"\nexit 3\n')
     sbatch.chmod(0o755)
     options = ("trainer.devices=2", "submit.now=true")
     done = run("submit", *options, PATH=f"{tmp_path}:/usr/bin:/bin", SLURM_NTASKS="9", SLURM_CONF="/etc/x")
-    line, said = done.stdout.splitlines()
+    line, output = done.stdout.splitlines()
     assert line.startswith("sbatch --nodes=1 ") and line.endswith(f" {ROOT}/scripts/train.sbatch trainer.devices=2")
-    assert (done.returncode, said, done.stderr) == (3, "Submitted --job-name=shapes_resnet18", "")
+    assert (done.returncode, output, done.stderr) == (3, "Submitted --job-name=shapes_resnet18", "")
     assert (tmp_path / "variables").read_text() == "SLURM_CONF=/etc/x\n"
 
 
 def test_a_machine_without_sbatch(run: Run, tmp_path: Path) -> None:
     done = run("submit", "submit.now=true", "optim.lr=-1", PATH=str(tmp_path))
-    said = " ".join(done.stderr.split())
-    assert (done.returncode, done.stdout) == (2, "") and "2 mistakes, nothing was started" in said
-    assert "submit.now=true must run where sbatch is, got a machine without. Hint: leave submit.now out." in said
+    message = " ".join(done.stderr.split())
+    assert (done.returncode, done.stdout) == (2, "") and "2 mistakes, nothing was started" in message
+    assert "submit.now=true needs sbatch, which this machine lacks. Hint: leave submit.now out." in message
 
 
 @pytest.mark.parametrize("script", ["train", "doctor"])

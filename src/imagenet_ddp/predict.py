@@ -1,4 +1,7 @@
-"""python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: the most likely classes of each image."""
+"""python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: predict the top classes of each image.
+
+Exit codes: 0 done, also where single files cannot be read (the error is in their row); 2 refused.
+"""
 
 import csv
 import glob
@@ -6,11 +9,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.data.sources.folder.scan import image_names
@@ -19,14 +21,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
-class Writer(Protocol):
-    """classes: (name, label, probability), most likely first; empty where error says why the file cannot be read."""
-
-    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None: ...
-
-
 def main() -> None:
-    """Exit codes: 0 also where single files cannot be read (each says so in its own line), 2 refused."""
     with command.run_command("predict"):
         request = parse.command_line("predict", sys.argv[1:], os.environ)
         if request.passthrough:
@@ -39,7 +34,7 @@ def main() -> None:
 
 
 def find_images(pattern: str) -> list[str]:
-    """A folder is searched to the bottom for files with an image's extension; a file is taken whatever it is called."""
+    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern."""
     if Path(pattern).is_dir():
         return [str(Path(pattern) / name) for name in image_names(Path(pattern))]
     if Path(pattern).is_file():
@@ -53,12 +48,10 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
         from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     paths = find_images(config["images"])
     if not paths:
-        raise ConfigError(
-            f"images={config['images']} must match images, but matches none. Hint: 'images=FOLDER/*.jpg'."
-        )
+        raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]
     top_k = min(config["top_k"], len(contents["classes"]))
@@ -72,22 +65,21 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
         )
         writer = {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, top_k)
         pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
-        for chunk in _chunks(paths, config["data"]["batch_size"]):
+        size = config["data"]["batch_size"]
+        for chunk in (paths[start : start + size] for start in range(0, len(paths), size)):
             results = predictor.predict(list(pool.map(predictor.read, chunk)), top_k)
-            for path, (found, error) in zip(chunk, results, strict=True):
+            for path, (top, error) in zip(chunk, results, strict=True):
                 num_unreadable += bool(error)
-                named = [(contents["classes"][i], contents["labels"][i], probability) for i, probability in found]
+                named = [(contents["classes"][i], contents["labels"][i], probability) for i, probability in top]
                 writer.write(path, named, error)
     return len(paths), num_unreadable
 
 
-def _chunks(paths: list[str], size: int) -> Iterator[list[str]]:
-    for begin in range(0, len(paths), size):
-        yield paths[begin : begin + size]
-
-
 class CsvWriter:
-    """path, class_1, probability_1, ..., error. A class is written as its label."""
+    """Write columns path, class_1, probability_1, ..., error; a class as its label.
+
+    classes: (name, label, probability), most likely first; empty where error says why the file cannot be read.
+    """
 
     def __init__(self, stream: IO[str], top_k: int):
         self._writer = csv.writer(stream, lineterminator="\n")
@@ -102,7 +94,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """One object per line: path, classes (class, label, probability), error (null where there is none)."""
+    """Write one object per line: path, classes (class, label, probability), error or null."""
 
     def __init__(self, stream: IO[str], top_k: int):
         self._stream = stream

@@ -32,7 +32,7 @@ CPUS_PER_DEVICE = 8  # where data.num_workers is auto
 _WORD = matching(r"[^\s-]\S*", "a word")
 _TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
 _NUMBER = whole(1) | NULL
-# submit.* -> what it may be, and an example for the hint
+# submit.* -> its kind, and an example for the hint
 _KINDS: dict[str, tuple[Kind, str]] = {
     **dict.fromkeys(("partition", "account", "qos", "constraint", "name"), (_WORD | NULL, "NAME")),
     "time": (_TIME | NULL, "24:00:00"),
@@ -59,51 +59,51 @@ def main() -> None:
             console.print_message(plan.note)
         print(shlex.join(plan.command), flush=True)
         if plan.now:
-            # a job around this one must not lend the new job its numbers
+            # inside of a job, sbatch would take options from that job's variables
             environ = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_" or key == "SLURM_CONF"}
             sys.exit(subprocess.run(plan.command, env=environ, stdin=subprocess.DEVNULL).returncode)
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """None where Hydra only prints something. Raises ConfigError with every mistake."""
+    """Return None where Hydra only prints something; raise ConfigError with every mistake."""
     if parse.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in parse.without_local_rank(argv) if token not in own]
-    asked, found = _checked("submit", own, environ, compose_only=True)
-    request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
-    here = shlex.join(["imagenet_ddp.submit", *own])
-    found += [text.replace("imagenet_ddp.train", here) for text in mistakes]  # in a line to type instead
-    if asked is None or request is None:
+    submit, found = _validate("submit", own, environ, compose_only=True)
+    request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
+    program = shlex.join(["imagenet_ddp.submit", *own])
+    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in lines to type
+    if submit is None or request is None:
         raise ConfigError(found)
-    options: Any = asked.configs[0].submit
+    options: Any = submit.configs[0].submit
     found += expect_all("submit", options, _KINDS)
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
-        found.append("submit.now=true must run where sbatch is, got a machine without. Hint: leave submit.now out.")
-    with suppress(OmegaConfBaseException):  # a value that does not resolve is in the list already
-        found += _unfit(request, options)
+        found.append("submit.now=true needs sbatch, which this machine lacks. Hint: leave submit.now out.")
+    with suppress(OmegaConfBaseException):  # a value that does not resolve is among the mistakes already
+        found += _unsupported(request, options)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     trainer, note = request.configs[0].trainer, None
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
-        note = f"trainer.devices is not set: one {what} per node is asked for; trainer.devices=8 asks for 8."
+        note = f"trainer.devices is not set: one {what} per node is requested. Hint: trainer.devices=8."
     return Plan([*_sbatch(request, options), *typed], note, options.now)
 
 
-def _checked(
+def _validate(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
 ) -> tuple[parse.Request | None, list[str]]:
-    """The request as far as it can be read, and its mistakes."""
+    """Return the request, None where it cannot be read, and its mistakes."""
     try:
         return parse.command_line(verb, argv, environ, **how), []
     except ConfigError as error:
         return error.request if isinstance(error, parse.NotMetError) else None, error.mistakes
 
 
-def _unfit(request: parse.Request, options: Any) -> list[str]:
-    """What train can do, but one sbatch command cannot ask for."""
+def _unsupported(request: parse.Request, options: Any) -> list[str]:
+    """Report what train can do, but one sbatch command cannot request."""
     found = []
     for devices in (config.trainer.devices for config in request.configs):
         if re.match(r"-1$|\[|\d+,", shown(devices)):
@@ -114,13 +114,13 @@ def _unfit(request: parse.Request, options: Any) -> list[str]:
     shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
     if len(shapes) > 1:
         found.append(
-            f"the jobs of -m must need the same nodes, GPUs and CPUs, because they are tasks of one job array, got "
+            f"the jobs of -m must need the same nodes, GPUs and CPUs, as tasks of one job array, got "
             f"{' and '.join(shapes)}. Hint: submit them one after the other."
         )
     sweeper = str(request.hydra.sweeper.get("_target_")) if request.hydra is not None else ""
     if request.multirun and not sweeper.endswith(".BasicSweeper"):
         found.append(
-            f"hydra/sweeper must be basic, because a job array knows its jobs beforehand, got {sweeper}. "
+            f"hydra/sweeper must be basic, because a job array needs all jobs in advance, got {sweeper}. "
             "Hint: leave hydra/sweeper out."
         )
     if options.array_parallelism is not None and not _is_array(request):
@@ -132,11 +132,11 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
     yield "sbatch"
     yield from _shape(request.configs[0], options)
     names = {str(config.name) for config in request.configs}
-    rows = {
+    named = {
         "job-name": options.name or (names.pop() if len(names) == 1 else None),
         **{key: options[key] for key in ("time", "partition", "account", "qos", "constraint")},
     }
-    yield from (f"--{key}={value}" for key, value in rows.items() if value is not None)
+    yield from (f"--{key}={value}" for key, value in named.items() if value is not None)
     if _is_array(request):
         at_once = f"%{options.array_parallelism}" if options.array_parallelism else ""
         yield f"--array=0-{len(request.configs) - 1}{at_once}"
@@ -147,7 +147,7 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
 
 
 def _shape(config: DictConfig, options: Any) -> Iterator[str]:
-    """The options of sbatch that follow from train's. 0 GPUs are asked for too: the script's own line has one."""
+    """Yield the options of sbatch that follow from train's; --gpus-per-node=0 too, as the script requests a GPU."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
     tasks = batch_split.processes(config.strategy, devices)

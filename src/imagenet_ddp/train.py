@@ -18,13 +18,13 @@ def main() -> float | None:
     Signals().install()
     try:
         with raise_on_signal():
-            request = parse.command_line("train", sweep.resumed(sys.argv[1:]), os.environ)
+            request = parse.command_line("train", sweep.expand_resume(sys.argv[1:]), os.environ)
         if request.passthrough:
             return command.with_hydra("train", request.argv, lambda config: None)
         if not request.multirun:
             return _single(request)
-        number = sweep.own_job(request, os.environ)
-        return sweep.run(request, _job) if number is None else _single(sweep.only(request, number, os.environ))
+        number = sweep.selected_job(request, os.environ)
+        return sweep.run(request, _job) if number is None else _single(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
         parse.refuse(error)
     except WorkersFailedError as error:

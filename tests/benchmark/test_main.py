@@ -3,17 +3,16 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, Run
-from PIL import Image
 
 FEW = ("benchmark.num_images=20", "benchmark.repeats=1", "benchmark.num_workers=[0,1,2]")
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_it_measures_what_it_packs_itself_and_concludes(run: Run, tree: Path, tmp_path: Path):
+def test_variants_workers_and_model_are_measured(run: Run, tree: Path, tmp_path: Path):
     done = run("benchmark", *SMALL, *FEW, f"data.root={tree}", "hydra.run.dir=found")
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"benchmark.json", "benchmark.png"}
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"benchmark.json"}
     found = json.loads((tmp_path / "found" / "benchmark.json").read_text())
     assert set(found["ratios"]) == {"raw", "packed_256_jpeg", "packed_raw", "two_workers"}
     assert found["num_images"] == 20
@@ -24,18 +23,14 @@ def test_it_measures_what_it_packs_itself_and_concludes(run: Run, tree: Path, tm
             plain = found["images_per_s"]["plain"]["all"][0]
             assert ratio == pytest.approx(found["images_per_s"][name]["all"][0] / plain, rel=0.01)
     assert set(found["workers_images_per_s"]) == {"0", "1", "2"}
-    assert set(found["stages_us"]["raw"]) == {"read", "decode", "crop", "loader"}
-    assert set(found["decoders_images_per_s"]) == {"simplejpeg", "torchvision", "pillow"}
     assert found["model"]["images_per_s"] > 1
     assert found["conclusion"] in " ".join(done.stdout.split())
     assert all(len(line) <= 80 for line in done.stdout.splitlines()[:-1]), done.stdout
-    with Image.open(tmp_path / "found" / "benchmark.png") as image:
-        assert image.size[0] > 1000
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_photographs_come_faster_than_from_the_plain_pipeline(run: Run, shared_data: Path, tmp_path: Path):
+def test_photographs_load_faster_than_by_the_baseline(run: Run, shared_data: Path, tmp_path: Path):
     """Far below what is measured on a quiet machine (docs/performance.md), because this one may be busy."""
     few = ("benchmark.num_images=150", "benchmark.repeats=3", "benchmark.num_workers=[0]", "benchmark.model=false")
     done = run(
@@ -49,10 +44,12 @@ def test_photographs_come_faster_than_from_the_plain_pipeline(run: Run, shared_d
     assert ratios["two_workers"] is None
 
 
-def test_what_cannot_be_measured_is_refused(run: Run, tmp_path: Path):
+def test_refused(run: Run, tmp_path: Path):
     done = run("benchmark", "data=stl10", "benchmark.repeats=0", "benchmark.num_workers=[-1]")
     assert done.returncode == 2
-    said = " ".join(done.stderr.split())
-    assert "3 mistakes" in said
-    assert "benchmark=loader expects image files, which it packs to compare, but data is stl10" in said
+    message = " ".join(done.stderr.split())
+    assert "3 mistakes" in message
+    assert (
+        "data must be a source of image files for benchmark=loader, which packs them to compare, got stl10" in message
+    )
     assert not (tmp_path / "runs").exists()

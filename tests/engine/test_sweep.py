@@ -15,8 +15,8 @@ SHORT = [*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["1,2", "2,1"])
-def test_each_job_has_the_world_it_asked_for(run: Run, tree: Path, tmp_path: Path, order: str) -> None:
-    """Nothing of one job's ranks stays behind for the next: with a stale LOCAL_RANK it would see a part of the data."""
+def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path, order: str) -> None:
+    """No rank of one job is left in the environment of the next: with a stale LOCAL_RANK it would skip images."""
     folders = [tmp_path / f"seen{number}" for number in (1, 2)]
     options = [*SHORT, f"data.root={tree}", f"trainer.devices={order}", "hydra.sweep.dir=s"]
     more = probe(tmp_path / "seenDEVICES")
@@ -67,14 +67,14 @@ def test_no_further_job_starts_after_a_signal(tree: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on(run: Run, tree: Path, tmp_path: Path) -> None:
-    """Finished jobs are left out, one that was broken off goes on from its checkpoint, one that had none begins."""
+def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Finished jobs are skipped, an interrupted one resumes from its checkpoint."""
     options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=2", "hydra.sweep.dir=s"]
     options += [*probe(tmp_path / "seen", step=10), "+callbacks.probe.what=nothing,crash,nothing"]
     broken = run("train", "-m", *options, PYTHONPATH=PROBES)
     assert broken.returncode == 1, broken.stdout + broken.stderr
     assert "1 of 3 jobs failed" in broken.stderr
-    assert "Continue with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
+    assert "Resume with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
     stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
     again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -90,7 +90,7 @@ def array(task: str) -> dict[str, str]:
 LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")
 
 
-def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
+def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
     result = run("train", *LISTED, "sweep.job=list")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
@@ -100,25 +100,25 @@ def test_the_jobs_are_listed(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "environ", "said"),
+    ("options", "environ", "message"),
     [
-        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, but is 4"),
+        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, got 4"),
         (LISTED, array("7"), "SLURM_ARRAY_TASK_ID must be one of the 4 jobs of this sweep"),
-        (LISTED, array("abc"), "0 to 3, but is abc. Hint: #SBATCH --array=0-3."),
-        (LISTED, array("-1"), "0 to 3, but is -1. Hint: #SBATCH --array=0-3."),
-        (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job has several values, but chooses one"),
+        (LISTED, array("abc"), "0 to 3, got abc. Hint: #SBATCH --array=0-3."),
+        (LISTED, array("-1"), "0 to 3, got -1. Hint: #SBATCH --array=0-3."),
+        (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job must have one value, got several"),
         (("sweep.job=list",), {}, "sweep.job=list is about the jobs of -m, but -m is not set. Hint: add -m."),
         (("+sweep.resume=gone",), {}, "sweep.resume=gone must be the folder of a sweep"),
         (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "Hint: leave hydra.sweep.dir out."),
-        ((*LISTED, "sweep.job=1"), {}, "in which folder are the others? Hint: hydra.sweep.dir=FOLDER"),
+        ((*LISTED, "sweep.job=1"), {}, "sweep.job=1 needs the folder of the sweep. Hint: hydra.sweep.dir=FOLDER"),
         (("sweep.job=1",), {}, "sweep.job=1 is about the jobs of -m, but -m is not set. Hint: add -m."),
         ((*LISTED, "sweep.job=first"), {}, "sweep.job must be "),
         (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone must be the folder of a sweep, but gone/sweep"),
-        (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, but has 4 others"),
-        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, but has 4 others"),
+        (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, got 4 others"),
+        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, got 4 others"),
     ],
 )
-def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], said: str) -> None:
+def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], message: str) -> None:
     if any(option.endswith("=s") for option in options):
         stored = {"command": "", "options": list(LISTED[1:]), "flags": []}
         jobs = [[f"seed={seed}", f"optim.lr={lr}"] for seed in (0, 1) for lr in (0.1, 0.2)]
@@ -126,6 +126,6 @@ def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: di
         (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({**stored, "jobs": jobs}))
     result = run("train", *options, **environ)
     assert result.returncode == 2, result.stdout + result.stderr
-    assert said in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists() and not (tmp_path / "s/0").exists()

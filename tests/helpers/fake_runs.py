@@ -1,4 +1,4 @@
-"""Run folders as training leaves them, without training."""
+"""Make run folders like those of a training, without training."""
 
 import csv
 import json
@@ -40,14 +40,14 @@ def make_run(
         for group in groups:
             node = node.setdefault(group, {})
         node[key] = value
-    asked = int(config["trainer"]["max_epochs"])
-    epochs = asked if epochs is None else epochs
+    max_epochs = int(config["trainer"]["max_epochs"])
+    epochs = max_epochs if epochs is None else epochs
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     rows = []
     for epoch in range(1, epochs + 1):
-        reached = top1 * (1 - math.exp(-3 * epoch / asked)) / (1 - math.exp(-3 * epochs / asked))
-        rate = images_per_s * (0.5 if epoch == 1 else 1)  # the first epoch bears the start-up
+        reached = top1 * (1 - math.exp(-3 * epoch / max_epochs)) / (1 - math.exp(-3 * epochs / max_epochs))
+        rate = images_per_s * (0.5 if epoch == 1 else 1)  # the first epoch includes start-up
         rows.append([epoch, 10 * epoch, 2.3 * (1 - 0.9 * reached), reached * 0.95, 1, 2.4 - 2 * reached, reached,
                      min(1, reached + 0.15), reached, 0.1, rate, 0.01, 7.5 * epoch, 500])  # fmt: skip
     write_metrics(folder, rows)

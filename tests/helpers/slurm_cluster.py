@@ -1,10 +1,10 @@
-"""A real SLURM on this machine: munged, slurmctld and two slurmd, in a folder of their own, which end with the test.
+"""Run a real SLURM on this machine: munged, slurmctld and two slurmd, in a temporary folder, until the tests end.
 
     with Cluster(tmp_path) as cluster:
         done = cluster.run(["srun", "--ntasks=2", "hostname"])
 
-Nodes n1 and n2 have four CPUs and two make-believe GPUs each, names that no name server knows, and 127.0.0.1 as their
-address in SLURM's book. Ports are free ones; nothing of an installed SLURM is read or written.
+Nodes n1 and n2 have four CPUs and two fake GPUs each, names without a DNS entry, and 127.0.0.1 as their address in
+SLURM's configuration. Ports are free ones; nothing of an installed SLURM is read or written.
 """
 
 import contextlib
@@ -60,11 +60,11 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2"
 # device files that every Linux has stand for the GPUs: SLURM counts them and never opens them
 GRES = "NodeName=n[1-2] Name=gpu File=/dev/tty[1-2]\n"
-AT_REST = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
 def requirement() -> str | None:
-    """Why there can be no SLURM here; None where there can."""
+    """Return why SLURM cannot run here, or None."""
     if os.geteuid() != 0:
         return "a SLURM of its own needs root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -78,7 +78,7 @@ def requirement() -> str | None:
 
 
 def _end_with_parent() -> None:
-    """Tests that are killed leave no daemons behind."""
+    """End the daemons where the tests are killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
@@ -167,7 +167,7 @@ class Cluster:
         return done
 
     def submit(self, *words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-        """sbatch; the number of the job."""
+        """Run sbatch and return the number of the job."""
         found = re.search(r"Submitted batch job (\d+)", self.run(["sbatch", *words], cwd=cwd, env=env).stdout)
         assert found
         return found[1]
@@ -178,16 +178,16 @@ class Cluster:
         return dict(re.findall(r"(\S+?)=(\S*)", shown))
 
     def end(self, job: str, timeout_s: float = 400) -> dict[str, str]:
-        """The fields of a job once it is at rest. One that was requeued is not made to wait for its next turn."""
+        """Wait for the end of a job and return its fields. A requeued job is started without SLURM's delay."""
         limit = time.monotonic() + timeout_s
-        while (fields := self.job(job))["JobState"] not in AT_REST:
+        while (fields := self.job(job))["JobState"] not in FINAL_STATES:
             self.hasten()
             assert time.monotonic() < limit, f"job {job} is {fields['JobState']} ({fields['Reason']})"
             time.sleep(0.3)
         return fields
 
     def hasten(self) -> None:
-        """A job that was requeued waits two minutes for its next turn: here, the seconds its old processes need."""
+        """Start requeued jobs after the four seconds their old processes need, instead of SLURM's two minutes."""
         now = time.monotonic()
         waiting = self.run(["squeue", "-h", "-r", "-t", "PENDING", "-o", "%A %r"], check=False).stdout.split("\n")
         jobs = {line.partition(" ")[0] for line in waiting if line.endswith(" BeginTime")}
@@ -207,7 +207,7 @@ class Cluster:
     def until(self, condition: Callable[[], object], timeout_s: float = 180) -> None:
         limit = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < limit, f"waited {timeout_s} s in vain\n{self.logs()}"
+            assert time.monotonic() < limit, f"timed out after {timeout_s} s\n{self.logs()}"
             time.sleep(0.1)
 
     def logs(self) -> str:

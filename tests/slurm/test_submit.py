@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.submit on a real SLURM: what it asks for is what the job gets, alone and as a job array."""
+"""python -m imagenet_ddp.submit on a real SLURM: jobs and job arrays get what the command requests."""
 
 import re
 import shlex
@@ -19,10 +19,10 @@ def options(tree: Path, *words: str) -> list[str]:
     return [*SMALL, "trainer.max_epochs=1", f"data.root={tree}", "submit.time=5", *words]
 
 
-def number(said: str) -> str:
+def number(output: str) -> str:
     """Of the job, from sbatch's own message."""
-    found = re.fullmatch(r"Submitted batch job (\d+)", said.splitlines()[-1])
-    assert found, said
+    found = re.fullmatch(r"Submitted batch job (\d+)", output.splitlines()[-1])
+    assert found, output
     return found[1]
 
 
@@ -42,9 +42,9 @@ def test_two_nodes_with_two_devices(cluster: Cluster, work: Path, tree: Path) ->
 
 def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
     words = options(tree, "-m", "seed=3,5", "trainer.devices=2", "strategy=dp", "submit.now=true")
-    line, said = cluster.run([*SUBMIT, *words], cwd=work).stdout.splitlines()
+    line, output = cluster.run([*SUBMIT, *words], cwd=work).stdout.splitlines()
     assert {"--array=0-1", "--ntasks-per-node=1"} <= {*shlex.split(line)}
-    job = number(said)
+    job = number(output)
     for task, seed in enumerate((3, 5)):
         fields = cluster.end(f"{job}_{task}")
         log = (work / f"slurm-{job}_{task}.log").read_text()
@@ -53,8 +53,8 @@ def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
         assert (found["seed"], found["world_size"]) == (seed, 1)
 
 
-def test_gpus_that_are_asked_for(cluster: Cluster, work: Path) -> None:
-    """Two of each node, though the script's own line says one. They are make-believe, so the job is held, and
+def test_requested_gpus(cluster: Cluster, work: Path) -> None:
+    """Two of each node, though the script's own line says one. They are fake, so the job is held and
     cancelled."""
     words = ["trainer.num_nodes=2", "trainer.devices=2", "submit.cpus_per_device=1", "submit.now=true"]
     job = number(cluster.run([*SUBMIT, *words, "submit.extra=--hold"], cwd=work).stdout)

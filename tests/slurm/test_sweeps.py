@@ -24,7 +24,7 @@ def options(tree: Path, *more: str) -> list[str]:
 
 
 def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path) -> None:
-    """Two of them fail, and one is stopped by its time limit twice: it is trained on, not anew, by one requeue each
+    """Two of them fail, and one is stopped by its time limit twice: it resumes after one requeue each
     time. submitit's own handler would have ended it before its workers had saved."""
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
     kinds = "+callbacks.probe.what=nothing,crash,nothing"
@@ -44,17 +44,17 @@ def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path)
                 turns, done = turns + 1, len(rows(slow.parent))
             assert time.monotonic() < limit, (work / "out").read_text()
             time.sleep(0.5)
-    said = (work / "out").read_text()
-    assert process.returncode == 1, said
+    output = (work / "out").read_text()
+    assert process.returncode == 1, output
     assert most == 2
-    assert "2 of 6 jobs failed:" in said
+    assert "2 of 6 jobs failed:" in output
     for number, (epochs, what) in enumerate((e, w) for e in (1, 12) for w in ("nothing", "crash", "nothing")):
         run_dir = work / "s" / str(number)
-        assert (run_dir / "summary.json").exists() == (what == "nothing"), said
+        assert (run_dir / "summary.json").exists() == (what == "nothing"), output
         if what == "nothing":
             assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, epochs + 1)]
         else:
-            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in said
+            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in output
     (path,) = (work / "s/.submitit").glob("*_3/*_log.out")
     assert path.read_text().count("Stopped and saved after step") == 2
     assert path.read_text().count("SLURM shall start job") == 2
@@ -62,7 +62,7 @@ def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path)
 
 
 def test_a_job_array(cluster: Cluster, work: Path, tree: Path) -> None:
-    """Each task runs the job of its number, all in one folder; one is signalled, and goes on where it was."""
+    """Each task runs the job of its number, all in one folder; one is signalled and resumes."""
     words = options(tree, "-m", "seed=0,1,2", "trainer.max_epochs=4", *probe(work / "seen", slow_s=0.2))
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
     sbatch = ("--array=0-2", "--nodes=1", "--gpus-per-node=0", "--cpus-per-task=2")
@@ -83,7 +83,7 @@ def test_a_job_array(cluster: Cluster, work: Path, tree: Path) -> None:
 
 
 def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
-    """Two steps at once; all are signalled, and go on when the script is started again, but for the finished one."""
+    """Two steps at once; all are signalled, and the unfinished ones resume when the script is started again."""
     words = options(tree, "trainer.max_epochs=1,5,6", *probe(work / "seen", slow_s=0.4))
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{trainer.max_epochs}}'"
     sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4")

@@ -1,4 +1,4 @@
-"""In srun's place: what train leaves in a run folder, in a fraction of a second. How well it learns is optim.momentum.
+"""Stand in for srun and train: write a run folder in a fraction of a second, with a top-1 set by optim.momentum.
 
 STAND_IN: a mapping as JSON: epoch_s; epochs; fail: {trial: exit code}; slow: {trial: epoch_s}.
 """
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-asked = json.loads(os.environ.get("STAND_IN", "{}"))
+behaviour = json.loads(os.environ.get("STAND_IN", "{}"))
 options = dict(token.split("=", 1) for token in sys.argv[1:] if "=" in token and not token.startswith("-"))
 folder = Path(options["hydra.run.dir"].strip("'"))
 (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -22,15 +22,15 @@ stopped: list[int] = []
 for number in (signal.SIGTERM, signal.SIGUSR2):
     signal.signal(number, lambda number, _: stopped.append(number))
 
-if folder.name in asked.get("fail", {}):
+if folder.name in behaviour.get("fail", {}):
     print("RuntimeError: on purpose", file=sys.stderr)
-    sys.exit(asked["fail"][folder.name])
+    sys.exit(behaviour["fail"][folder.name])
 
 table = folder / "metrics.csv"
 rows = list(csv.DictReader(table.open())) if table.exists() else []
-epochs = asked.get("epochs", 3)
+epochs = behaviour.get("epochs", 3)
 for epoch in range(len(rows) + 1, epochs + 1):
-    end = time.monotonic() + asked.get("slow", {}).get(folder.name, asked.get("epoch_s", 0.02))
+    end = time.monotonic() + behaviour.get("slow", {}).get(folder.name, behaviour.get("epoch_s", 0.02))
     while time.monotonic() < end:
         time.sleep(0.01)
         if stopped:

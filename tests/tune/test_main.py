@@ -35,8 +35,8 @@ def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
 
     begun: list[subprocess.Popen[str]] = []
 
-    def begin(*options: str, folder: str | None = "s", **asked: Any) -> subprocess.Popen[str]:
-        environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(asked))
+    def begin(*options: str, folder: str | None = "s", **behaviour: Any) -> subprocess.Popen[str]:
+        environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(behaviour))
         where = [f"hydra.run.dir={folder}"] if folder else []
         own = [*REAL, f"data.root={tree}", "trainer.max_epochs=3", *SPACE, *where] if folder else []
         process = subprocess.Popen(
@@ -108,7 +108,7 @@ def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_killed_study_goes_on(start: Start, tmp_path: Path) -> None:
+def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     """Its runs end with it, and are continued, not begun again; those that finished meanwhile are not run again."""
     process = start("tune.num_trials=4", "tune.num_at_once=2", epoch_s=0.5, slow={"0": 0.01})
     reached(process, lambda: all((tmp_path / f"s/trials/{number}/metrics.csv").exists() for number in (1, 2)))
@@ -131,7 +131,7 @@ def test_a_killed_study_goes_on(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_stops_the_runs_and_the_study_goes_on(start: Start, tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_the_runs_and_the_study_is_resumed(start: Start, tmp_path: Path, number: int) -> None:
     process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=0.5)
     reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
     process.send_signal(number)
@@ -144,7 +144,7 @@ def test_a_signal_stops_the_runs_and_the_study_goes_on(start: Start, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_hopeless_trial_is_stopped(start: Start, tmp_path: Path) -> None:
+def test_a_hopeless_trial_is_pruned(start: Start, tmp_path: Path) -> None:
     options = [
         "search.optim.momentum=[0.9,0.8,0.1]",
         "search.optim.momentum.low=null",
@@ -162,7 +162,7 @@ def test_a_hopeless_trial_is_stopped(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_told_and_end_the_study_when_they_do_not_end(start: Start, tmp_path: Path) -> None:
+def test_failures_are_reported_and_too_many_end_the_study(start: Start, tmp_path: Path) -> None:
     out, _ = done(start("tune.num_trials=3", fail={"1": 1}))
     assert "trial 1 failed, exit code 1: RuntimeError: on purpose" in out
     assert "3 trials: 2 finished, 1 failed." in out
@@ -172,7 +172,7 @@ def test_failures_are_told_and_end_the_study_when_they_do_not_end(start: Start, 
     assert "Resume with:" in out
 
 
-def test_what_train_refuses_at_first_ends_the_study(start: Start, tmp_path: Path) -> None:
+def test_a_first_trial_refused_by_train_ends_the_study(start: Start, tmp_path: Path) -> None:
     _, err = done(start(fail={"0": 2}), 2)
     assert "on purpose" in err
     assert not (tmp_path / "s").exists()
@@ -192,19 +192,19 @@ def test_one_study_at_a_time_in_a_folder(start: Start, tmp_path: Path) -> None:
 def test_a_study_keeps_its_options(start: Start, tmp_path: Path) -> None:
     done(start("tune.num_trials=1"))
     _, err = done(start("tune.resume=s", "data.batch_size=8", "search.optim.momentum.high=0.8", folder=None), 2)
-    assert "2 mistakes" in err and "data.batch_size=8 must be an option of" in err
+    assert "2 mistakes" in err and "data.batch_size=8 must be among the options of" in err
     _, err = done(start("tune.resume=nothing", folder=None), 2)
     assert "must be the folder of a study" in err
 
 
 @pytest.mark.slow
-def test_a_space_of_ones_own(start: Start, tmp_path: Path) -> None:
+def test_a_custom_space(start: Start, tmp_path: Path) -> None:
     space = tmp_path / "my conf" / "search" / "mine.yaml"
     space.parent.mkdir(parents=True)
     space.write_text("optim.momentum: {low: 0.2, high: 0.3}\noptim: {nesterov: {choices: [true, false]}}\n")
     options = ["search.optim.momentum=null", "search.optim.nesterov=null", "--config-dir", "my conf"]
     _, err = done(start(*options, "search=mine"), 2)
-    assert "nothing is searched" in err
+    assert "the search space is empty" in err
     out, _ = done(start("--config-dir", "my conf", "search=mine", "search.optim.momentum={low:0.25,high:0.3}",
                         "tune.num_trials=1"))  # fmt: skip
     assert 0.25 <= float(momenta(tmp_path / "s")[0]) <= 0.3
@@ -218,7 +218,7 @@ def test_a_space_of_ones_own(start: Start, tmp_path: Path) -> None:
     assert "search.optim.nesterov must be {'choices': [True, False]} as in" in err
 
 
-def test_what_is_missing_is_named(run: Run, tmp_path: Path) -> None:
+def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:
     hidden = tmp_path / "hide"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(
@@ -234,7 +234,7 @@ def test_what_is_missing_is_named(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_trials_two_at_once_killed_and_gone_on_with(run: Run, tree: Path, tmp_path: Path) -> None:
+def test_real_trials_two_at_once_killed_and_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
     """Runs of train end with tune, saved, and are continued to the epoch."""
     options = [*REAL, f"data.root={tree}", "trainer.max_epochs=15", "search=none", "hydra.run.dir=s",
                "search.optim.lr=[0.01,0.02]", "tune.num_trials=2", "tune.num_at_once=2",
@@ -266,7 +266,7 @@ def test_a_real_trial_is_stopped_by_the_pruner(tree: Path, tmp_path: Path, run: 
                "tune.sampler=random", "seed=2", "tune.pruner_num_trials=1", "tune.pruner_num_epochs=1"]  # fmt: skip
     result = run("tune", *options)
     assert result.returncode == 0, result.stdout + result.stderr
-    first, *_, second = [line for line in result.stdout.splitlines() if "begins" in line]
+    first, *_, second = [line for line in result.stdout.splitlines() if "starts" in line]
     assert "optim.lr=0.01" in first and "optim.lr=1e-09" in second, "the seed draws the good one first"
     assert "trial 1 pruned at epoch" in result.stdout
     trial = next(line.split()[1] for line in result.stdout.splitlines() if "pruned at epoch" in line)

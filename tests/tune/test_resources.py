@@ -1,4 +1,4 @@
-"""Which GPUs, cores or steps each of several trials at once is given."""
+"""Divide GPUs, cores and steps among trials that run at the same time."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import pytest
 
 from imagenet_ddp.distributed.nvidia_gpus import Card
 from imagenet_ddp.tune import resources
-from imagenet_ddp.tune.resources import by_srun, share
+from imagenet_ddp.tune.resources import make_slots, uses_srun
 
 
-def shared(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
+def slots_for(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
     whole = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto", **trainer}
-    return share({"trainer": whole}, {"num_at_once": num, "launcher": launcher}, environ or {})
+    return make_slots({"trainer": whole}, {"num_at_once": num, "launcher": launcher}, environ or {})
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
-    given, found = shared(num, environ, **trainer)
-    assert found == []
-    return [place.environ["CUDA_VISIBLE_DEVICES"] for place in given]
+    slots, mistakes = slots_for(num, environ, **trainer)
+    assert mistakes == []
+    return [slot.environ["CUDA_VISIBLE_DEVICES"] for slot in slots]
 
 
 @pytest.mark.usefixtures("gpus")
@@ -38,14 +38,14 @@ def test_visible_gpus_are_dealt_round_robin():
     assert seen(2, devices=8) == ["GPU-0,GPU-1,GPU-2,GPU-3"] * 2, "train itself refuses the eight"
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "3, 1"}) == ["3", "1"]
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a"}) == ["MIG-a", "MIG-a"]
-    assert shared(1) == ([resources.Place()], [])
+    assert slots_for(1) == ([resources.Slot()], [])
     for trainer, environ in (({"accelerator": "cpu"}, {}), ({}, {"CUDA_VISIBLE_DEVICES": ""})):
-        assert [place.environ for place in shared(2, environ, **trainer)[0]] == [{}, {}]
+        assert [slot.environ for slot in slots_for(2, environ, **trainer)[0]] == [{}, {}]
 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
-    ("num", "trainer", "environ", "words"),
+    ("num", "trainer", "environ", "message"),
     [
         (2, {"devices": [0, 3]}, {}, "must be a number with tune.num_at_once=2, got [0,3]. Hint: trainer.devices=2"),
         (2, {"devices": "0,3"}, {}, "must be a number with tune.num_at_once=2, got 0,3. Hint: trainer.devices=2"),
@@ -53,26 +53,26 @@ def test_visible_gpus_are_dealt_round_robin():
         (1, {}, {"RANK": "0"}, "start tune itself once"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(num: int, trainer: dict, environ: dict, words: str):
-    given, found = shared(num, environ, **trainer)
-    assert given == []
-    assert words in found[0]
+def test_what_cannot_be_divided_is_refused(num: int, trainer: dict, environ: dict, message: str):
+    slots, mistakes = slots_for(num, environ, **trainer)
+    assert slots == []
+    assert message in mistakes[0]
 
 
 def test_cpu_trials_share_the_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    given, found = shared(3, accelerator="cpu")
-    assert found == []
-    assert [place.cores for place in given] == [(0, 1), (2, 3), (4, 5)]
+    slots, mistakes = slots_for(3, accelerator="cpu")
+    assert mistakes == []
+    assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (4, 5)]
     monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: {5, 7})
-    assert [place.cores for place in shared(3, accelerator="cpu")[0]] == [(5,), (7,), (5,)]
+    assert [slot.cores for slot in slots_for(3, accelerator="cpu")[0]] == [(5,), (7,), (5,)]
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
 
 
 @pytest.mark.parametrize(
-    ("num", "trainer", "environ", "words"),
+    ("num", "trainer", "environ", "message"),
     [
         (1, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16"),
         (4, {"accelerator": "cpu"}, {}, "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8"),
@@ -84,15 +84,15 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE
          "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --gpus-per-node=1 --gpu-bind=none --mem=2048M"),
     ],
 )  # fmt: skip
-def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ: dict, words: str):
-    given, found = shared(num, {**JOB, **environ}, "srun", **trainer)
-    assert found == []
-    assert len({id(place) for place in given}) == num
-    assert all(" ".join(place.words) == f"srun --exact {words}" for place in given)
+def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ: dict, message: str):
+    slots, mistakes = slots_for(num, {**JOB, **environ}, "srun", **trainer)
+    assert mistakes == []
+    assert len({id(slot) for slot in slots}) == num
+    assert all(" ".join(slot.prefix) == f"srun --exact {message}" for slot in slots)
 
 
 @pytest.mark.parametrize(
-    ("num", "trainer", "environ", "words"),
+    ("num", "trainer", "environ", "message"),
     [
         (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, got 3. Hint: #SBATCH --nodes=3"),
         (40, {"accelerator": "cpu"}, JOB, "needs 20 × 1 CPUs on a node, but SLURM job 7 has 16. Hint: set tune.num_at"),
@@ -100,15 +100,15 @@ def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ
         (1, {}, {}, "starts steps in an allocation, but there is none"),
     ],
 )
-def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dict, words: str):
-    given, found = shared(num, environ, "srun", **trainer)
-    assert given == []
-    assert words in found[0]
+def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dict, message: str):
+    slots, mistakes = slots_for(num, environ, "srun", **trainer)
+    assert slots == []
+    assert message in mistakes[0]
 
 
 def test_auto_starts_steps_in_an_allocation_only(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resources.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert by_srun("auto", JOB)
-    assert not by_srun("auto", {**JOB, "SLURM_STEP_ID": "0"})
-    assert not by_srun("auto", {})
-    assert not by_srun("local", JOB)
+    assert uses_srun("auto", JOB)
+    assert not uses_srun("auto", {**JOB, "SLURM_STEP_ID": "0"})
+    assert not uses_srun("auto", {})
+    assert not uses_srun("local", JOB)

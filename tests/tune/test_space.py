@@ -6,14 +6,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_ddp.config.schema import conf_dir
-from imagenet_ddp.tune.space import Parameter, in_grammar, read, written
+from imagenet_ddp.tune.space import Parameter, as_override, quote, read
 
 distributions = pytest.importorskip("optuna.distributions", reason="the extra `tune` is not installed")
 Choices = distributions.CategoricalDistribution
 Float, Int = distributions.FloatDistribution, distributions.IntDistribution
 
 
-def said(search: dict, *typed: str) -> str:
+def mistakes(search: dict, *typed: str) -> str:
     return "\n".join(read(search, typed)[1])
 
 
@@ -28,7 +28,7 @@ def test_the_files_of_the_space_are_right():
 
 
 @pytest.mark.parametrize(
-    ("key", "entry", "distribution", "ends"),
+    ("key", "entry", "distribution", "values"),
     [
         ("optim.lr", {"low": 1, "high": 2, "log": True}, Float(1, 2, log=True), (1.0, 2.0)),
         ("optim.lr", {"low": 0.1, "high": 0.2}, Float(0.1, 0.2), (0.1, 0.2)),
@@ -44,7 +44,7 @@ def test_the_files_of_the_space_are_right():
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distribution: Any, ends: Any):
+def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distribution: Any, values: Any):
     """Written with its dots, or as a tree."""
     group, _, name = key.rpartition(".")
     tree: dict = {name: entry}
@@ -54,11 +54,13 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distrib
         (parameter,), found = read(search, ())
         assert found == []
         assert parameter == Parameter(key, entry, distribution)
-        assert parameter.ends == ends and [type(end) for end in parameter.ends] == [type(end) for end in ends]
+        assert parameter.values_to_check == values and [type(end) for end in parameter.values_to_check] == [
+            type(end) for end in values
+        ]
 
 
 @pytest.mark.parametrize(
-    ("search", "words"),
+    ("search", "message"),
     [
         ({"optim": {"lrr": {"low": 1, "high": 2}}}, "optim.lrr is not a known key. Hint: did you mean optim.lr?"),
         ({"optim": {"lr": 0.1}}, "search.optim.lr must be a range or a list, got 0.1"),
@@ -81,31 +83,31 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distrib
         ({"optim": {"lr": {"choices": [0.1, 0.2, 0.1]}}}, "a list of two or more different values"),
         ({"optim": {"lr": {"choices": "ab"}}}, "a list of two or more different values, got {choices:ab}"),
         ({"optim": {"nesterov": {"low": 0, "high": 1}}}, "must be a list, as optim.nesterov is true or false"),
-        ({"optim": {"low": 1, "high": 2}}, "but is a group of keys. Hint: `'search.optim.name=[A,B]'`"),
+        ({"optim": {"low": 1, "high": 2}}, "got a group of keys. Hint: `'search.optim.name=[A,B]'`"),
         ({"trainer": {"devices": {"choices": [1, 2]}}}, "trainer.devices must be the same for all trials"),
         ({"cluster": {"num_threads": {"choices": [1, 2]}}}, "cluster.num_threads must be the same for all trials"),
-        ({}, "nothing is searched"),
+        ({}, "the search space is empty"),
     ],
 )  # fmt: skip
-def test_a_wrong_entry_is_refused(search: dict, words: str):
+def test_a_wrong_entry_is_refused(search: dict, message: str):
     parameters, found = read(search, ())
     assert parameters == [] and len(found) == 1
-    assert words in found[0]
+    assert message in found[0]
 
 
-def test_every_mistake_is_told_at_once():
+def test_every_mistake_is_reported_at_once():
     search = {"optim": {"lr": {"low": 2, "high": 1}, "lrr": {"low": 1, "high": 2}}, "name": {"choices": ["a", "b"]}}
     assert len(read(search, ())[1]) == 3
 
 
 def test_a_key_is_typed_or_searched():
     search = {"optim": {"lr": {"low": 1, "high": 2}}}
-    assert "optim.lr is typed and searched too" in said(search, "optim.lr=0.1")
+    assert "optim.lr must be either typed or searched" in mistakes(search, "optim.lr=0.1")
     assert read({"optim": {"lr": None}, "data": {"batch_size": {"choices": [8, 16]}}}, ("optim.lr=0.1",))[1] == []
 
 
 @pytest.mark.parametrize(
-    ("token", "as_hydra_takes_it"),
+    ("token", "expected"),
     [
         ("search.optim.lr.high=1", "++search.optim.lr.high=1"),
         ("+search.optim.lr={low:1,high:2}", "++search.optim.lr={low:1,high:2}"),
@@ -116,18 +118,18 @@ def test_a_key_is_typed_or_searched():
         ("optim.lr=1", "optim.lr=1"),
     ],
 )
-def test_an_option_adds_or_changes(token: str, as_hydra_takes_it: str):
-    assert written(token) == as_hydra_takes_it
+def test_an_option_adds_or_changes(token: str, expected: str):
+    assert as_override(token) == expected
 
 
-def test_what_is_typed_replaces_the_other_kind():
+def test_a_typed_list_or_range_replaces_the_other_kind():
     """A list typed over a file's range, and the reverse; both typed are a mistake."""
     search = {"optim": {"lr": {"low": 0.1, "high": 1.0, "log": True, "choices": [1.0, 2.0]}}}
     (choices,), _ = read(search, ("++search.optim.lr.choices=[1.0,2.0]",))
     assert choices.distribution == Choices([1.0, 2.0])
     (span,), _ = read(search, ("++search.optim.lr={low:0.1,high:1.0}",))
     assert span.distribution == Float(0.1, 1.0, log=True)
-    assert "or choices alone" in said(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
+    assert "or choices alone" in mistakes(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def test_what_is_typed_replaces_the_other_kind():
     ["resnet18", "null", "a b", "it's", "C:\\x", "", "1e3", True, None, 3, 0.1, 1e-05, [0.08, 1.0], ["a", None],
      {"a": 1, "b": [True]}],
 )  # fmt: skip
-def test_hydra_reads_back_what_is_typed(value: object):
+def test_hydra_reads_back_the_quoted_value(value: object):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    override = OverridesParser.create().parse_override(f"a.b={in_grammar(value)}")
+    override = OverridesParser.create().parse_override(f"a.b={quote(value)}")
     read_back = override.value()
     assert read_back == value and type(read_back) is type(value)
 

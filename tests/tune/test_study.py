@@ -26,7 +26,7 @@ def study(folder: Path) -> Study:
 
 
 def run(of: Study, top1: float = 0.5) -> tuple[int, tuple[str, ...]]:
-    number, options = of.begin()
+    number, options = of.next_trial()
     of.end(number, TrialState.COMPLETE, top1, 3)
     return number, options
 
@@ -39,14 +39,14 @@ def test_an_interrupted_trial_keeps_its_number_and_its_values(tmp_path: Path):
     other.mkdir()
     first = study(other)
     assert run(first) == expected[0]
-    begun = [first.begin() for _ in range(2)]
+    begun = [first.next_trial() for _ in range(2)]
     assert first.report(1, {1: 0.3, 2: 0.4}) is None
     resumed = first
     for _ in range(2):
         resumed = study(other)
         assert resumed.requeue() == 2
         assert resumed.counts() == "3 trials: 1 finished, 2 stopped."
-        assert [resumed.begin(), resumed.begin()] == begun == expected[1:3]
+        assert [resumed.next_trial(), resumed.next_trial()] == begun == expected[1:3]
         assert resumed.counts() == "3 trials: 1 finished, 2 running."
     assert resumed.report(1, {1: 0.3, 2: 0.4}) is None
     for number, top1 in ((1, 0.9), (2, 0.6)):
@@ -60,15 +60,15 @@ def test_an_interrupted_trial_keeps_its_number_and_its_values(tmp_path: Path):
 def test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    begun = study(tmp_path).begin()
+    begun = study(tmp_path).next_trial()
     with monkeypatch.context() as patch:
         patch.setattr(optuna.Study, "tell", lambda *_, **__: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             study(tmp_path).requeue()
     resumed = study(tmp_path)
     assert resumed.requeue() == 1
-    assert resumed.begin() == begun
-    assert resumed.counts() == "1 trials: 1 running."
+    assert resumed.next_trial() == begun
+    assert resumed.counts() == "1 trial: 1 running."
 
 
 def test_a_trial_without_its_options_never_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -78,14 +78,14 @@ def test_a_trial_without_its_options_never_ran(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(optuna.Trial, "set_user_attr", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            broken.begin()
+            broken.next_trial()
     resumed = study(tmp_path)
     assert resumed.requeue() == 0
-    number, options = resumed.begin()
+    number, options = resumed.next_trial()
     assert number == 1 and options != expected[1]
 
 
-def test_a_figure_that_cannot_be_drawn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_figure_that_cannot_be_drawn_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
@@ -97,4 +97,4 @@ def test_a_figure_that_cannot_be_drawn_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(optuna.visualization.matplotlib, "plot_parallel_coordinate", broken)
     drawn, failed = few.draw(figures)
     assert drawn == ["history.png", "importances.png"] == sorted(path.name for path in figures.iterdir())
-    assert failed == ["parallel.png could not be drawn: RuntimeError()"]
+    assert failed == ["parallel.png could not be drawn: RuntimeError"]

@@ -1,6 +1,6 @@
-"""python -m imagenet_ddp.benchmark benchmark=loader data=... data.root=FOLDER: how many images per second reach the
-model on this machine, from files and packed, and whether that is what training waits for. No torch before the command
-line is found good.
+"""python -m imagenet_ddp.benchmark benchmark=loader data=... data.root=FOLDER: measure how many images per second the
+loader delivers on this machine, from files and packed, and whether training waits for it. Imports torch only once the
+command line is valid.
 
 Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
 """

@@ -1,5 +1,5 @@
-"""What is compared with: the loader of pytorch/examples/imagenet, as torchvision and PyTorch give it. Pillow decodes,
-crops, resizes and flips; each image becomes floats and is normalised on the CPU.
+"""The baseline: the loader of pytorch/examples/imagenet. Pillow decodes, crops, resizes and flips; each image is
+converted to floats and normalised on the CPU.
 
 Source: https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
@@ -11,8 +11,8 @@ from torchvision import transforms
 from torchvision.datasets.folder import pil_loader
 
 
-class PlainImages(Dataset):
-    """float32 (3, size, size) and a target for each path."""
+class BaselineImages(Dataset):
+    """Items are float32 (3, size, size) and the target 0."""
 
     def __init__(self, paths: list[str], size: int, mean: list[float], std: list[float]):
         self._paths = paths
@@ -32,5 +32,5 @@ class PlainImages(Dataset):
         return self._transform(pil_loader(self._paths[index])), 0
 
 
-def plain_loader(paths: list[str], batch_size: int, size: int, mean: list[float], std: list[float]) -> DataLoader:
-    return DataLoader(PlainImages(paths, size, mean, std), batch_size, shuffle=True)
+def baseline_loader(paths: list[str], batch_size: int, size: int, mean: list[float], std: list[float]) -> DataLoader:
+    return DataLoader(BaselineImages(paths, size, mean, std), batch_size, shuffle=True)

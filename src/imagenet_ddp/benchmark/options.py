@@ -1,4 +1,4 @@
-"""The command line of benchmark -> a plan, or every mistake at once. No torch."""
+"""Read the command line of benchmark into a plan, or report every mistake at once. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
 
-# Image files are what the packed forms are made from, and compared with.
-OF_FILES = ("imagefolder", "imagenet", "shapes")
+# the packs are made from image files, and compared with them
+FILE_SOURCES = ("imagefolder", "imagenet", "shapes")
 _COUNTS = kind(
     "a list of numbers of loader processes",
     lambda value: isinstance(value, list) and len(value) > 0 and all(whole(0).accepts(each) for each in value),
@@ -38,27 +38,27 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """None where Hydra only prints something. Raises ConfigError with every mistake; else the folder is made."""
-    asked = job.single("benchmark", argv, environ, _KINDS, "a benchmark is to be alone on its machine")
-    if asked is None:
+    """Return None where Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
+    parsed = job.single("benchmark", argv, environ, _KINDS, "a benchmark is to be alone on its machine")
+    if parsed is None:
         return None
-    request, found = asked.request, asked.found
-    options, data = asked.config["benchmark"], asked.config["data"]
-    if data["_target_"] or data["name"] not in OF_FILES:
-        found.append(
-            f"benchmark=loader expects image files, which it packs to compare, but data is "
+    request, mistakes = parsed.request, parsed.found
+    options, data = parsed.config["benchmark"], parsed.config["data"]
+    if data["_target_"] or data["name"] not in FILE_SOURCES:
+        mistakes.append(
+            f"data must be a source of image files for benchmark=loader, which packs them to compare, got "
             f"{data['_target_'] or data['name']}. Hint: data=imagefolder data.root=FOLDER."
         )
     else:
-        found += data_check.validate(asked.config, asked.environ)
-    if found:
-        raise ConfigError(list(dict.fromkeys(found)))
+        mistakes += data_check.validate(parsed.config, parsed.environ)
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if job.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(options, asked.config, tuple(options["num_workers"] or _powers(num_cores())), folder)
+    return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder)
 
 
 def _powers(cores: int) -> list[int]:
-    """0, 1, 2, 4, ... up to the cores"""
+    """Return 0, 1, 2, 4, ... up to the number of cores."""
     return [0, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)]

@@ -1,4 +1,4 @@
-"""The forms that images may lie in, of the same images: as files, and packed here for the time of the benchmark."""
+"""Make the variants to compare from the same images: files, and packs that last as long as the benchmark."""
 
 import contextlib
 import io
@@ -22,32 +22,33 @@ FILES = "raw"
 
 
 @dataclass(frozen=True)
-class Form:
+class Variant:
     name: str  # in benchmark.json
-    words: str  # for people
+    title: str
     images: FileImages | PackedImages
     mib: float
 
 
-def make_forms(config: Mapping[str, Any], options: Mapping[str, Any], work: Path) -> list[Form]:
-    """As files; packed as JPEGs; packed as pixels. work: a folder to write in. options: benchmark.*"""
+def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: Path) -> list[Variant]:
+    """Return files, packed JPEGs and packed pixels, in this order. work: a folder to write in. options: benchmark.*"""
     tree = work / "files"
     _link(config, options["num_images"], tree)
     data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
     data["val_fraction"] = None
     files = _train({**config, "data": data})
     side = options["short_side"]
-    forms = [Form(FILES, "files", files, _mib(files))]
-    for name, form, words in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
+    variants = [Variant(FILES, "files", files, _mib(files))]
+    for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
         out = work / name
         prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
         plan = prepare_options.Plan("pack", prepare, {**config, "data": data}, None, out, num_cores())
-        with contextlib.redirect_stdout(io.StringIO()):  # it would name the command that trains from there
-            pack.run(plan)
+        with contextlib.redirect_stdout(io.StringIO()):  # pack prints the command that trains from the pack
+            if pack.run(plan):
+                raise SystemExit(1)
         packed = _train({**config, "data": {**data, "name": "packed", "root": str(out)}})
         mib = sum(path.stat().st_size for path in out.glob("train*.bin")) / 2**20
-        forms.append(Form(name, f"packed at {side}, {words}", packed, mib))
-    return forms
+        variants.append(Variant(name, f"packed at {side}, {title}", packed, mib))
+    return variants
 
 
 def _train(config: Mapping[str, Any]) -> Any:
@@ -57,19 +58,19 @@ def _train(config: Mapping[str, Any]) -> Any:
 
 
 def _link(config: Mapping[str, Any], num_images: int, tree: Path) -> None:
-    """train/: so many images, evenly from all; val/: one of each of their classes, because a packed form has both."""
+    """Link images, evenly spaced, into train/ and one of each of their classes into val/: a pack needs both."""
     source = open_source(config["data"], config["seed"], os.environ)
     images = source.train
     assert isinstance(images, FileImages)
     seen: set[int] = set()
     for number, index in enumerate(np.linspace(0, len(images) - 1, min(num_images, len(images)), dtype=np.int64)):
         path, target = Path(images.path(index)).absolute(), int(images.targets[index])
-        if not _is_readable(images, int(index)):  # which the plain pipeline would not survive
+        if not _is_readable(images, int(index)):  # the baseline would fail on it
             continue
-        places = ["train"] if target in seen else ["train", "val"]
+        splits = ["train"] if target in seen else ["train", "val"]
         seen.add(target)
-        for place in places:
-            folder = tree / place / source.classes[target]
+        for split in splits:
+            folder = tree / split / source.classes[target]
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{number:06}{path.suffix}").symlink_to(path)
 

@@ -42,7 +42,8 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     if split_off and val_dir.is_dir():
         found.append(
             f"data.val_fraction is {data['val_fraction']}, but there are validation images too: "
-            f"{describe_path(val_dir)}. Hint: set data.val_fraction=null, or name the other folder to use by data.val_dir."
+            f"{describe_path(val_dir)}. Hint: set data.val_fraction=null, or name the other folder to use by "
+            "data.val_dir."
         )
     train = val = None
     if verb == "train" or split_off:

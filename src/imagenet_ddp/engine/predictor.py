@@ -1,4 +1,4 @@
-"""A checkpoint as a function from image files to classes, on one device."""
+"""Predict the classes of image files with a checkpoint, on one device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Reading, UnreadableImage, decode
+from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
 from imagenet_ddp.data.sources.folder.images import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
@@ -16,7 +16,7 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 
 
 class Predictor:
-    """A checkpoint's net with the transform it was validated with, on one device."""
+    """A checkpoint's network with the transform of its validation."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class Predictor:
         transform: EvalTransform,
         channels_last: bool,
         device: torch.device,
-        reading: Reading = DEFAULT,
+        reading: Reading,
     ):
         self._net, self._device = net.eval().to(device), device
         self._transform, self._channels_last, self._reading = transform, channels_last, reading
 
     def read(self, path: str) -> Tensor | UnreadableImage:
-        """uint8 (3, image_size, image_size). Called from many threads."""
+        """Return uint8 (3, image_size, image_size). Thread-safe."""
         try:
             return self._transform(decode(read_file(path), path, self._reading))
         except UnreadableImage as error:
@@ -40,25 +40,22 @@ class Predictor:
 
     @torch.inference_mode()
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
-        """For each image (class position, probability) of the top_k, and "" or why it could not be read."""
+        """Return, for each image, ((class index, probability) of the top_k, "") or ([], why it could not be read)."""
         readable = [image for image in images if isinstance(image, Tensor)]
-        found: list[list[tuple[int, float]]] = []
-        if readable:
-            transform = self._transform
-            batch = normalise(
-                torch.stack(readable).to(self._device), transform.mean, transform.std, self._channels_last
-            )
-            top = self._net(batch).float().softmax(dim=1).topk(top_k)
-            found = [
-                list(zip(indices, values, strict=True))
-                for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-            ]
-        results = iter(found)
-        return [([], image.reason) if isinstance(image, UnreadableImage) else (next(results), "") for image in images]
+        rows = iter(self._top(torch.stack(readable), top_k) if readable else [])
+        return [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
+
+    def _top(self, images: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
+        """images: uint8 (B, 3, H, W)."""
+        mean, std = self._transform.mean, self._transform.std
+        batch = normalise(images.to(self._device), mean, std, self._channels_last)
+        top = self._net(batch).float().softmax(dim=1).topk(top_k)
+        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return [list(zip(indices, values, strict=True)) for indices, values in pairs]
 
 
 def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> Predictor:
-    """contents, state_dict: of the checkpoint. Computes in fp32: a few images need no speed."""
+    """contents, state_dict: of the checkpoint. The predictor computes in fp32: a few images need no speed."""
     net = create_model(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
     prefix = "net."
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}

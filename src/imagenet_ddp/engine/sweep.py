@@ -1,8 +1,8 @@
-"""Several runs by one command (-m): which of them this process starts, in which folder, and what became of them.
+"""Start the jobs of a sweep (-m), in their folders, and report which failed.
 
-Each job is a run like any other, in <sweep folder>/<number>. They run here one after the other; or by a launcher of
-Hydra's, as SLURM jobs; or one per command (sweep.job), as tasks of a job array or as steps of one allocation. Whoever
-starts a job anew finds what is there: finished, or a checkpoint to go on from, or nothing.
+Each job is an ordinary run in <sweep folder>/<number>. The jobs run here one after the other; or by a Hydra launcher,
+as SLURM jobs; or one per command (sweep.job), as tasks of a job array or steps of one allocation. A job that is started
+again is skipped where it has finished, and resumes where there is a checkpoint.
 """
 
 import math
@@ -28,30 +28,30 @@ from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.atomic_write import atomic_write
 
 FILE = "sweep.yaml"
-FAILED = ".failed"  # in a job's folder, which may be all that comes back from another machine
+FAILED = ".failed"  # marks the folder of a failed job: a job on another machine may leave nothing else
 MULTIRUN = ("-m", "--multirun")
 PRINTING = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc"}
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 
 
-def resumed(argv: list[str]) -> list[str]:
-    """argv, where sweep.resume=DIR stands in it with the options that sweep began with before those that are typed."""
+def expand_resume(argv: list[str]) -> list[str]:
+    """Put the stored options of sweep.resume=DIR before the typed ones; without it, return argv as it is."""
     words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
     if not words or PRINTING & set(argv):
         return argv
     sweep_dir = Path(words[-1].partition("=")[2].strip("'\"")).expanduser()
     if any(_key(word) == "hydra.sweep.dir" for word in argv):
         raise ConfigError(
-            f"sweep.resume={sweep_dir} says in which folder the sweep goes on, and so does hydra.sweep.dir. "
+            f"sweep.resume={sweep_dir} sets the sweep's folder, and hydra.sweep.dir must not. "
             "Hint: leave hydra.sweep.dir out."
         )
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
-        options, flags = _words(stored["options"]), _words(stored["flags"])
+        options, flags = _texts(stored["options"]), _texts(stored["flags"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
-            "Hint: the folder that the sweep has named in its last line."
+            "Hint: the folder named in the last line of the sweep's output."
         ) from error
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
     keys = {_key(word) for word in typed}
@@ -60,10 +60,10 @@ def resumed(argv: list[str]) -> list[str]:
     return engine_job.in_folder(argv, "hydra.sweep.dir", sweep_dir)
 
 
-def _words(found: Any) -> list[str]:
-    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise TypeError
-    return found
+    return value
 
 
 def _key(option: str) -> str:
@@ -71,17 +71,17 @@ def _key(option: str) -> str:
 
 
 def _flags(request: parse.Request) -> list[str]:
-    """Hydra's own options but for -m, such as --config-dir and its folder."""
+    """Return Hydra's own flags except -m, such as --config-dir and its folder."""
     words = list(request.typed)
     return [word for word in request.argv if word not in MULTIRUN and not (word in words and not words.remove(word))]
 
 
-def own_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
-    """The number of the one job this process starts; None: all. Raises ConfigError, and leaves where the jobs were
-    only to be listed."""
+def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
+    """Return the number of the job this process runs, None for all jobs. Raise ConfigError; list the jobs and exit for
+    sweep.job=list."""
     chosen, count = request.configs[0].sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
-        raise ConfigError("sweep.job has several values, but chooses one job. Hint: one command for each.")
+        raise ConfigError("sweep.job must have one value, got several. Hint: one command for each.")
     if chosen == "list":
         for number, names in enumerate(request.names):
             print(number, names or "no options")
@@ -89,32 +89,32 @@ def own_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
     task = slurm_env.array_task(environ)
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
-    where, text, hint = "sweep.job", str(chosen), f"sweep.job={count - 1}"
+    source, text, hint = "sweep.job", str(chosen), f"sweep.job={count - 1}"
     if chosen == "auto":
-        where, text = "SLURM_ARRAY_TASK_ID", str(task)
+        source, text = "SLURM_ARRAY_TASK_ID", str(task)
         hint = f"#SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
     if not text.isdecimal() or int(text) >= count:
         raise ConfigError(
-            f"{where} must be one of the {count} jobs of this sweep, 0 to {count - 1}, got {text}. Hint: {hint}."
+            f"{source} must be one of the {count} jobs of this sweep, 0 to {count - 1}, got {text}. Hint: {hint}."
         )
-    if environ.get("SLURM_PROCID", "0") == "0":  # of many ranks one says it
-        print(f"Job {text} of {count} ({where}): {request.names[int(text)] or 'no options'}", flush=True)
+    if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
+        print(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", flush=True)
     return int(text)
 
 
-def only(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
-    """That job as a request of its own, in its folder of the sweep that the others are in too."""
+def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
+    """Return that job as a request of its own, with its folder in the sweep's folder."""
     assert request.hydra is not None
     wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
     if engine_job.typed_value(request, "hydra.sweep.dir") is None:
         if key is None:
             raise ConfigError(
-                f"sweep.job={number} runs one job of a sweep, but in which folder are the others? "
-                "Hint: hydra.sweep.dir=FOLDER, the same for all."
+                f"sweep.job={number} needs the folder of the sweep. "
+                "Hint: hydra.sweep.dir=FOLDER, the same for all jobs."
             )
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
-    write(request, sweep_dir)
+    store(request, sweep_dir)
     options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
     job = _job(request, number, options, request.configs[number], sweep_dir / str(number))
     return replace(job, argv=[*job.typed, *_flags(request)])
@@ -131,21 +131,21 @@ def _job(request: parse.Request, number: int, options: list[str], config: DictCo
     )
 
 
-def write(request: parse.Request, sweep_dir: Path) -> None:
-    """What the sweep's jobs are, for sweep.resume and for reports. The first one's word stays, and another sweep may
-    not use the folder: its jobs have the same numbers."""
+def store(request: parse.Request, sweep_dir: Path) -> None:
+    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it is there. Raise ConfigError where
+    it lists other jobs: their folders have the same numbers."""
     path = sweep_dir / FILE
     common = set.intersection(*map(set, request.jobs))
     jobs = [[word for word in words if word not in common] for words in request.jobs]
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] if path.exists() else jobs
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] if path.exists() else jobs
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        found = None
-    if found != jobs:
-        what = f"{len(found)} others" if isinstance(found, list) else "cannot be read"
+        stored = None
+    if stored != jobs:
+        got = f"got {len(stored)} others" if isinstance(stored, list) else "but cannot be read"
         raise ConfigError(
-            f"{path} must list the {len(jobs)} jobs of this sweep, but {'has ' * isinstance(found, list)}"
-            f"{what}. Hint: another folder for another sweep; beside sweep.resume, only options that are not swept."
+            f"{path} must list the {len(jobs)} jobs of this sweep, {got}. Hint: another folder for another "
+            "sweep; with sweep.resume, change only options that are not swept."
         )
     if path.exists():
         return
@@ -163,37 +163,34 @@ def write(request: parse.Request, sweep_dir: Path) -> None:
 
 
 def run(request: parse.Request, start: Callable[[parse.Request], float | None]) -> float | None:
-    """All jobs, by Hydra's launcher. start: runs one. Leaves by exit code 1 where a job has failed."""
+    """Run all jobs by Hydra's launcher; exit with 1 where one failed. start: runs one job."""
     assert request.hydra is not None
     if any(config.resume for config in request.configs):
-        raise ConfigError(
-            "resume= goes on with one run, but -m starts several. Hint: sweep.resume=FOLDER goes on with a sweep."
-        )
+        raise ConfigError("resume= resumes one run, but -m starts several. Hint: sweep.resume=FOLDER resumes a sweep.")
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     if own_launcher:
         from imagenet_ddp.distributed import devices
 
-        for config in request.configs:  # of this machine; before there is a folder
+        for config in request.configs:  # refused before the folder is made
             devices.local_devices(config.trainer)
-    sweep_dir = _folder(request).absolute()
-    write(request, sweep_dir)
+    sweep_dir = _sweep_dir(request).absolute()
+    store(request, sweep_dir)
     if not own_launcher:
-        print(f"Sweep folder: {sweep_dir} (of the jobs' launcher: .submitit/)", flush=True)
-        exit_on_signal("The jobs go on without this command. Hint: squeue --me, scancel.")
+        print(f"Sweep folder: {sweep_dir} (logs of the launcher in .submitit/)", flush=True)
+        exit_on_signal("The jobs continue without this command. Hint: squeue --me, scancel.")
     codes: dict[int, int] = {}
-    # another sweeper than Hydra's own chooses its jobs as it goes
+    # other sweepers than Hydra's own choose their jobs one by one
     names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
 
     def task(config: DictConfig) -> float | None:
-        # on another machine where a launcher brings it there, as a copy of its own
+        # a launcher may run this on another machine, in a copy of this process
         signals = Signals().install()
         hydra = HydraConfig.get()
         number = hydra.job.num
         if signals.received:
             sys.exit(128 + signals.received)
-        what = names[number] if number < len(names) else hydra.job.override_dirname
-        print(f"Job {number}: {what or 'no options'}", flush=True)
-        # as Hydra composed it: other sweepers than its own choose their values only now
+        name = names[number] if number < len(names) else hydra.job.override_dirname
+        print(f"Job {number}: {name or 'no options'}", flush=True)
         job = _job(request, number, list(hydra.overrides.task), config, sweep_dir / str(number))
         mark = sweep_dir / str(number) / FAILED
         mark.unlink(missing_ok=True)
@@ -204,34 +201,35 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):
-                error.exit()  # stopped: no further job
+                error.exit()  # stopped by a signal: start no further job
             codes[number] = error.exit_code
         if mark.parent.is_dir():
             mark.touch()
         return math.nan
 
     result = command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
-    names = names or [""] * _count(sweep_dir)
-    # an earlier end of a job that goes on says nothing of this one
-    bad = lambda number: number in codes or (sweep_dir / str(number) / FAILED).exists()  # noqa: E731
-    done = lambda number: folder.finished_epochs(sweep_dir / str(number)) is not None  # noqa: E731
-    failed = [number for number in range(len(names)) if bad(number) or not done(number)]
+    names = names or [""] * _count_jobs(sweep_dir)
+    failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
-        print(f"Continue with: {engine_job.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
+        print(f"Resume with: {engine_job.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
 
 
-def _count(sweep_dir: Path) -> int:
+def _has_failed(run_dir: Path) -> bool:
+    return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
+
+
+def _count_jobs(sweep_dir: Path) -> int:
     return sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
 
 
-def _folder(request: parse.Request) -> Path:
+def _sweep_dir(request: parse.Request) -> Path:
     assert request.hydra is not None
     wanted = Path(request.hydra.sweep.dir)
     if request.configs[0].sweep.resume:

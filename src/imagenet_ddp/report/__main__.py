@@ -1,38 +1,35 @@
-"""python -m imagenet_ddp.report DIR...: the leaderboard of any set of run folders. No torch.
+"""python -m imagenet_ddp.report DIR...: the leaderboard of any set of run folders. Does not import torch.
 
-Exit codes: 0 done, 1 the folder named by out= could not be written in, 2 refused.
+Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """
 
 import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report import figures, files, scaling
-from imagenet_ddp.report.collection import collect, notes
-from imagenet_ddp.report.differences import Differences, differences, labels, printable
-from imagenet_ddp.report.html import page
-from imagenet_ddp.report.leaderboard import SORTS, Leaderboard, in_place, leaderboard
+from imagenet_ddp.report.comparison import curves, scaling, write
+from imagenet_ddp.report.comparison.collect import collect_runs, notes_on
+from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
+from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, means_over_seeds, sort_runs
 from imagenet_ddp.report.options import Options, read
-from imagenet_ddp.report.table import Table, as_csv, as_markdown, as_text, markdown
 from imagenet_ddp.runs import plot_style
+from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
 The leaderboard of run folders: a table, best first, with the options in which
-the runs differ; their curves over each other; how they scale with the devices.
+the runs differ; their curves in one figure; how they scale with the devices.
 
   python -m imagenet_ddp.report DIR... [format=text] [out=FOLDER] [sort=top1]
 
   DIR      a run folder, a sweep, a study, or any folder above them
-  format=  what is printed: text, markdown, csv, html
-  out=     where report.md, report.csv, report.html, report_curves.png and, for
-           runs on different numbers of devices, report_scaling.png are written;
-           by default into DIR, into ./report where several are given
+  format=  what is printed: text, markdown, csv
+  out=     where report.md, report.csv and report_curves.png are written;
+           by default DIR, or ./report for several
   sort=    top1, top5, loss, epochs, images_per_s, train_s, folder,
            or an option that differs, such as optim.lr
 
@@ -51,92 +48,67 @@ def main() -> None:
 
 
 def _report(options: Options, mistakes: list[str]) -> None:
-    collection = collect(options.folders)
-    found = differences(collection.runs)
-    sort, more = _sort(options.sort, found)
-    if mistakes := [*mistakes, *collection.mistakes, *(more if collection.runs else [])]:
+    collection = collect_runs(options.folders)
+    differences = find_differences(collection.runs)
+    sort_key, sort_mistakes = _sort_key(options.sort, differences)
+    if mistakes := [*mistakes, *collection.mistakes, *(sort_mistakes if collection.runs else [])]:
         raise ConfigError(mistakes)
-    board = leaderboard(collection.runs, found, sort)
-    board.table.notes.extend([*notes(board.runs, found), *collection.notes])
-    series = scaling.scaling(board.runs, found)
-    tables = [board.table, *([board.seeds] if board.seeds else []), *([scaling.as_table(series)] if series else [])]
+    runs = sort_runs(collection.runs, sort_key)
+    tables = [leaderboard(runs, differences)]
+    tables[0].notes.extend([*notes_on(runs, differences), *collection.notes])
+    if seeds := means_over_seeds(runs, differences):
+        tables.append(seeds)
+    if series := scaling.find_series(runs, differences):
+        tables.append(scaling.scaling_table(series))
+    names = ", ".join(folder.resolve().name or "/" for folder in options.folders)
+    title = printable(f"Run {names}" if len(runs) == 1 else f"Runs of {names}")
+    document = write.markdown_document(title, tables, "report_curves.png")
     if options.format == "text":
-        print(*_text(tables), sep="\n", flush=True)  # the pictures take a second or two
-    contents = _contents(_title(options.folders, len(board.runs)), board, tables, found, series)
-    if options.format != "text":
-        name = {"markdown": "report.md", "csv": "report.csv", "html": "report.html"}[options.format]
-        print((contents[name] or b"").decode(), end="", flush=True)
-    outcome = files.write(options.folder, contents)
-    _say(options.folder, outcome, aside=options.format != "text")
-    if outcome.error and options.out is not None:
-        sys.exit(1)
+        print(*_text(tables), sep="\n", flush=True)  # before the picture, which takes a second or two
+    else:
+        print(document if options.format == "markdown" else as_csv(tables[0]), end="", flush=True)
+    best_first = sort_runs(runs, "top1")
+    figure = curves.draw_curves(best_first, labels(best_first, differences), title)
+    picture = plot_style.png(figure, Software=write.MARKER)
+    contents = {"report.md": document.encode(), "report.csv": as_csv(tables[0]).encode(), "report_curves.png": picture}
+    _write(options, contents)
 
 
-def _sort(asked: str, found: Differences) -> tuple[str, list[str]]:
-    """(one of SORTS or the whole key path, mistakes)."""
-    meant = {**{name: name for name in SORTS}, **{found.title(key): key for key in found.keys}}
-    meant |= {key: key for key in found.keys}
-    if asked in meant:
-        return meant[asked], []
-    close = closest(asked, meant)
-    hint = f"did you mean sort={close[0]}?" if close else "sort=top1."
-    return "top1", [f"sort must be one of {', '.join(meant)}, but is {asked}. Hint: {hint}"]
-
-
-def _title(folders: Sequence[Path], num_runs: int) -> str:
-    return ("Run " if num_runs == 1 else "Runs of ") + printable(
-        ", ".join(folder.resolve().name or "/" for folder in folders)
-    )
-
-
-def _text(tables: Sequence[Table]) -> list[str]:
-    width = shutil.get_terminal_size().columns
-    lines = []
-    for table in tables:
-        rows, left_out = as_text(table, width)
-        lines += ["", table.title, "", *rows, ""]
-        told = [f"No room here, but in the files: {', '.join(left_out)}."] if left_out else []
-        for note in [*told, *table.notes]:
-            lines += textwrap.wrap(note, min(width, 120), break_long_words=False, break_on_hyphens=False)
-    return lines[1:]
-
-
-def _contents(
-    title: str, board: Leaderboard, tables: Sequence[Table], found: Differences, series: Sequence[scaling.Series]
-) -> dict[str, bytes | None]:
-    best_first = in_place(board.runs, "top1")
-    curves = plot_style.png(figures.curves(best_first, labels(best_first, found), title), Software=files.MARKER)
-    speed = plot_style.png(figures.speed(series, title), Software=files.MARKER) if series else None
-    pictures = [("Validation top-1 and training loss over the epochs", "report_curves.png", curves)]
-    pictures += [("Training speed and efficiency over the number of devices", "report_scaling.png", speed)] * bool(
-        speed
-    )
-    text = [f"<!-- {files.MARKER} -->", f"# {markdown(title)}", ""]
-    for table in tables:
-        text += [f"## {markdown(table.title)}", "", *as_markdown(table), ""]
-        text += [line for note in table.notes for line in (markdown(note), "")]
-    text += [line for words, name, _ in pictures for line in (f"![{words}]({name})", "")]
-    embedded = [(words, picture) for words, _, picture in pictures if picture]
-    return {
-        "report.md": "\n".join(text).encode(),
-        "report.csv": as_csv(board.table).encode(),
-        "report.html": page(title, tables, embedded, files.MARKER).encode(),
-        "report_curves.png": curves,
-        "report_scaling.png": speed,
-    }
-
-
-def _say(folder: Path, outcome: files.Outcome, *, aside: bool) -> None:
-    """aside: the screen holds a document, and nothing else may stand in it."""
-    stream = sys.stderr if aside else sys.stdout
+def _write(options: Options, contents: dict[str, bytes]) -> None:
+    folder = options.out_folder
+    stream = sys.stdout if options.format == "text" else sys.stderr  # beside a document
     print(file=stream)
-    if outcome.foreign:
-        names = ", ".join(outcome.foreign)
-        print(f"Not written, files of another origin are there: {names}. Hint: out=FOLDER.", file=stream)
-    if outcome.error:
-        print(f"{folder} could not be written in: {outcome.error}. Hint: out=FOLDER.", file=sys.stderr)
-    if outcome.written:
-        print(f"Written to {printable(str(folder))}: {', '.join(outcome.written)}", file=stream)
+    try:
+        written, foreign = write.write_files(folder, contents)
+    except OSError as error:
+        print(f"{folder} could not be written: {error.strerror}. Hint: out=FOLDER.", file=sys.stderr)
+        sys.exit(1 if options.out is not None else 0)
+    if foreign:
+        print(f"Not replaced, because this command did not write them: {', '.join(foreign)}. Hint: out=FOLDER.",
+              file=stream)  # fmt: skip
+    if written:
+        print(f"Written to {printable(str(folder))}: {', '.join(written)}", file=stream)
+
+
+def _sort_key(typed: str, differences: Differences) -> tuple[str, list[str]]:
+    """Return (a key for sort_runs, mistakes)."""
+    keys = {**{name: name for name in (*SORTS, "folder")}, **{differences.title(key): key for key in differences.keys}}
+    keys |= {key: key for key in differences.keys}
+    if typed in keys:
+        return keys[typed], []
+    close = closest(typed, keys)
+    hint = f"did you mean sort={close[0]}?" if close else "sort=top1."
+    return "top1", [f"sort must be one of {', '.join(keys)}, got {typed}. Hint: {hint}"]
+
+
+def _text(tables: Sequence[Table]) -> Iterator[str]:
+    width = shutil.get_terminal_size().columns
+    for number, table in enumerate(tables):
+        rows, left_out = as_text(table, width)
+        yield from [*[""] * bool(number), table.title, "", *rows, ""]
+        note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
+        for text in [*note, *table.notes]:
+            yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

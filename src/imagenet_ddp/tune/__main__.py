@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.tune: a study of many trials, each a run of train with options that earlier trials suggest.
+"""python -m imagenet_ddp.tune: search hyper-parameters by a study of trials, each a run of train.
 
 Exit codes: 0 done; 1 no trial finished, or too many failed in a row; 2 refused; 128 + n stopped by signal n, to be
 resumed with tune.resume.
@@ -14,16 +14,16 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.tune.options import STORED, Plan, read
-from imagenet_ddp.tune.space import written
+from imagenet_ddp.tune.space import as_override
 
 
 def main() -> None:
     signals = Signals().install()
     try:
-        plan = command.planned("tune", read, lambda argv: [written(token) for token in argv])
+        plan = command.planned("tune", read, lambda argv: [as_override(token) for token in argv])
         code = _tune(plan, signals)
         if scontrol.should_requeue(code - 128, plan.config, os.environ):
-            _start_again(plan)
+            _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
         parse.refuse(error)
@@ -38,7 +38,7 @@ def _tune(plan: Plan, signals: Signals) -> int:
     code = loop.run()
     if loop.refused:
         print(*loop.refused, sep="\n", file=sys.stderr)
-        if not plan.resumes:  # nothing was trained, so nothing is left behind
+        if not plan.resumes:  # nothing was trained
             shutil.rmtree(plan.folder / "trials", ignore_errors=True)
             for name in ("study.db", STORED, ".lock"):
                 (plan.folder / name).unlink(missing_ok=True)
@@ -47,12 +47,12 @@ def _tune(plan: Plan, signals: Signals) -> int:
     return code
 
 
-def _start_again(plan: Plan) -> None:
+def _requeue(plan: Plan) -> None:
     """Requeue after SIGUSR2, which SLURM sends some time before the time limit (sbatch --signal=B:USR2@120)."""
     if plan.options["resume"] is not None:
         scontrol.requeue_and_print(os.environ)
     else:
-        print("SLURM is not asked to start this job again, which would begin another study. Hint: tune.resume=auto and "
+        print("This job is not requeued, because it would start another study. Hint: tune.resume=auto and "
               "hydra.run.dir=FOLDER in the job's command.")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command line of tune, or of a stored study to resume -> a plan, or every mistake at once. No torch."""
+"""Read the command line of tune, or of a study to resume, into a plan, or report every mistake at once. No torch."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text import install
 from imagenet_ddp.tune import resources, space
-from imagenet_ddp.tune.resources import Place
+from imagenet_ddp.tune.resources import Slot
 from imagenet_ddp.tune.space import Parameter
 
 STORED = "tune.yaml"
@@ -42,11 +42,11 @@ _KINDS = {
 class Plan:
     argv: tuple[str, ...]  # without tune.resume and hydra.run.dir
     train_argv: tuple[str, ...]  # train's part of it
-    config: DictConfig  # train's; interpolations as they are
+    config: DictConfig  # train's, with interpolations
     options: Mapping[str, Any]  # tune.*
     parameters: tuple[Parameter, ...]
-    places: tuple[Place, ...]  # one for each trial that runs at the same time
-    folder: Path  # whole path
+    slots: tuple[Slot, ...]  # one for each trial that runs at the same time
+    folder: Path  # absolute
     resumes: bool
 
     @property
@@ -78,76 +78,80 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
-    argv = [space.written(token) for token in parse.without_local_rank(argv)]
+    argv = [space.as_override(token) for token in parse.without_local_rank(argv)]
     request = parse.command_line("tune", argv if parse.only_prints(argv) else [*argv, "--cfg", "job"], environ)
     if not request.configs or parse.only_prints(argv):
         return None
-    wanted = _wanted(request)
-    stored = _stored(wanted) if wanted else None
-    argv = [token for token in argv if not (_is(token, "tune.resume") or _is(token, "hydra.run.dir"))]
+    study = _study_folder(request)
+    stored = _stored(study) if study else None
+    argv = [token for token in argv if not (_belongs(token, "tune.resume") or _belongs(token, "hydra.run.dir"))]
     if stored is None:
-        plan = _plan(request, argv, environ, wanted)
+        plan = _plan(request, argv, environ, study)
         make = make_given if job.typed_value(request, "hydra.run.dir") else make_new
         return dataclasses.replace(plan, folder=make(plan.folder).resolve())
     hint = "Hint: leave it out, or start a new study without tune.resume."
-    own = [token for token in argv if _is(token, "tune")]
+    own = [token for token in argv if _belongs(token, "tune")]
     if added := [token for token in argv if token not in own and token not in stored["options"]]:
-        raise ConfigError([f"{token} must be an option of {wanted}, which keeps its own. {hint}" for token in added])
+        raise ConfigError(
+            [f"{token} must be among the options of {study}, which cannot change. {hint}" for token in added]
+        )
     retyped = {token.partition("=")[0] for token in own}
     argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
-    plan = _plan(parse.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, wanted)
+    plan = _plan(parse.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, study)
     before, now = stored["space"], plan.space
     hint = "Hint: restore the file of the space, or start a new study without tune.resume."
     if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
         raise ConfigError(
-            [f"search.{key} must be {before.get(key)} as in {wanted}, got {now.get(key)}. {hint}" for key in changed]
+            [f"search.{key} must be {before.get(key)} as in {study}, got {now.get(key)}. {hint}" for key in changed]
         )
-    return dataclasses.replace(plan, resumes=True, options={**plan.options, "resume": str(wanted)})
+    return dataclasses.replace(plan, resumes=True, options={**plan.options, "resume": str(study)})
 
 
-def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], wanted: Path | None) -> Plan:
+def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], study: Path | None) -> Plan:
     config = request.configs[0].copy()
     with open_dict(config):
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
-    train_argv = [token for token in argv if not (_is(token, "tune") or _is(token, "search"))]
+    train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = expect_all("tune", options, _KINDS)
     if config.resume is not None:
-        found.append(f"resume={config.resume} goes on with one run. Hint: tune.resume={config.resume} with a study.")
+        found.append(f"resume={config.resume} resumes one run. Hint: tune.resume={config.resume} resumes a study.")
     parameters: list[Parameter] = []
     if importlib.util.find_spec("optuna") is None:
         found.append(f"tune needs Optuna, which is not installed. Hint: `{install('imagenet_ddp[tune]')}`")
     else:
-        parameters, said = space.read(search or {}, [*typed, *(token for token in argv if _is(token, "search"))])
-        found += said
-    srun = resources.by_srun(options["launcher"], environ)
-    inner = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
-    in_train = parse.validate(config, inner, "train", typed=typed)
-    found += in_train
-    if not in_train:
-        found += space.refused_ends(parameters, config, inner, typed)
-    given, found = resources.share(job.plain(config, partial=True), options, environ) if not found else ([], found)
+        parameters, mistakes = space.read(
+            search or {}, [*typed, *(token for token in argv if _belongs(token, "search"))]
+        )
+        found += mistakes
+    srun = resources.uses_srun(options["launcher"], environ)
+    train_environ = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
+    train_mistakes = parse.validate(config, train_environ, "train", typed=typed)
+    found += train_mistakes
+    if not train_mistakes:
+        found += space.check_values(parameters, config, train_environ, typed)
+    slots, found = resources.make_slots(job.plain(config, partial=True), options, environ) if not found else ([], found)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     assert request.hydra is not None
-    folder = wanted or Path(request.hydra.run.dir).absolute()
-    return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(given), folder, False)
+    folder = study or Path(request.hydra.run.dir).absolute()
+    return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(slots), folder, False)
 
 
-def _wanted(request: parse.Request) -> Path | None:
+def _study_folder(request: parse.Request) -> Path | None:
     """Return the absolute folder of the study to resume; None for a new study in a new folder."""
     assert request.hydra is not None
-    asked, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
-    if asked is None:
+    resume, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
+    if resume is None:
         if (run_dir / STORED).exists():
             raise ConfigError(f"hydra.run.dir={run_dir} must be a new folder, but holds a study. "
                               f"Hint: tune.resume={run_dir} resumes it; else name another folder.")  # fmt: skip
         return None
-    if asked != "auto":
-        if not (Path(asked) / STORED).is_file():
-            raise ConfigError(f"tune.resume={asked} must be the folder of a study, but {Path(asked) / STORED} is no "
+    if resume != "auto":
+        if not (Path(resume) / STORED).is_file():
+            raise ConfigError(f"tune.resume={resume} must be the folder of a study, but {Path(resume) / STORED} is no "
                               "file. Hint: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
-        return Path(asked).absolute()
+        return Path(resume).absolute()
     if job.typed_value(request, "hydra.run.dir"):
         return run_dir
     studies = [path.parent for path in run_dir.parent.glob(f"study_*/{STORED}")]
@@ -169,7 +173,7 @@ def _stored(folder: Path) -> dict[str, Any] | None:
                           "Hint: start a new study, without tune.resume.") from error  # fmt: skip
 
 
-def _is(token: str, key: str) -> bool:
-    """An option of this key, of one below it, or a choice in the group of that name."""
+def _belongs(token: str, key: str) -> bool:
+    """True for an option of this key, of a key below it, or of the config group of that name."""
     name = token.partition("=")[0].lstrip("+~")
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))

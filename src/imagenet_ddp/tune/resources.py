@@ -1,5 +1,4 @@
-"""Where the trials of a study run: with a share of this machine's GPUs and CPU cores each, or as SLURM steps. No
-torch."""
+"""Divide GPUs and CPU cores among the trials of a study: slots of this machine, or SLURM steps. No torch."""
 
 import os
 import re
@@ -17,26 +16,28 @@ from imagenet_ddp.distributed.validate import has_no_gpu
 
 
 @dataclass(frozen=True)
-class Place:
-    words: tuple[str, ...] = ()  # before python: srun and its options
-    environ: Mapping[str, str] = field(default_factory=dict)  # added to this process's environment
-    cores: tuple[int, ...] = ()  # of this machine; none: all
-    stop: int = signal.SIGTERM  # signal on which a run saves and ends
+class Slot:
+    """Resources of one running trial."""
+
+    prefix: tuple[str, ...] = ()  # of the command: srun and its options
+    environ: Mapping[str, str] = field(default_factory=dict)  # added to the environment
+    cores: tuple[int, ...] = ()  # of this machine; empty: all
+    stop_signal: int = signal.SIGTERM  # on which a run saves and ends
 
 
-def by_srun(launcher: str, environ: Mapping[str, str]) -> bool:
-    """auto: inside an allocation, but not in one of its steps, which has its own devices only."""
+def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
+    """auto: inside an allocation, but not inside one of its steps, which has only its own devices."""
     if launcher != "auto":
         return launcher == "srun"
     return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None
 
 
-def share(
+def make_slots(
     config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[list[Place], list[str]]:
-    """Return (tune.num_at_once places, mistakes). config: train's, plain; options: tune.*"""
+) -> tuple[list[Slot], list[str]]:
+    """Return (tune.num_at_once slots, mistakes). config: train's, plain; options: tune.*"""
     num, trainer = options["num_at_once"], config["trainer"]
-    if by_srun(options["launcher"], environ):
+    if uses_srun(options["launcher"], environ):
         return _steps(trainer, num, environ)
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return [], ["tune starts the processes of each trial, but RANK or WORLD_SIZE is set. Hint: start tune itself "
@@ -45,23 +46,23 @@ def share(
         return [], [f"trainer.num_nodes must be 1 outside of a SLURM allocation, got {trainer['num_nodes']}. "
                     "Hint: leave it out, or start tune inside of sbatch or salloc."]  # fmt: skip
     if num == 1:
-        return [Place()], []
+        return [Slot()], []
     devices = trainer["devices"]
     names = visible_gpus(environ) if has_no_gpu(trainer) is None else []
     if names and (isinstance(devices, list) or (isinstance(devices, str) and "," in devices)):
         hint = f"Hint: trainer.devices={num_devices(devices)}, and CUDA_VISIBLE_DEVICES for the GPUs to use."
         return [], [f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}"]
     each = min(num_devices(devices) or max(1, len(names) // num), len(names))
-    places = []
+    slots = []
     for number, cores in enumerate(_cores(num)):
-        mine = [names[(number * each + offset) % len(names)] for offset in range(each)]
-        places.append(Place(environ={"CUDA_VISIBLE_DEVICES": ",".join(mine)} if mine else {}, cores=cores))
-    return places, []
+        gpus = [names[(number * each + offset) % len(names)] for offset in range(each)]
+        slots.append(Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}, cores=cores))
+    return slots, []
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """List what CUDA_VISIBLE_DEVICES names; where it is not set, all GPUs by UUID, because CUDA and nvidia-smi may
-    number them in different orders."""
+    """List the entries of CUDA_VISIBLE_DEVICES; without it all GPUs by UUID: CUDA and nvidia-smi may number them
+    in another order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [card.uuid for card in nvidia_gpus.cards()]
@@ -69,8 +70,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def _cores(num: int) -> list[tuple[int, ...]]:
-    """Split this process's cores into blocks, which threads and loader processes then follow; where there are fewer
-    cores than trials, trials share a core."""
+    """Split this process's cores into `num` blocks; trials share a core where there are fewer cores than trials."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * num
     cores = sorted(os.sched_getaffinity(0))
@@ -80,9 +80,9 @@ def _cores(num: int) -> list[tuple[int, ...]]:
     return [tuple(cores[number * each : (number + 1) * each]) for number in range(num)]
 
 
-def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> tuple[list[Place], list[str]]:
-    """One srun per trial, with its share of the allocation's CPUs, GPUs and memory and nothing else (--exact): without
-    that a step takes whole nodes, and the next one waits."""
+def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> tuple[list[Slot], list[str]]:
+    """Return one srun per trial, with its share of the allocation's CPUs, GPUs and memory. Without --exact a step takes
+    whole nodes, and the next one waits."""
     if "SLURM_JOB_ID" not in environ:
         return [], ["tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside of "
                     "sbatch or salloc, or tune.launcher=local."]  # fmt: skip
@@ -95,23 +95,23 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
     cpus = min(slurm_env.expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=1)
     gpus = 0 if trainer["accelerator"] == "cpu" else _gpus_per_node(environ)
     devices = num_devices(trainer["devices"]) or max(1, gpus // per_node)
-    for what, there in (("GPUs", gpus), ("CPUs", cpus)):
-        if there and per_node * devices > there:
-            most = max(1, there // devices * job_nodes // nodes)
+    for what, available in (("GPUs", gpus), ("CPUs", cpus)):
+        if available and per_node * devices > available:
+            most = max(1, available // devices * job_nodes // nodes)
             return [], [f"tune.num_at_once={num} needs {per_node} × {devices} {what} on a node, but SLURM job "
-                        f"{environ['SLURM_JOB_ID']} has {there}. Hint: set tune.num_at_once={most}."]  # fmt: skip
-    words = ["srun", "--exact", f"--nodes={nodes}", f"--ntasks={nodes * devices}", f"--ntasks-per-node={devices}"]
-    words.append(f"--cpus-per-task={cpus // (per_node * devices)}")
+                        f"{environ['SLURM_JOB_ID']} has {available}. Hint: set tune.num_at_once={most}."]  # fmt: skip
+    prefix = ["srun", "--exact", f"--nodes={nodes}", f"--ntasks={nodes * devices}", f"--ntasks-per-node={devices}"]
+    prefix.append(f"--cpus-per-task={cpus // (per_node * devices)}")
     if gpus:
-        words += [f"--gpus-per-node={devices}", "--gpu-bind=none"]
+        prefix += [f"--gpus-per-node={devices}", "--gpu-bind=none"]
     if environ.get("SLURM_MEM_PER_NODE", "").isdecimal() and int(environ["SLURM_MEM_PER_NODE"]):
-        words.append(f"--mem={int(environ['SLURM_MEM_PER_NODE']) // per_node}M")
-    # srun passes SIGUSR2 on; by SIGTERM it kills its tasks at once
-    return [Place(tuple(words), stop=signal.SIGUSR2) for _ in range(num)], []
+        prefix.append(f"--mem={int(environ['SLURM_MEM_PER_NODE']) // per_node}M")
+    # srun forwards SIGUSR2, but kills its tasks at once on SIGTERM
+    return [Slot(tuple(prefix), stop_signal=signal.SIGUSR2) for _ in range(num)], []
 
 
 def _gpus_per_node(environ: Mapping[str, str]) -> int:
-    """SLURM_GPUS_ON_NODE counts them where tune runs; SLURM_GPUS_PER_NODE is as asked for, "a100:4"."""
+    """Read SLURM_GPUS_ON_NODE, the count of this node, else SLURM_GPUS_PER_NODE as requested, such as "a100:4"."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if match := re.search(r"(\d+)$", environ.get(name, "")):
             return int(match.group())

@@ -1,4 +1,4 @@
-"""The search space: keys of train, each with a range or with choices, and every mistake in them. No torch."""
+"""Read the search space: keys of train with a range or choices each. No torch."""
 
 import re
 import typing
@@ -38,8 +38,8 @@ class Parameter:
     distribution: "BaseDistribution"
 
     @property
-    def ends(self) -> Sequence[Any]:
-        """Values to validate before anything starts: both ends of a range, every choice."""
+    def values_to_check(self) -> Sequence[Any]:
+        """Return both ends of a range, or every choice: they are validated before anything starts."""
         distribution: Any = self.distribution
         return self.entry.get("choices") or (distribution.low, distribution.high)
 
@@ -47,22 +47,22 @@ class Parameter:
         """Format as a command line option. label: what Optuna suggests."""
         distribution: Any = self.distribution
         value = self.entry["choices"][distribution.choices.index(label)] if "choices" in self.entry else label
-        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={in_grammar(value)}"
+        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={quote(value)}"
 
 
-def in_grammar(value: Any) -> str:
+def quote(value: Any) -> str:
     """Quote a value so that Hydra's grammar reads it back unchanged."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{in_grammar(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{quote(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(in_grammar, value)) + "]"
+        return "[" + ",".join(map(quote, value)) + "]"
     plain_text = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII)
     if isinstance(value, str) and (not plain_text or value.lower() in ("null", "true", "false", "nan", "inf")):
         return QuotedString(value, Quote.single).with_quotes()
     return shown(value)
 
 
-def written(token: str) -> str:
+def as_override(token: str) -> str:
     """Rewrite search.KEY=... for Hydra, which wants ++ where the space lacks the key; a list means choices."""
     match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
     if match is None:
@@ -74,7 +74,7 @@ def written(token: str) -> str:
 
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
-    """Return (parameters, mistakes). search: plain. typed: the options after `written`."""
+    """Return (parameters, mistakes). search: plain. typed: options after `as_override`."""
     keys = known_keys("train")
     entries: dict[str, dict[str, Any]] = {}
     found: list[str] = []
@@ -90,31 +90,31 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
     parameters = []
     for key in (key for key in entries if key not in left_out):
         try:
-            _expect_searchable(key, keys, fixed)
-            entry = _as_typed(key, entries[key], typed)
+            _check_searchable(key, keys, fixed)
+            entry = _prefer_typed(key, entries[key], typed)
             parameters.append(Parameter(key, entry, _distribution(key, entry, keys.get(key))))
         except ConfigError as error:
             found += error.mistakes
     if not parameters and not found:
-        found.append("nothing is searched. Hint: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
+        found.append("the search space is empty. Hint: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
     return parameters, found
 
 
-def refused_ends(
+def check_values(
     parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
 ) -> list[str]:
     """Validate the ends of each range, and each choice, as train would. config: train's, without mistakes."""
     found = []
-    for searched in parameters:
-        for value in searched.ends:
+    for parameter in parameters:
+        for value in parameter.values_to_check:
             changed = config.copy()
             try:
                 with open_dict(changed):
-                    OmegaConf.update(changed, searched.key, value, merge=False, force_add=True)
-                said = parse.validate(changed, environ, "train", typed=typed)
+                    OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
+                mistakes = parse.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
-                said = [f"{searched.key}={shown(value)}: {first_line(error)}"]
-            found += [f"search.{searched.key}: {text}" for text in said]
+                mistakes = [f"{parameter.key}={shown(value)}: {first_line(error)}"]
+            found += [f"search.{parameter.key}: {text}" for text in mistakes]
     return list(dict.fromkeys(found))
 
 
@@ -134,20 +134,22 @@ def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
     return f"{key}." in FREE or any(known.startswith(f"{key}.") for known in keys)
 
 
-def _expect_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
+def _check_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
     if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
         raise ConfigError(f"search.{key}: {key} must be the same for all trials. Hint: `search.{key}=null`.")
     if key not in keys and not key.startswith(FREE):
         raise ConfigError(f"search.{key}: {unknown(key, keys)}")
     if _is_group(key, keys):
         end = "name" if f"{key}.name" in keys else "KEY"
-        raise ConfigError(f"search.{key} must name a key, but is a group of keys. Hint: `'search.{key}.{end}=[A,B]'`.")
+        raise ConfigError(f"search.{key} must be a key, got a group of keys. Hint: `'search.{key}.{end}=[A,B]'`.")
     if key in fixed:
-        raise ConfigError(f"{key} is typed and searched too. Hint: leave it out, or `search.{key}=null`.")
+        raise ConfigError(
+            f"{key} must be either typed or searched, got both. Hint: leave it out, or `search.{key}=null`."
+        )
 
 
-def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
-    """Let typed choices replace a file's range, and a typed range a file's choices."""
+def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Drop a file's range where choices are typed, and a file's choices where a range is typed."""
     words: set[str] = set()
     for option in typed:
         name, _, value = option.lstrip("+").partition("=")
@@ -163,37 +165,37 @@ def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseD
     """annotation: train's type of the key; None: any."""
     from optuna import distributions
 
-    here, got = f"search.{key}", f"got {shown(entry)}"
+    name, got = f"search.{key}", f"got {shown(entry)}"
     if set(entry) == {"choices"}:
         choices = entry["choices"]
         if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
-            raise ConfigError(f"{here}.choices must be a list of two or more different values, {got}. {_hint(key)}")
-        plain = (bool, int, float, str, type(None))  # what Optuna stores; other choices are stored as text
+            raise ConfigError(f"{name}.choices must be a list of two or more different values, {got}. {_hint(key)}")
+        plain = (bool, int, float, str, type(None))  # stored by Optuna; other choices are stored as text
         return distributions.CategoricalDistribution(
             [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
         )
     if not {"low", "high"} <= set(entry) <= RANGE:
         raise ConfigError(
-            f"{here} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+            f"{name} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
         )
     kind = kind_of(annotation)[0] if annotation is not None else typing.Any
     if kind not in (int, float, typing.Any):
-        raise ConfigError(f"{here} must be a list, as {key} is {words_for(annotation)}, {got}. Hint: `'{here}=[A,B]'`.")
+        raise ConfigError(f"{name} must be a list, as {key} is {words_for(annotation)}, {got}. Hint: `'{name}=[A,B]'`.")
     is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
     kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
     if found := [
-        f"{here}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
+        f"{name}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
         for word, value in entry.items()
         if not kinds[word].accepts(value)
     ]:
         raise ConfigError(found)
     try:
-        with warnings.catch_warnings(action="ignore"):  # high is lowered to the last step
+        with warnings.catch_warnings(action="ignore"):  # Optuna lowers high to the last step
             made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
         if made.single():
             raise ValueError("it holds one value only.")
     except ValueError as error:
-        raise ConfigError(f"{here} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
+        raise ConfigError(f"{name} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
     return made
 
 

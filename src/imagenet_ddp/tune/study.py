@@ -1,8 +1,8 @@
-"""The study: what was tried, what is tried next, which trials end early. The only file that runs Optuna.
+"""The study: what was tried, what is tried next, which trials end early. The only user of Optuna's studies.
 
 Each trial gets its own sampler, seeded by its number: the values drawn depend on the trials before, not on how often
 the command was stopped and resumed. An interrupted trial is resumed the way Optuna offers: its values are enqueued as
-a new Optuna trial, and the old one is told to have failed. Here both are one trial, with the number of the first.
+a new Optuna trial, and the old one is marked as failed. Here both are one trial, with the number of the first.
 """
 
 import warnings
@@ -14,10 +14,11 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import count_noun, first_line
 from imagenet_ddp.tune.space import Parameter
 
-SEEDS_APART = 100_003  # a prime: the seeds of two studies' trials do not meet
-NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"  # user attributes; NUMBER is the trial's here, OPTIONS is set last
+SEED_STRIDE = 100_003  # a prime: the trials of studies with close seeds have different seeds
+NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"  # user attributes; NUMBER: of the trial here; OPTIONS is set last
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
 FIGURES = {"history": "plot_optimization_history", "importances": "plot_param_importances",
@@ -25,19 +26,19 @@ FIGURES = {"history": "plot_optimization_history", "importances": "plot_param_im
 
 
 class Study:
-    """study.db in the folder; every call is stored before it returns."""
+    """An Optuna study in study.db; every change is stored before the method returns."""
 
     def __init__(
         self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter], epochs: int | None
     ):
-        """options: tune.*; epochs: the most that a trial trains, None where that is open."""
+        """options: tune.*; epochs: maximum of a trial, None without one."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         self._options, self._seed, self._parameters = options, seed, parameters
-        self._asked: dict[int, optuna.Trial] = {}
+        self._trials: dict[int, optuna.Trial] = {}
         file = (folder / "study.db").resolve()
         try:
-            # hyperband's choice of brackets depends on the name: the same in every study
+            # hyperband chooses brackets by the study's name
             self._study = optuna.create_study(
                 storage=f"sqlite:///{file}", study_name="study", load_if_exists=True,
                 direction="maximize", pruner=_pruner(options, epochs),
@@ -45,8 +46,8 @@ class Study:
         except Exception as error:
             if not file.exists():
                 raise
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"{file} cannot be read as a study: {reason} Hint: start a new one.") from error
+            message = f"{file} cannot be read as a study: {first_line(error)} Hint: start a new one."
+            raise ConfigError(message) from error
         self._study.set_metric_names(["val/top1"])
 
     @property
@@ -60,36 +61,36 @@ class Study:
         latest = self.trials
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             number = number_of(trial)
-            # before the old one ends: killed in between, the command finds both
+            # first: where the command is killed in between, both exist
             if OPTIONS in trial.user_attrs and latest[number].number == trial.number:
                 attrs = {NUMBER: number, OPTIONS: trial.user_attrs[OPTIONS]}
                 self._study.enqueue_trial(trial.params, user_attrs=attrs)
             self._study.tell(trial.number, state=TrialState.FAIL)
         return len(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
-    def begin(self) -> tuple[int, tuple[str, ...]]:
+    def next_trial(self) -> tuple[int, tuple[str, ...]]:
         """Return (number, options) of the next trial: an enqueued one first, else a new one."""
         number = len(self.trials)
-        self._study.sampler = _sampler(self._options, (self._seed + SEEDS_APART * number) % 2**32)
+        self._study.sampler = _sampler(self._options, (self._seed + SEED_STRIDE * number) % 2**32)
         trial = self._study.ask({each.key: each.distribution for each in self._parameters})
         if OPTIONS not in trial.user_attrs:
             trial.set_user_attr(NUMBER, number)
             trial.set_user_attr(OPTIONS, [each.option(trial.params[each.key]) for each in self._parameters])
         number = number_of(trial)
-        self._asked[number] = trial
+        self._trials[number] = trial
         return number, tuple(trial.user_attrs[OPTIONS])
 
     def report(self, number: int, epochs: Mapping[int, float]) -> int | None:
         """Return the epoch at which to prune the trial, None to continue. epochs: epoch -> val/top1, all so far."""
-        trial, known = self._asked[number], self.trials[number].intermediate_values
-        for epoch in sorted(epochs.keys() - known.keys()):
+        trial, reported = self._trials[number], self.trials[number].intermediate_values
+        for epoch in sorted(epochs.keys() - reported.keys()):
             trial.report(epochs[epoch], epoch)
             if trial.should_prune():
                 return epoch
         return None
 
     def end(self, number: int, state: TrialState, top1: float | None = None, epoch: int | None = None) -> None:
-        trial = self._asked.pop(number)
+        trial = self._trials.pop(number)
         trial.set_user_attr(EPOCH, epoch)
         self._study.tell(trial, values=top1, state=state)
 
@@ -101,7 +102,7 @@ class Study:
     def counts(self) -> str:
         states = [trial.state for trial in self.trials.values()]
         parts = [f"{states.count(state)} {word}" for state, word in WORDS.items() if state in states]
-        return f"{len(states)} trials: {', '.join(parts)}."
+        return f"{count_noun(len(states), 'trial')}: {', '.join(parts)}."
 
     def draw(self, folder: Path) -> tuple[list[str], list[str]]:
         """Write Optuna's figures of two or more finished trials as PNG; return (their names, a sentence for each that
@@ -123,12 +124,12 @@ class Study:
                     figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
                 drawn.append(f"{name}.png")
             except Exception as error:  # a failed figure must not fail the study
-                failed.append(f"{name}.png could not be drawn: {str(error).partition(chr(10))[0] or repr(error)}")
+                failed.append(f"{name}.png could not be drawn: {first_line(error)}")
         return drawn, failed
 
 
 def number_of(trial: FrozenTrial | optuna.Trial) -> int:
-    """The trial's number here, also its folder's name."""
+    """Return the trial's number in this study, which names its folder."""
     return trial.user_attrs.get(NUMBER, trial.number)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from imagenet_ddp.engine.job import in_folder
 from imagenet_ddp.runs.folder import is_locked
-from imagenet_ddp.tune.resources import Place
+from imagenet_ddp.tune.resources import Slot
 
 STOP_S = 120.0  # longest wait for a run to save; SLURM's own, KillWait, is 30
-FREE_S = 60.0  # longest wait for a run that an earlier, killed tune has left behind
+FREE_S = 60.0  # longest wait for a run of an earlier tune that was killed
 
 
 @dataclass
@@ -24,50 +24,52 @@ class Trial:
     number: int
     options: tuple[str, ...]  # its own, beyond the study's
     folder: Path  # the run folder
-    place: Place
-    began: float = field(default_factory=time.monotonic)
+    slot: Slot
+    started: float = field(default_factory=time.monotonic)
     ended: float | None = None  # time.monotonic()
-    stopped: float | None = None  # time.monotonic() when it was asked to stop
+    stopped: float | None = None  # time.monotonic() when it was sent the stop signal
     process: subprocess.Popen | None = None
     pruned_at: int | None = None  # epoch
-    num_epochs: int = 0  # rows of metrics.csv at the last look
+    num_epochs: int = 0  # rows of metrics.csv at the last call of new_epochs
 
     @property
     def log(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.log")
 
-    def begin(self, train_argv: Sequence[str]) -> None:
+    def start(self, train_argv: Sequence[str]) -> None:
         """train_argv: the study's options of train."""
-        place, parent = self.place, os.getpid()
+        slot, parent = self.slot, os.getpid()
         self.folder.parent.mkdir(exist_ok=True)
         own = [*self.options, "resume=auto", "cluster.requeue=false"]
         argv = in_folder([*train_argv, *own], "hydra.run.dir", self.folder)
-        command = [*place.words, sys.executable, "-m", "imagenet_ddp.train", *argv]
+        command = [*slot.prefix, sys.executable, "-m", "imagenet_ddp.train", *argv]
 
         def in_child() -> None:
             if sys.platform == "linux":
-                ctypes.CDLL(None).prctl(1, place.stop)  # PR_SET_PDEATHSIG: tune killed, the run saves and ends
-                if place.cores:
-                    os.sched_setaffinity(0, place.cores)
+                ctypes.CDLL(None).prctl(
+                    1, slot.stop_signal
+                )  # PR_SET_PDEATHSIG: where tune is killed, the run saves and ends
+                if slot.cores:
+                    os.sched_setaffinity(0, slot.cores)
                 if os.getppid() != parent:
                     os._exit(1)
 
         with self.log.open("a", encoding="utf-8") as log:
             print("$", shlex.join(command), file=log, flush=True)
-            # a session of its own: Ctrl-C in the terminal reaches tune alone, which passes it on
+            # its own session: Ctrl-C reaches tune only, which stops the run
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, **place.environ}, start_new_session=True, preexec_fn=in_child,
+                env={**os.environ, **slot.environ}, start_new_session=True, preexec_fn=in_child,
             )  # fmt: skip
 
     def stop(self) -> None:
-        """Ask it once to save and end; `poll` kills it where that takes too long."""
+        """Send the stop signal once; `poll` kills the run after STOP_S."""
         if self.stopped is None and self.process is not None:
             self.stopped = time.monotonic()
-            self.process.send_signal(self.place.stop)
+            self.process.send_signal(self.slot.stop_signal)
 
     def poll(self) -> int | None:
-        """Return the exit code, 128 + n for signal n; None while it runs."""
+        """Return the exit code, 128 + n for signal n; None while the trial runs."""
         assert self.process is not None
         code = self.process.poll()
         if code is None:
@@ -78,7 +80,7 @@ class Trial:
         return code if code >= 0 else 128 - code
 
     def new_epochs(self) -> dict[int, float]:
-        """Read epoch -> val/top1 of all epochs from metrics.csv; {} where none has been added since the last look."""
+        """Return epoch -> val/top1 of all epochs in metrics.csv; {} where there is no new row since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         if len(rows) == self.num_epochs:
@@ -87,7 +89,7 @@ class Trial:
         return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"]}
 
     def output(self) -> list[str]:
-        """Read the lines of its log since its last start."""
+        """Return the lines of its log since its last start."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return [line for line in f"\n{text}".rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
 

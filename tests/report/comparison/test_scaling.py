@@ -1,19 +1,19 @@
-"""Speed over devices: which runs may be compared, and the figures."""
+"""Speed over devices: which runs may be compared, and the numbers."""
 
 from pathlib import Path
 
 import pytest
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.differences import differences
-from imagenet_ddp.report.runs import read
-from imagenet_ddp.report.scaling import Series, as_table, scaling
-from imagenet_ddp.report.search import search
+from imagenet_ddp.report.comparison.differences import find_differences
+from imagenet_ddp.report.comparison.scaling import Series, find_series, scaling_table
+from imagenet_ddp.report.find_runs import find_runs
+from imagenet_ddp.report.run import read_run
 
 
 def series(folder: Path) -> list[Series]:
-    runs = [read(path) for path in search(folder).folders]
-    return scaling(runs, differences(runs))
+    runs = [read_run(path) for path in find_runs(folder).folders]
+    return find_series(runs, find_differences(runs))
 
 
 def test_speedup_and_efficiency_of_medians(tmp_path: Path):
@@ -28,9 +28,8 @@ def test_speedup_and_efficiency_of_medians(tmp_path: Path):
     assert [w.images_per_s for w in one.worlds] == [200, 300, 400]
     assert [w.speedup for w in one.worlds] == pytest.approx([1, 1.5, 2])
     assert [w.efficiency for w in one.worlds] == pytest.approx([1, 0.75, 0.5])
-    table = as_table([one])
+    table = scaling_table([one])
     assert [cell.text for cell in table.rows[2]] == ["", "8", "2", "1", "32", "256", "400", "2.00", "50 %"]
-    assert "32 images per device throughout: the global batch grows with the devices." in table.notes
 
 
 def test_only_equal_runs_are_compared(tmp_path: Path):
@@ -58,15 +57,15 @@ def test_the_same_world_twice_is_no_scaling(tmp_path: Path):
     assert series(tmp_path) == []
 
 
-def test_what_is_said_of_batches(tmp_path: Path):
+def test_batches_that_follow_from_the_world(tmp_path: Path):
     for devices in (1, 2):
         make_run(tmp_path / f"s/{devices}", {"trainer.devices": devices, "data.batch_size": 64 // devices},
                  num_devices=devices)  # fmt: skip
         make_run(tmp_path / f"m/{devices}", {"trainer.devices": devices, "data.batch_size": 10 + devices},
                  num_devices=devices)  # fmt: skip
     (strong,), (mixed,) = series(tmp_path / "s"), series(tmp_path / "m")
-    assert strong.batch_words() == "global batch of 64 throughout: each device's share shrinks"
-    assert mixed.batch_words() == "the batch per device and the global batch both differ: not the same work per step"
+    assert [(world.batch, world.global_batch) for world in strong.worlds] == [(64, 64), (32, 64)]
+    assert [(world.batch, world.global_batch) for world in mixed.worlds] == [(11, 11), (12, 24)]
     both = series(tmp_path)  # each world with two batch sizes: those are no repeats
     assert both == []
     make_run(tmp_path / "w", {"trainer.devices": 2, "data.batch_size": 64}, num_devices=2)
@@ -78,5 +77,5 @@ def test_a_running_job_counts_by_its_options(tmp_path: Path):
     make_run(tmp_path / "1", {"trainer.devices": 1, "trainer.num_nodes": 1})
     make_run(tmp_path / "2", {"trainer.devices": [0, 3], "trainer.num_nodes": 2}, finished=False)
     make_run(tmp_path / "3", {"trainer.devices": "auto"}, finished=False)
-    runs = [read(path) for path in search(tmp_path).folders]
+    runs = [read_run(path) for path in find_runs(tmp_path).folders]
     assert [run.num_devices for run in runs] == [1, 4, None]

@@ -1,11 +1,11 @@
-"""A table on a screen of any width, as Markdown and as CSV."""
+"""Render a table at any terminal width, as Markdown and as CSV."""
 
 import csv
 import io
 
 import pytest
 
-from imagenet_ddp.report.table import Cell, Column, Table, as_csv, as_markdown, as_text, cut, screen_width, shortened
+from imagenet_ddp.system.table import Cell, Column, Table, as_csv, as_markdown, as_text, shorten_middle, terminal_width
 
 ODD = ["a|b", "<c>&d", 'e,"f"', "g_h*`i`", "数据", "x\\y"]
 
@@ -22,26 +22,26 @@ def table(names: list[str] = ODD) -> Table:
     return Table(columns, rows)
 
 
-def test_a_wide_screen_shows_all_in_line():
+def test_a_wide_terminal_shows_every_column():
     lines, left_out = as_text(table(), 80)
     assert left_out == []
     assert lines[0] == "#  run      top-1 %  state     loss"
     assert set(lines[1]) == {"-"}
     assert lines[2] == "1  a|b        33.33  finished     -"
-    assert lines[6] == "5  数据       33.33  finished     -", "two columns for each of these signs"
-    assert {screen_width(line) for line in lines} == {35}
+    assert lines[6] == "5  数据       33.33  finished     -", "a wide character takes two columns"
+    assert {terminal_width(line) for line in lines} == {35}
 
 
 @pytest.mark.parametrize(
     ("width", "left_out"), [(35, []), (34, ["loss"]), (29, ["loss"]), (28, ["state", "loss"]), (9, ["state", "loss"])]
 )
-def test_a_narrow_one_leaves_out_what_matters_least(width: int, left_out: list[str]):
+def test_a_narrow_terminal_leaves_out_the_least_important_columns(width: int, left_out: list[str]):
     lines, missing = as_text(table(), width)
     assert sorted(missing) == sorted(left_out)
-    assert all(screen_width(line) <= max(width, 19) for line in lines)
+    assert all(terminal_width(line) <= max(width, 19) for line in lines)
 
 
-def test_long_names_are_shortened_in_their_middle():
+def test_long_names_are_shortened_in_the_middle():
     lines, left_out = as_text(table(["begin" + "x" * 100 + "end", "short"]), 50)
     assert left_out == []
     assert lines[2].startswith("1  beginxxxxx")
@@ -50,16 +50,14 @@ def test_long_names_are_shortened_in_their_middle():
 
 
 @pytest.mark.parametrize("width", [3, 8, 9, 20])
-def test_shortening(width: int):
+def test_shortened_text_fits(width: int):
     for text in ("abcdefghijkl", "数据集数据集", "ab", "a\u0301" * 9):
-        assert screen_width(shortened(text, width)) <= width
-        assert screen_width(cut(text, width)) <= width
-    assert shortened("ab", width) == cut("ab", width) == "ab"
-    assert cut("abcdefghijkl" * 2, 9) == "abcdefgh…"
-    assert shortened("abcdefghijkl" * 2, 9) == "abcd…ijkl"
+        assert terminal_width(shorten_middle(text, width)) <= width
+    assert shorten_middle("ab", width) == "ab"
+    assert shorten_middle("abcdefghijkl" * 2, 9) == "abcd…ijkl"
 
 
-def test_markdown_reads_as_it_was():
+def test_markdown_is_escaped():
     lines = as_markdown(table())
     assert lines[0] == "| \\# | run | top-1 % | state | loss |"
     assert lines[1] == "| ---: | --- | ---: | --- | ---: |"
@@ -68,7 +66,7 @@ def test_markdown_reads_as_it_was():
     ]  # fmt: skip
 
 
-def test_csv_is_whole_and_unrounded():
+def test_csv_has_every_column_unrounded():
     rows = list(csv.DictReader(io.StringIO(as_csv(table()))))
     assert [row["run"] for row in rows] == ODD
     assert [row["folder"] for row in rows] == [f"/x/{name}" for name in ODD]

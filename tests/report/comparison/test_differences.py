@@ -1,4 +1,4 @@
-"""In which options runs differ: those a person chose, and nothing that follows from them."""
+"""Find the options in which runs differ: those a person chose, without their consequences."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,29 +8,29 @@ import pytest
 import yaml
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.differences import canonical, differences, labels, printable, short_names
-from imagenet_ddp.report.runs import Run, read
+from imagenet_ddp.report.comparison.differences import canonical, find_differences, labels, printable, short_names
+from imagenet_ddp.report.run import Run, read_run
 
 
 def runs(folder: Path, *options: Mapping[str, Any], **more: Any) -> list[Run]:
-    return [read(make_run(folder / str(number), one, **more)) for number, one in enumerate(options)]
+    return [read_run(make_run(folder / str(number), one, **more)) for number, one in enumerate(options)]
 
 
 def test_a_single_run_and_equal_ones_differ_in_nothing(tmp_path: Path):
-    assert differences(runs(tmp_path / "a", {})).keys == []
-    assert differences(runs(tmp_path / "b", {"optim.lr": 1}, {"optim.lr": 1.0}, {})[:2]).keys == []
-    assert differences([]).keys == []
+    assert find_differences(runs(tmp_path / "a", {})).keys == []
+    assert find_differences(runs(tmp_path / "b", {"optim.lr": 1}, {"optim.lr": 1.0}, {})[:2]).keys == []
+    assert find_differences([]).keys == []
 
 
-def test_the_telling_ones_come_first_and_the_seed_last(tmp_path: Path):
+def test_important_options_come_first_and_the_seed_last(tmp_path: Path):
     one = {"seed": 1, "trainer.max_epochs": 9, "optim.lr": 1, "data.mean": [1, 2], "callbacks.stop.patience": 3}
-    found = differences(runs(tmp_path, {}, one))
+    found = find_differences(runs(tmp_path, {}, one))
     assert found.keys == ["optim.lr", "data.mean", "trainer.max_epochs", "callbacks.stop.patience", "seed"]
-    assert found.follow == []
+    assert found.derived == []
 
 
-def test_consequences_are_left_out(tmp_path: Path):
-    found = differences(
+def test_derived_options_are_left_out(tmp_path: Path):
+    found = find_differences(
         runs(
             tmp_path,
             {"resume": "a", "cluster.address": "x:1", "name": "a_r", "data.name": "a", "model.name": "r"},
@@ -38,19 +38,19 @@ def test_consequences_are_left_out(tmp_path: Path):
         )
     )
     assert found.keys == ["data.name"]
-    named = differences(runs(tmp_path / "n", {"name": "mine"}, {"name": "other"}))
+    named = find_differences(runs(tmp_path / "n", {"name": "mine"}, {"name": "other"}))
     assert named.keys == ["name"], "a name that was typed"
     paths = [{"logger.csv.save_dir": f"/here/{number}/logs"} for number in range(2)]
-    assert differences(runs(tmp_path / "p", *paths)).keys == []
+    assert find_differences(runs(tmp_path / "p", *paths)).keys == []
 
 
 def test_a_recipe_follows_its_data_unless_typed(tmp_path: Path):
     one, two = {"data.name": "a", "optim.lr": 1, "seed": 0}, {"data.name": "b", "optim.lr": 2, "seed": 1}
-    found = differences(runs(tmp_path / "a", one, two))
-    assert (found.keys, found.follow) == (["data.name", "seed"], ["optim.lr"])
-    found = differences(runs(tmp_path / "b", one, two, command="python -m imagenet_ddp.train data=b optim.lr=2"))
-    assert (found.keys, found.follow) == (["optim.lr", "data.name", "seed"], [])
-    found = differences(runs(tmp_path / "c", one, two, {**one, "optim.lr": 3}))
+    found = find_differences(runs(tmp_path / "a", one, two))
+    assert (found.keys, found.derived) == (["data.name", "seed"], ["optim.lr"])
+    found = find_differences(runs(tmp_path / "b", one, two, command="python -m imagenet_ddp.train data=b optim.lr=2"))
+    assert (found.keys, found.derived) == (["optim.lr", "data.name", "seed"], [])
+    found = find_differences(runs(tmp_path / "c", one, two, {**one, "optim.lr": 3}))
     assert found.keys == ["optim.lr", "data.name", "seed"], "two rates for the same data"
 
 
@@ -59,33 +59,35 @@ def test_an_older_version_lacks_keys(tmp_path: Path):
     config = yaml.safe_load((tmp_path / "1/config.yaml").read_text())
     del config["optim"]["weight_decay"], config["cluster"]
     (tmp_path / "1/config.yaml").write_text(yaml.safe_dump(config))
-    found[1] = read(tmp_path / "1")
-    assert differences(found[:2]).keys == [], "not there is not known"
-    assert differences(found).keys == ["trainer.gradient_clip_val"], "not there is null in an open group"
+    found[1] = read_run(tmp_path / "1")
+    assert find_differences(found[:2]).keys == [], "not there is not known"
+    assert find_differences(found).keys == ["trainer.gradient_clip_val"], "not there is null in an open group"
 
 
 def test_a_run_without_options_is_no_difference(tmp_path: Path):
     found = runs(tmp_path, {}, {})
     (tmp_path / "1/config.yaml").unlink()
-    found[1] = read(tmp_path / "1")
-    assert differences(found).keys == []
+    found[1] = read_run(tmp_path / "1")
+    assert find_differences(found).keys == []
 
 
 def test_devices_that_auto_chose(tmp_path: Path):
-    pair = [read(make_run(tmp_path / str(n), {"trainer.devices": d}, num_devices=n)) for n, d in ((1, "auto"), (2, 2))]
-    assert differences(pair).keys == ["trainer.devices"]
-    same = read(make_run(tmp_path / "3", {"trainer.devices": 1}, num_devices=1))
-    assert differences([pair[0], same]).keys == []
+    pair = [
+        read_run(make_run(tmp_path / str(n), {"trainer.devices": d}, num_devices=n)) for n, d in ((1, "auto"), (2, 2))
+    ]
+    assert find_differences(pair).keys == ["trainer.devices"]
+    same = read_run(make_run(tmp_path / "3", {"trainer.devices": 1}, num_devices=1))
+    assert find_differences([pair[0], same]).keys == []
 
 
 def test_names_and_labels(tmp_path: Path):
     found = runs(tmp_path, {"optim.lr": 0.1 + 0.2}, {"optim.lr": 1e-5, "model.name": "x"}, {"optim.lr": 1e-5})
-    differ = differences(found)
+    differ = find_differences(found)
     assert labels(found, differ) == [
         "model.name=resnet18 lr=0.3", "model.name=x lr=1e-05", "model.name=resnet18 lr=1e-05",
     ]  # fmt: skip
     assert labels([*found, found[0]], differ)[0] == "0: model.name=resnet18 lr=0.3", "twice the same"
-    assert labels(found[:1], differences(found[:1])) == ["0"]
+    assert labels(found[:1], find_differences(found[:1])) == ["0"]
     folders = [Path("/a/b/runs/x/1"), Path("/a/b/runs/y/1")]
     assert short_names(folders) == ["x/1", "y/1"]
     assert short_names(folders[:1]) == ["1"]
@@ -94,7 +96,7 @@ def test_names_and_labels(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "shown"), [("a\x1b[31m\nb", "a\\x1b[31m\\nb"), ("größe 数", "größe 数"), ("\udcff", "\\udcff")]
 )
-def test_odd_signs_are_written_out(text: str, shown: str):
+def test_control_characters_are_escaped(text: str, shown: str):
     assert printable(text) == shown
 
 

@@ -1,4 +1,4 @@
-"""What a run folder tells, whole or broken."""
+"""Describe a run from its folder, complete or damaged."""
 
 import json
 import subprocess
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from helpers.fake_runs import make_run, write_metrics
 
-from imagenet_ddp.report.runs import UNKNOWN, NoRun, column, read
+from imagenet_ddp.report.run import UNKNOWN, NotARunError, metric, read_run
 
 
 def test_a_finished_run(tmp_path: Path):
-    run = read(make_run(tmp_path / "r", {"optim.lr": 0.3}, top1=0.8, num_devices=4, num_nodes=2))
+    run = read_run(make_run(tmp_path / "r", {"optim.lr": 0.3}, top1=0.8, num_devices=4, num_nodes=2))
     assert (run.state, run.problems) == ("finished", ())
     assert (run.epochs, run.max_epochs, run.best_epoch, run.train_s) == (5, 5, 5, 37.5)
     assert run.best_top1 == pytest.approx(0.8)
@@ -29,120 +29,122 @@ def test_a_finished_run(tmp_path: Path):
 
 @pytest.mark.parametrize(("epochs", "rate"), [(1, 50), (2, 100), (3, 100)])
 def test_speed_is_that_of_the_epochs_after_the_first(epochs: int, rate: float, tmp_path: Path):
-    assert read(make_run(tmp_path / "r", epochs=epochs)).images_per_s == rate
+    assert read_run(make_run(tmp_path / "r", epochs=epochs)).images_per_s == rate
 
 
 def test_the_best_epoch_brings_its_own_top5_and_loss(tmp_path: Path):
     folder = make_run(tmp_path / "r")
     columns = ("epoch", "val/top1", "val/top5", "val/loss")
     write_metrics(folder, [[1, 0.2, 0.5, 2.0], [2, 0.9, 0.6, 1.0], [3, "", "", ""], [4, 0.3, 0.99, 0.1]], columns)
-    run = read(folder)
+    run = read_run(folder)
     assert (run.best_top1, run.best_epoch, run.top5, run.loss) == (0.9, 2, 0.6, 1.0)
     (folder / "summary.json").write_text(json.dumps({"best/val/top1": 0.95, "best_epoch": 2, "epochs": 4}))
-    run = read(folder)  # the best validation was within the epoch, and has no row
+    run = read_run(folder)  # the best validation was within the epoch, and has no row
     assert (run.best_top1, run.best_epoch, run.top5, run.loss) == (0.95, 2, None, None)
 
 
 def test_states(tmp_path: Path):
     folder = make_run(tmp_path / "r", finished=False, epochs=3)
-    assert read(folder).state == "broken off"
-    assert (read(folder).epochs, read(folder).max_epochs) == (3, 5)
+    assert read_run(folder).state == "interrupted"
+    assert (read_run(folder).epochs, read_run(folder).max_epochs) == (3, 5)
     log = folder / "logs/rank0.log"
     log.write_text(
         "t Stopped and saved after step 31, in epoch 4.\nt Continue with: python -m imagenet_ddp.train resume=…\n"
     )
-    assert read(folder).state == "stopped"
+    assert read_run(folder).state == "stopped"
     log.write_text(log.read_text() + "t Run folder: r\nt epoch 4/5: …\nt epoch 5/5: …\n")
-    assert read(folder).state == "broken off", "it went on after that stop"
+    assert read_run(folder).state == "interrupted", "it went on after that stop"
     hold = "import sys; from pathlib import Path; from imagenet_ddp.runs.folder import lock;"
     hold += "held = lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdin=-1, stdout=-1)
     assert process.stdin is not None and process.stdout is not None
     process.stdout.readline()
-    assert read(folder).state == "running"
+    assert read_run(folder).state == "running"
     process.communicate()
-    assert read(folder).state == "broken off", "a lock ends with its process"
+    assert read_run(folder).state == "interrupted", "a lock ends with its process"
     log.write_text("t Resuming from …\nt Stopped by SIGTERM, with nothing to save yet.\n")
-    assert read(folder).state == "broken off", "there is nothing to go on from"
+    assert read_run(folder).state == "interrupted", "there is nothing to resume"
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints/last.ckpt").touch()
-    assert read(folder).state == "stopped"
+    assert read_run(folder).state == "stopped"
     (folder / "summary.json").write_text('{"finished": true}')
-    assert read(folder).state == "finished"
+    assert read_run(folder).state == "finished"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "problem"),
     [
         ("metrics.csv", None, "metrics.csv is missing"),
-        ("metrics.csv", b"\xff\xfe\x00", "metrics.csv is no valid CSV"),
+        ("metrics.csv", b"\xff\xfe\x00", "metrics.csv is not valid CSV"),
         ("metrics.csv", b"", None),
         ("metrics.csv", b"epoch,val/top1\n", None),
         ("metrics.csv", b"epoch,val/top1\n1,0.5\n2,0.", "metrics.csv ends within a row, which is left out"),
         ("metrics.csv", b"epoch,val/top1\n1e300,0.5\n-1,1\nnan,1\n1,50\n", None),
         ("config.yaml", None, "config.yaml is missing"),
-        ("config.yaml", b"data: [", "config.yaml is no valid YAML"),
-        ("config.yaml", b"\xff", "config.yaml is no valid YAML"),
-        ("config.yaml", b"- 1", "config.yaml holds no options"),
-        ("config.yaml", b"data: !!python/object:os.system {}", "config.yaml is no valid YAML"),
+        ("config.yaml", b"data: [", "config.yaml is not valid YAML"),
+        ("config.yaml", b"\xff", "config.yaml is not valid YAML"),
+        ("config.yaml", b"- 1", "config.yaml is not a mapping"),
+        ("config.yaml", b"data: !!python/object:os.system {}", "config.yaml is not valid YAML"),
         ("summary.json", None, None),
-        ("summary.json", b'{"best/val', "summary.json is no valid JSON"),
-        ("summary.json", b"[1]", "summary.json holds no results"),
+        ("summary.json", b'{"best/val', "summary.json is not valid JSON"),
+        ("summary.json", b"[1]", "summary.json is not a mapping"),
         (
             "summary.json",
             b'{"best/val/top1": "x", "epochs": null, "finished": 1, "num_devices": NaN}',
-            "summary.json has best/val/top1 x, which is no fraction",
+            "summary.json: best/val/top1 must be a fraction, got x",
         ),
-        ("summary.json", b'{"best/val/top1": 7}', "summary.json has best/val/top1 7, which is no fraction"),
+        ("summary.json", b'{"best/val/top1": 7}', "summary.json: best/val/top1 must be a fraction, got 7"),
     ],
 )
-def test_a_broken_file_is_named_and_the_rest_read(name: str, content: bytes | None, said: str | None, tmp_path: Path):
+def test_a_damaged_file_is_named_and_the_rest_read(
+    name: str, content: bytes | None, problem: str | None, tmp_path: Path
+):
     folder = make_run(tmp_path / "r")
     if content is None:
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(content)
-    run = read(folder)
-    assert run.problems == ((said,) if said else ())
+    run = read_run(folder)
+    assert run.problems == ((problem,) if problem else ())
     if name != "metrics.csv":
         assert run.best_top1 == pytest.approx(0.8)
     if name == "config.yaml":
         assert run.options is None
-    if said and "ends within" in said:
+    if problem and "ends within" in problem:
         assert (run.epochs, run.metrics["val/top1"].tolist()) == (1, [0.5])
 
 
 def test_columns_of_an_older_version_are_missing(tmp_path: Path):
     folder = make_run(tmp_path / "r", finished=False)
     write_metrics(folder, [[1, 0.5], [2, 0.6]], ("epoch", "val/top1"))
-    run = read(folder)
+    run = read_run(folder)
     assert (run.best_top1, run.top5, run.loss, run.images_per_s, run.train_s) == (0.6, None, None, None, None)
-    assert column(run, "train/loss")[0].tolist() == []
+    assert metric(run, "train/loss")[0].tolist() == []
     assert run.options is not None
     assert run.options["trainer.devices"] is UNKNOWN
 
 
-def test_values_that_cannot_be(tmp_path: Path):
+def test_impossible_values_are_left_out(tmp_path: Path):
     folder = make_run(tmp_path / "r", finished=False)
     write_metrics(folder, [[1, 50, "nan"], [2, "inf", 1e400], [3, 0.25, 2]], ("epoch", "val/top1", "train/loss"))
-    run = read(folder)
+    run = read_run(folder)
     assert run.best_top1 == 0.25
     assert np.isnan(run.metrics["train/loss"]).tolist() == [True, True, False]
 
 
-def test_what_is_no_run(tmp_path: Path):
+def test_folders_that_are_not_runs(tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.yaml").write_text("model: gpt\n")
     (other / "metrics.csv").write_text("epoch,step,train_loss\n0,1,2\n")
-    with pytest.raises(NoRun, match="files of another program"):
-        read(other)
+    with pytest.raises(NotARunError, match="files of another program"):
+        read_run(other)
     (other / "config.yaml").write_text("a: [")
     (other / "metrics.csv").unlink()
-    with pytest.raises(NoRun, match=r"config\.yaml is no valid YAML"):
-        read(other)
+    with pytest.raises(NotARunError, match=r"config\.yaml is not valid YAML"):
+        read_run(other)
     evaluated = make_run(tmp_path / "e", finished=False)
     (evaluated / "metrics.csv").unlink()
     (evaluated / "evaluation.json").write_text("{}")
-    with pytest.raises(NoRun, match="an evaluation"):
-        read(evaluated)
+    with pytest.raises(NotARunError, match="an evaluation"):
+        read_run(evaluated)

@@ -1,4 +1,4 @@
-"""The order of runs, what a row says, and means over seeds."""
+"""The order of runs, the cells of a row, and means over seeds."""
 
 import statistics
 from pathlib import Path
@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.differences import differences
-from imagenet_ddp.report.leaderboard import Leaderboard, figure, in_place, leaderboard
-from imagenet_ddp.report.runs import read
-from imagenet_ddp.report.search import search
-from imagenet_ddp.report.table import Table
+from imagenet_ddp.report.comparison.differences import find_differences
+from imagenet_ddp.report.comparison.leaderboard import leaderboard, means_over_seeds, number_cell, sort_runs
+from imagenet_ddp.report.find_runs import find_runs
+from imagenet_ddp.report.run import read_run
+from imagenet_ddp.system.table import Table
 
 
-def board(folder: Path, sort: str = "top1") -> Leaderboard:
-    runs = [read(path) for path in search(folder).folders]
-    return leaderboard(runs, differences(runs), sort)
+def tables(folder: Path) -> tuple[Table, Table | None]:
+    """The leaderboard and the means over seeds."""
+    runs = sort_runs([read_run(path) for path in find_runs(folder).folders], "top1")
+    differences = find_differences(runs)
+    return leaderboard(runs, differences), means_over_seeds(runs, differences)
 
 
 def texts(table: Table) -> list[dict[str, str]]:
@@ -23,13 +25,13 @@ def texts(table: Table) -> list[dict[str, str]]:
     return [dict(zip(keys, (cell.text for cell in row), strict=True)) for row in table.rows]
 
 
-def test_the_best_comes_first_and_rows_say_what_differs(tmp_path: Path):
+def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
     for number, top1 in enumerate((0.5, 0.7, 0.6)):
         make_run(tmp_path / f"s/{number}", {"optim.lr": number + 0.1}, top1=top1)
     (tmp_path / "s/3").mkdir()
     (tmp_path / "s/3/metrics.csv").write_text("epoch,val/top1\n")
-    found = board(tmp_path)
-    rows = texts(found.table)
+    table, seeds = tables(tmp_path)
+    rows = texts(table)
     assert [row["run"] for row in rows] == ["1", "2", "0", "3"]
     assert [row["optim.lr"] for row in rows] == ["1.1", "2.1", "0.1", "?"]
     assert rows[0] | {"folder": "", "problems": ""} == rows[0]
@@ -37,11 +39,11 @@ def test_the_best_comes_first_and_rows_say_what_differs(tmp_path: Path):
         "1", "70.00", "85.00", "1", "finished", "5/5",
     ]  # fmt: skip
     assert [rows[3][key] for key in ("best/val/top1", "val/loss", "state", "epochs", "train_s")] == [
-        "-", "-", "broken off", "0", "-",
+        "-", "-", "interrupted", "0", "-",
     ]  # fmt: skip
-    assert found.table.title == "4 runs: 3 finished, 1 broken off"
-    assert found.seeds is None
-    assert [row[-2].value for row in found.table.rows] == [str(tmp_path / "s" / name) for name in "1203"]
+    assert table.title == "4 runs: 3 finished, 1 interrupted"
+    assert seeds is None
+    assert [row[-2].value for row in table.rows] == [str(tmp_path / "s" / name) for name in "1203"]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +55,9 @@ def test_orders(sort: str, order: str, tmp_path: Path):
     for number, (top1, epochs, rate, net) in enumerate(((0.5, 1, 50, "b"), (0.7, 9, 40, "c"), (0.6, 3, 60, "a"))):
         options = {"trainer.max_epochs": epochs, "optim.lr": 10 - number, "model.name": net}
         make_run(tmp_path / str(number), options, top1=top1, images_per_s=rate)
-    runs = [read(path) for path in search(tmp_path).folders]
-    assert "".join(run.folder.name for run in in_place(runs, sort)) == order
-    assert "".join(run.folder.name for run in in_place(runs[::-1], sort)) == order
+    runs = [read_run(path) for path in find_runs(tmp_path).folders]
+    assert "".join(run.folder.name for run in sort_runs(runs, sort)) == order
+    assert "".join(run.folder.name for run in sort_runs(runs[::-1], sort)) == order
 
 
 def test_means_over_seeds(tmp_path: Path):
@@ -64,7 +66,7 @@ def test_means_over_seeds(tmp_path: Path):
         for seed, top1 in enumerate(values):
             make_run(tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1)
     make_run(tmp_path / "0.1_9", {"optim.lr": 0.1, "seed": 9}, top1=0.1, finished=False)
-    seeds = board(tmp_path).seeds
+    _, seeds = tables(tmp_path)
     assert seeds is not None
     values = [[cell.value for cell in row] for row in seeds.rows]
     assert values[0] == ["0.2", 1, pytest.approx(0.8), None, pytest.approx(0.8)]
@@ -75,10 +77,10 @@ def test_means_over_seeds(tmp_path: Path):
 def test_no_means_where_no_group_has_two_seeds(tmp_path: Path):
     for seed in (0, 1):
         make_run(tmp_path / str(seed), {"optim.lr": seed + 1, "seed": seed})
-    assert board(tmp_path).seeds is None
+    assert tables(tmp_path)[1] is None
 
 
-def test_figures():
-    assert [figure(value) for value in (None, 0.123456, 12.3456, 1234.56, 1e9)] == [
+def test_numbers_have_four_digits():
+    assert [number_cell(value).text for value in (None, 0.123456, 12.3456, 1234.56, 1e9)] == [
         "-", "0.1235", "12.35", "1235", "1e+09",
     ]  # fmt: skip

@@ -1,19 +1,19 @@
-"""All runs of the folders given, each once, and what has to be said besides the table."""
+"""Collect the runs of the folders given, each once, and the notes below the table."""
 
 from pathlib import Path
 
 import yaml
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.collection import collect, notes
-from imagenet_ddp.report.differences import Differences, differences
-from imagenet_ddp.report.runs import read
+from imagenet_ddp.report.comparison.collect import collect_runs, notes_on
+from imagenet_ddp.report.comparison.differences import Differences, find_differences
+from imagenet_ddp.report.run import read_run
 
 
 def test_each_run_once(tmp_path: Path):
     for name in ("a/0", "a/1", "b/0"):
         make_run(tmp_path / name)
-    found = collect([tmp_path / "a", tmp_path, tmp_path / "a/1"])
+    found = collect_runs([tmp_path / "a", tmp_path, tmp_path / "a/1"])
     assert [str(run.folder.relative_to(tmp_path)) for run in found.runs] == ["a/0", "a/1", "b/0"]
     assert (found.notes, found.mistakes) == ([], [])
 
@@ -23,42 +23,43 @@ def test_folders_without_runs(tmp_path: Path):
     for number in range(7):
         (tmp_path / f"other/{number}").mkdir(parents=True)
         (tmp_path / f"other/{number}/config.yaml").write_text("a: 1")
-    found = collect([tmp_path / "runs", tmp_path / "other"])
+    found = collect_runs([tmp_path / "runs", tmp_path / "other"])
     (mistake,) = found.mistakes
-    assert mistake.startswith(f"{tmp_path}/other must be a run folder or to hold some, but no folder in it")
+    assert mistake.startswith(f"{tmp_path}/other must be a run folder or contain some, but no folder in it")
     assert "config.yaml, metrics.csv, summary.json of a training (" in mistake
     assert "other/0: files of another program" in mistake
     assert "and 2 more)" in mistake
-    mixed = collect([tmp_path])
+    mixed = collect_runs([tmp_path])
     assert (len(mixed.runs), mixed.mistakes) == (1, [])
     assert mixed.notes[0].startswith("Left out: ")
 
 
-def test_jobs_of_a_sweep_that_have_not_begun(tmp_path: Path):
+def test_jobs_of_a_sweep_that_have_not_started(tmp_path: Path):
     for number in (0, 2):
         make_run(tmp_path / f"s/{number}")
     jobs = [[f"optim.lr={number}", "seed=0"] for number in range(4)]
     (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({"command": "x", "options": [], "jobs": jobs}))
-    said = "2 of the 4 jobs of s have not begun: 1 (optim.lr=1 seed=0), 3 (optim.lr=3 seed=0)."
-    assert collect([tmp_path]).notes == [said]
+    note = "2 of the 4 jobs of s have not started: 1 (optim.lr=1 seed=0), 3 (optim.lr=3 seed=0)."
+    assert collect_runs([tmp_path]).notes == [note]
     for broken in ("jobs: [", "- 1", "jobs: 3", ""):
         (tmp_path / "s/sweep.yaml").write_text(broken)
-        assert collect([tmp_path]).notes == []
+        assert collect_runs([tmp_path]).notes == []
 
 
-def test_what_a_reader_must_know(tmp_path: Path):
+def test_notes_on_classes_versions_and_damaged_files(tmp_path: Path):
     versions = [{"torch": version, "python": "3.11"} for version in ("2.14", "2.15")]
     runs = [
-        read(make_run(tmp_path / str(n), num_classes=3, versions=versions[n], git_commit=f"{n}" * 40)) for n in (0, 1)
+        read_run(make_run(tmp_path / str(n), num_classes=3, versions=versions[n], git_commit=f"{n}" * 40))
+        for n in (0, 1)
     ]
     (tmp_path / "2").mkdir()
     (tmp_path / "2/metrics.csv").write_text("epoch,val/top1\n1,0.5\n2")
-    runs.append(read(tmp_path / "2"))
-    said = notes(runs, differences(runs))[1:]
-    assert said == [
+    runs.append(read_run(tmp_path / "2"))
+    notes = notes_on(runs, find_differences(runs))[1:]
+    assert notes == [
         "Fewer than 5 classes: top-5 is top-3.",
         "The runs were made with different versions of the code (git commit): 000000000000, 111111111111.",
         "The runs were made with different versions of torch: 2.14, 2.15.",
-        "Read in part: 2 (config.yaml is missing; metrics.csv ends within a row, which is left out).",
+        "Incomplete: 2 (config.yaml is missing; metrics.csv ends within a row, which is left out).",
     ]
-    assert "Differ in step with" in notes(runs[:1], Differences([], ["optim.lr"]))[2]
+    assert "Not shown, because they follow" in notes_on(runs[:1], Differences([], ["optim.lr"]))[2]

@@ -1,0 +1,136 @@
+"""Find the options in which runs differ, and name each run by them."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any
+
+from imagenet_ddp.cli.suggest import known_keys
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.report.run import UNKNOWN, Run
+from imagenet_ddp.system.table import shorten_middle
+
+# Where the processes met and what was resumed: consequences of how a run was started.
+NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
+    f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
+}
+MAX_LABEL = 60  # characters
+_FIRST = ("model", "optim", "schedule", "data", "loss", "trainer", "strategy")
+_LAST = ("name", "data.root", "seed")
+
+
+@dataclass(frozen=True)
+class Differences:
+    keys: list[str] = field(default_factory=list)  # most important first, seed last
+    derived: list[str] = field(default_factory=list)  # differ too, but follow from data.name, nccl.name, ...
+
+    def title(self, key: str) -> str:
+        """Return the last part of the key where that is unambiguous, else the key."""
+        last = key.rpartition(".")[2]
+        if last in ("name", "root", "args", "_target_"):
+            return key
+        return last if sum(other.rpartition(".")[2] == last for other in {*self.keys, key}) == 1 else key
+
+
+def find_differences(runs: Sequence[Run]) -> Differences:
+    runs = [run for run in runs if run.options is not None]
+    keys = [
+        key
+        for key in dict.fromkeys(key for run in runs for key in run.options or {})
+        if key not in NOT_OPTIONS
+        and len({canonical(option(run, key)) for run in runs} - {canonical(UNKNOWN)}) > 1
+        and not all(_is_own_path(run, key) or (key == "name" and _has_default_name(run)) for run in runs)
+    ]
+    typed = {
+        word.partition("=")[0].lstrip("+~") for run in runs for word in str(run.summary.get("command") or "").split()
+    }
+    derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
+    return Differences(sorted([key for key in keys if key not in derived], key=_importance), derived)
+
+
+def option(run: Run, key: str) -> Any:
+    """Return the value of an option. A missing key is unknown, because an older version did not have it; in a group
+    that users may extend (callbacks, trainer, args) it is null."""
+    if run.options is None:
+        return UNKNOWN
+    return run.options.get(key, UNKNOWN if key in _fixed_keys() else None)
+
+
+@cache
+def _fixed_keys() -> frozenset[str]:
+    return frozenset(key for key in known_keys("train") if not key.startswith("trainer."))
+
+
+def canonical(value: Any) -> str:
+    """Return equal text for equal values: 1 and 1.0, but not 1 and true."""
+    if value is UNKNOWN:
+        return "?"
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, default=str)
+
+
+def format_option(value: Any) -> str:
+    if value is UNKNOWN:
+        return "?"
+    return f"{value:.6g}" if isinstance(value, float) else printable(shown(value))
+
+
+def printable(text: str) -> str:
+    """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the paths below the deepest folder that all have in common."""
+    if len(folders) == 1:
+        return [printable(folders[0].name or str(folders[0]))]
+    common = os.path.commonpath([str(folder.parent) for folder in folders])
+    return [printable(os.path.relpath(folder, common)) for folder in folders]
+
+
+def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
+    """Return "lr=0.1 seed=1" for each run; with the folder's name in front where that is too long or not unique."""
+    options = [
+        " ".join(f"{printable(differences.title(key))}={format_option(option(run, key))}" for key in differences.keys)
+        for run in runs
+    ]
+    is_clear = len(set(options)) == len(options) and max(map(len, options), default=0) <= MAX_LABEL
+    return [
+        text if text and is_clear else f"{shorten_middle(name, 28)}: {text}" if text else name
+        for text, name in zip(options, short_names([run.folder for run in runs]), strict=True)
+    ]
+
+
+def _importance(key: str) -> int:
+    if key in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(key)
+    group = key.partition(".")[0]
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
+
+
+def _has_default_name(run: Run) -> bool:
+    options = run.options or {}
+    return options.get("name") == f"{options.get('data.name')}_{options.get('model.name')}"
+
+
+def _is_own_path(run: Run, key: str) -> bool:
+    """A path into the run's own folder, such as a logger's."""
+    path = (run.options or {}).get(key)
+    return isinstance(path, str) and "/" in path and run.folder.name in PurePath(path).parts
+
+
+def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
+    """The choice of the key's group, or of the data with its recipe, determines the value."""
+    for group in ("data.name", f"{key.partition('.')[0]}.name"):
+        if group in keys and key not in (group, "seed", "name"):
+            pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}
+            if len(pairs) == len({choice for choice, _ in pairs}):
+                return True
+    return False

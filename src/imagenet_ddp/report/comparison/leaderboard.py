@@ -1,0 +1,128 @@
+"""The leaderboard: runs in order, with the options in which they differ; and means over seeds."""
+
+from collections.abc import Sequence
+from statistics import mean, median, stdev
+
+from imagenet_ddp.report.comparison.differences import (
+    Differences,
+    canonical,
+    format_option,
+    option,
+    printable,
+    short_names,
+)  # fmt: skip
+from imagenet_ddp.report.find_runs import natural_order
+from imagenet_ddp.report.run import STATES, UNKNOWN, Run, as_number
+from imagenet_ddp.system.table import Cell, Column, Table, text_cell
+from imagenet_ddp.system.text import count_noun, duration
+
+# Values of sort= that are not options -> (attribute of Run, whether the highest is best)
+SORTS = {
+    "top1": ("best_top1", True), "top5": ("top5", True), "loss": ("loss", False),
+    "images_per_s": ("images_per_s", True), "train_s": ("train_s", False), "epochs": ("epochs", True),
+}  # fmt: skip
+CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_images", "num_val_images",
+               "data_wait_frac", "git_commit", "finished_at")  # fmt: skip
+
+
+def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
+    """key: of SORTS, "folder", or the key path of an option. Runs without a value come last, equal ones by folder."""
+
+    def order(run: Run) -> tuple[bool, float, str]:
+        if key in SORTS:
+            attribute, highest_first = SORTS[key]
+            value, text = getattr(run, attribute), ""
+        else:
+            value, text, highest_first = as_number(option(run, key)), canonical(option(run, key)), False
+        return value is None, (-1 if highest_first else 1) * (value or 0), text
+
+    runs = sorted(runs, key=lambda run: natural_order(run.folder))
+    return runs if key == "folder" else sorted(runs, key=order)
+
+
+def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
+    """runs: in order, best first."""
+    options = []
+    for index, key in enumerate(differences.keys):
+        known = [value for value in (option(run, key) for run in runs) if value is not UNKNOWN]
+        is_number = all(as_number(value) is not None for value in known)
+        drop = index + (2 if index < 3 else 30)
+        options.append(Column(key, printable(differences.title(key)), drop, right=is_number))
+    columns = [
+        Column("place", "#"), Column("run", "run", right=False), Column("best/val/top1", "top-1 %"),
+        *options,
+        Column("state", "state", drop=10, right=False), Column("epochs", "epochs", drop=20),
+        Column("best_epoch", "best epoch", drop=990), Column("val/top5", "top-5 %", drop=970),
+        Column("val/loss", "val loss", drop=960), Column("images_per_s", "images/s", drop=950),
+        Column("train_s", "time", drop=980),
+        *(Column(key, "", shown=False)
+          for key in ("max_epochs", "num_devices", "num_nodes", *CSV_COLUMNS, "folder", "problems")),
+    ]  # fmt: skip
+    names = short_names([run.folder for run in runs])
+    rows = [
+        [Cell(place, str(place)), text_cell(name), *_cells(run, differences)]
+        for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
+    ]
+    return Table(columns, rows, _title(runs))
+
+
+def _cells(run: Run, differences: Differences) -> list[Cell]:
+    values = [option(run, key) for key in differences.keys]
+    limit = f"/{run.max_epochs}" if run.max_epochs is not None else ""
+    extras = [run.summary.get(key) for key in CSV_COLUMNS]
+    csv_only = [run.max_epochs, run.num_devices, run.num_nodes, *extras, run.folder, "; ".join(run.problems)]
+    return [
+        percent_cell(run.best_top1),
+        *(Cell(format_option(value) if as_number(value) is None else value, format_option(value)) for value in values),
+        text_cell(run.state),
+        Cell(run.epochs, f"{run.epochs}{limit}"),
+        Cell(run.best_epoch, "-" if run.best_epoch is None else str(run.best_epoch)),
+        percent_cell(run.top5),
+        number_cell(run.loss),
+        number_cell(run.images_per_s),
+        Cell(run.train_s, "-" if run.train_s is None else duration(run.train_s)),
+        *(Cell(None if value is None else printable(str(value)), "") for value in csv_only),
+    ]
+
+
+def percent_cell(fraction: float | None) -> Cell:
+    """The column's title has the percent sign."""
+    return Cell(fraction, "-" if fraction is None else f"{100 * fraction:.2f}")
+
+
+def number_cell(value: float | None) -> Cell:
+    """Four significant digits, or an integer."""
+    if value is None:
+        return Cell(None, "-")
+    return Cell(value, f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}")
+
+
+def _title(runs: Sequence[Run]) -> str:
+    counts = {state: count for state in STATES if (count := sum(run.state == state for run in runs))}
+    if set(counts) == {"finished"}:
+        return f"{count_noun(len(runs), 'run')}, {'all ' if len(runs) > 1 else ''}finished"
+    return f"{count_noun(len(runs), 'run')}: " + ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def means_over_seeds(runs: Sequence[Run], differences: Differences) -> Table | None:
+    """Return None unless finished runs with otherwise equal options differ in their seed."""
+    keys = [key for key in differences.keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        if run.state == "finished" and run.best_top1 is not None and run.options is not None:
+            groups.setdefault(tuple(canonical(option(run, key)) for key in (*keys, *differences.derived)), []).append(
+                run
+            )
+    if not any(len({canonical(option(run, "seed")) for run in group}) > 1 for group in groups.values()):
+        return None
+    columns = [Column(key, printable(differences.title(key)), 1 + index, right=False) for index, key in enumerate(keys)]
+    columns += [Column("n", "runs"), Column("mean", "mean top-1 %"), Column("sd", "± sd"), Column("median", "median")]
+    rows = []
+    for group in groups.values():
+        top1 = [run.best_top1 for run in group if run.best_top1 is not None]
+        statistics = (mean(top1), stdev(top1) if len(top1) > 1 else None, median(top1))
+        options = [text_cell(format_option(option(group[0], key))) for key in keys]
+        rows.append([*options, Cell(len(group), str(len(group))), *map(percent_cell, statistics)])
+    rows.sort(key=lambda row: -row[-3].value)
+    note = "Best val top-1 of finished runs; sd is the sample standard deviation (n - 1)."
+    return Table(columns, rows, "Over seeds", [note])

@@ -1,0 +1,37 @@
+"""Write the report's files. A file of the same name from elsewhere is left as it is."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.table import Table, as_markdown, escape_markdown
+
+MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is recognised by its header
+CSV_HEADER = b"place,run,best/val/top1,"
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
+    """Return the names of the files written, and of those left as they are. Raise OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    foreign = [name for name in contents if _is_foreign(folder / name)]
+    written = [name for name in contents if name not in foreign]
+    for name in written:
+        atomic_write(folder / name, contents[name])
+    return written, foreign
+
+
+def _is_foreign(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return path.is_symlink() or path.exists()
+    with path.open("rb") as file:
+        start = file.read(4096)
+    return MARKER.encode() not in start and not (path.suffix == ".csv" and start.startswith(CSV_HEADER))
+
+
+def markdown_document(title: str, tables: Sequence[Table], picture: str) -> str:
+    """picture: file name of the curves."""
+    lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
+    for table in tables:
+        lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
+        lines += [line for note in table.notes for line in (escape_markdown(note), "")]
+    return "\n".join([*lines, f"![Validation top-1 and training loss over the epochs]({picture})", ""])

@@ -1,0 +1,157 @@
+"""Describe a run from its folder. Missing or broken files leave gaps, which are named, and never raise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.report.run_files import read_config, read_metrics, read_summary
+from imagenet_ddp.runs.folder import is_locked, last_checkpoint
+
+OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
+OWN_GROUPS = {"data", "model", "optim", "trainer"}
+UNKNOWN = object()  # value of an option that the files do not tell
+STATES = ("finished", "running", "stopped", "interrupted")
+
+
+@dataclass(frozen=True)
+class Run:
+    """None: unknown. Accuracies are fractions."""
+
+    folder: Path
+    state: str  # one of STATES
+    options: dict[str, Any] | None  # key path -> value, of the resolved config.yaml
+    metrics: dict[str, np.ndarray]  # column -> (number of epochs,), NaN where a cell holds no number
+    summary: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    best_top1: float | None = None  # highest val/top1
+    best_epoch: int | None = None
+    top5: float | None = None  # of the best epoch, as is loss
+    loss: float | None = None
+    epochs: int | None = None  # completed
+    max_epochs: int | None = None  # None also where the number is not limited
+    images_per_s: float | None = None  # median over the epochs after the first, which includes start-up
+    train_s: float | None = None
+    num_devices: int | None = None  # over all nodes
+    num_nodes: int | None = None
+
+
+class NotARunError(Exception):
+    """A folder that looks like a run is not one; the text is the reason."""
+
+
+def read_run(folder: Path) -> Run:
+    """Raise NotARunError where the files are not those of a training."""
+    problems: list[str] = []
+    config, summary = read_config(folder, problems), read_summary(folder, problems)
+    metrics = read_metrics(folder, problems)
+    epochs = metrics["epoch"]
+    if (folder / "evaluation.json").is_file() and not len(epochs) and not summary:
+        raise NotARunError("an evaluation")
+    if not (
+        len(OWN_GROUPS & config.keys()) > 1
+        or not OWN_COLUMNS.isdisjoint(metrics)
+        or {"best/val/top1", "val/top1"} & summary.keys()
+    ):
+        has_content = config or summary or len(metrics) > 1
+        raise NotARunError("files of another program" if has_content else "; ".join(problems))
+    options = {key: value for key, value in leaves(config).items() if value != {}} if config else {}
+    num_devices, num_nodes = _world(options, summary)
+    _resolve_auto(options, num_devices, num_nodes)
+    max_epochs = _integer(options.get("trainer.max_epochs"))
+    return Run(
+        folder, _state(folder, summary), options or None, metrics, summary, tuple(problems), *_best(metrics, summary),
+        epochs=int(epochs.max()) if len(epochs) else _integer(summary.get("epochs")) or 0,
+        max_epochs=max_epochs if max_epochs is not None and max_epochs >= 0 else None,
+        images_per_s=_images_per_s(metrics, summary),
+        train_s=as_number(summary.get("train_s")) or _last(metrics, "train_s"),
+        num_devices=num_devices, num_nodes=num_nodes,
+    )  # fmt: skip
+
+
+def metric(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return (epochs, values) of a column where it holds a number."""
+    epochs = run.metrics["epoch"]
+    values = run.metrics.get(name, np.full(len(epochs), np.nan))
+    return epochs[np.isfinite(values)], values[np.isfinite(values)]
+
+
+def as_number(value: Any) -> float | None:
+    """Return the value as a float; None where it is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if np.isfinite(value) else None
+
+
+def _integer(value: Any) -> int | None:
+    number = as_number(value)
+    return int(number) if number is not None and number == int(number) else None
+
+
+def _state(folder: Path, summary: Mapping[str, Any]) -> str:
+    """A resumed run removes its summary.json first, so that "finished" is never out of date."""
+    if summary.get("finished") is True:
+        return "finished"
+    if is_locked(folder):
+        return "running"
+    try:
+        with (folder / "logs" / "rank0.log").open("rb") as file:
+            file.seek(max(file.seek(0, 2) - 4096, 0))
+            end = "\n".join(file.read().decode(errors="replace").splitlines()[-3:])
+    except OSError:
+        end = ""
+    stopped_before_a_step = "Stopped by SIG" in end and last_checkpoint(folder).is_file()
+    return "stopped" if stopped_before_a_step or "Stopped and saved after step" in end else "interrupted"
+
+
+def _best(
+    metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any]
+) -> tuple[float | None, int | None, float | None, float | None]:
+    """Return (top-1, its epoch, top-5 and loss of that epoch). A validation within an epoch has no row in metrics."""
+    top1 = metrics.get("val/top1", np.empty(0))
+    stored = [as_number(summary.get("best/val/top1")), _last(metrics, "best/val/top1")]
+    stored_best = max((value for value in stored if value is not None), default=None)
+    best = float(np.nanmax(top1)) if np.isfinite(top1).any() else None
+    if best is None or (stored_best is not None and stored_best > best):
+        return stored_best, _integer(summary.get("best_epoch")), None, None
+    row = int(np.nanargmax(top1))
+    top5, loss = (
+        as_number(float(metrics[name][row])) if name in metrics else None for name in ("val/top5", "val/loss")
+    )
+    return best, int(metrics["epoch"][row]), top5, loss
+
+
+def _last(metrics: Mapping[str, np.ndarray], name: str) -> float | None:
+    values = metrics.get(name, np.empty(0))
+    values = values[np.isfinite(values)]
+    return float(values[-1]) if len(values) else None
+
+
+def _images_per_s(metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> float | None:
+    values = metrics.get("images_per_s", np.empty(0))
+    values = values[np.isfinite(values) & (values > 0)]
+    if len(values):
+        return float(np.median(values[1:] if len(values) > 1 else values))
+    return as_number(summary.get("images_per_s"))
+
+
+def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return (devices of all nodes, nodes): as a finished run counted them, else as configured."""
+    devices = options.get("trainer.devices")
+    per_node = len(devices) if isinstance(devices, list) else _integer(devices)
+    num_nodes = _integer(summary.get("num_nodes")) or _integer(options.get("trainer.num_nodes"))
+    num_devices = _integer(summary.get("num_devices")) or _integer(summary.get("world_size"))
+    if num_devices is None and num_nodes and per_node and per_node > 0:
+        num_devices = per_node * num_nodes
+    return num_devices, num_nodes
+
+
+def _resolve_auto(options: dict[str, Any], num_devices: int | None, num_nodes: int | None) -> None:
+    """Replace auto by what it was resolved to: one device by choice and by default are no difference."""
+    if options.get("trainer.num_nodes") == "auto":
+        options["trainer.num_nodes"] = num_nodes or UNKNOWN
+    if options.get("trainer.devices") in ("auto", -1):
+        options["trainer.devices"] = num_devices // num_nodes if num_devices and num_nodes else UNKNOWN

@@ -1,0 +1,119 @@
+"""Render a table for a terminal, as Markdown and as CSV."""
+
+import csv
+import io
+import unicodedata
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+MIN_TEXT_WIDTH = 22  # terminal columns; longer text is not shortened below this
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str  # heading in the CSV
+    title: str  # heading elsewhere
+    drop: int = 0  # on a narrow terminal the column with the highest value is left out first; 0: never
+    right: bool = True  # alignment
+    shown: bool = True  # False: in the CSV only
+
+
+@dataclass(frozen=True)
+class Cell:
+    value: Any  # unrounded; None: no value
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: list[Column]
+    rows: list[list[Cell]]
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def select(self, indices: list[int]) -> "Table":
+        """Return the table with these columns only."""
+        columns = [self.columns[index] for index in indices]
+        return replace(self, columns=columns, rows=[[row[index] for index in indices] for row in self.rows])
+
+    def shown(self) -> "Table":
+        return self.select([index for index, column in enumerate(self.columns) if column.shown])
+
+
+def text_cell(text: str) -> Cell:
+    return Cell(text, text)
+
+
+def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
+    """Return (lines of at most `width` terminal columns, titles of the columns left out). Long text is shortened in
+    the middle before a column is left out."""
+    table, left_out = table.shown(), []
+    while _total(_widths(table, shorten=True)) > width and any(column.drop for column in table.columns):
+        last = max(range(len(table.columns)), key=lambda index: table.columns[index].drop)
+        left_out.insert(0, table.columns[last].title)
+        table = table.select([index for index in range(len(table.columns)) if index != last])
+    widths, min_widths = _widths(table), _widths(table, shorten=True)
+    while _total(widths) > width and widths != min_widths:
+        widest = max(range(len(widths)), key=lambda index: widths[index] - min_widths[index])
+        widths[widest] -= 1
+    lines = []
+    for texts in [[column.title for column in table.columns], *([cell.text for cell in row] for row in table.rows)]:
+        parts = []
+        for text, size, column in zip(texts, widths, table.columns, strict=True):
+            text = shorten_middle(text, size)
+            padding = " " * (size - terminal_width(text))
+            parts.append(padding + text if column.right else text + padding)
+        lines.append("  ".join(parts).rstrip())
+    return [lines[0], "-" * max(map(terminal_width, lines)), *lines[1:]], left_out
+
+
+def as_markdown(table: Table) -> list[str]:
+    table = table.shown()
+    lines = [[escape_markdown(column.title) for column in table.columns]]
+    lines.append(["---:" if column.right else "---" for column in table.columns])
+    lines += [[escape_markdown(cell.text) for cell in row] for row in table.rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def as_csv(table: Table) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([["" if cell.value is None else cell.value for cell in row] for row in table.rows])
+    return stream.getvalue()
+
+
+def escape_markdown(text: str) -> str:
+    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(char, entity)
+    return "".join("\\" + char if char in "\\`*_[]|~#" else char for char in text)
+
+
+def terminal_width(text: str) -> int:
+    """Count terminal columns: two for a wide (East Asian) character, none for a combining one."""
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """Shorten to `width` terminal columns, keeping the start and the end: run names differ in either."""
+    if terminal_width(text) <= width:
+        return text
+    start, end = text, text[len(text) // 2 :]
+    while terminal_width(end) > (width - 1) // 2:
+        end = end[1:]
+    while terminal_width(start) + terminal_width(end) + 1 > width:
+        start = start[:-1]
+    return f"{start}…{end}"
+
+
+def _widths(table: Table, *, shorten: bool = False) -> list[int]:
+    """Width of each column; shorten: the smallest it can be shortened to."""
+    widths = []
+    for index, column in enumerate(table.columns):
+        width = max([terminal_width(column.title), *(terminal_width(row[index].text) for row in table.rows)])
+        widths.append(min(width, MIN_TEXT_WIDTH) if shorten and not column.right else width)
+    return widths
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
