@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, Roster, SharedError, gather_ranks
+from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
 from imagenet_ddp.errors import ConfigError
 
 FACTS = {"seed": 0}

@@ -33,7 +33,7 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
@@ -67,7 +67,7 @@ class World:
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """The same on all ranks, or ConfigError on all; a rank that still works on it is waited for."""
         if self.rank_group is not None:
-            self.rank_group.compare(key, facts, timeout_s)
+            self.rank_group.check_equal(key, facts, timeout_s)
 
     def leave(self) -> None:
         """The work is done: the end of this process is no failure."""

@@ -22,8 +22,8 @@ from imagenet_ddp.system import console
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
     from imagenet_ddp.distributed.rendezvous.join import Rendezvous
+    from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
@@ -41,7 +41,7 @@ def meet(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None"
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.rendezvous import join
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
+    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 
     config = plain(request.configs[0], partial=True)
     world_info = launch_info.world_info
@@ -56,7 +56,7 @@ def meet(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None"
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.meet(launch_info, config, num_local)
+        return join.join_rendezvous(launch_info, config, num_local)
     except SharedError:
         if not speaks:
             sys.exit(2)
@@ -83,7 +83,7 @@ def agree(make: Callable[[], Job], met: "Rendezvous | None") -> Job:
         try:
             job = make()
         except ConfigError as error:
-            rank_group.refuse(error, "job")
+            rank_group.broadcast_error("job", error)
             raise
         run_dir = job.run_dir.resolve()
         rank_group.broadcast("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
@@ -94,7 +94,7 @@ def agree(make: Callable[[], Job], met: "Rendezvous | None") -> Job:
     try:
         folder_here = _folder_here(Path(run_dir), relative, rank_group)
     except ConfigError as error:
-        rank_group.give_up(error)
+        rank_group.abort(error)
         raise
     return Job(config, folder_here, checkpoint, tuple(said), finished)
 
@@ -154,7 +154,7 @@ def run(
         if here and scontrol.should_requeue(error.exit_code - 128, config, os.environ):
             error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
         if met is not None and error.exit_code < 128:  # maybe before they met the others, who would wait for them
-            met.give_up(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
+            met.abort(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
         raise
     finally:
         if met is not None:

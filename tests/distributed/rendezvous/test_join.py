@@ -15,8 +15,8 @@ from imagenet_ddp.config.schema import ClusterConfig
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, consistency, store
-from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
-from imagenet_ddp.distributed.rendezvous.join import Rendezvous, meet
+from imagenet_ddp.distributed.rendezvous.join import Rendezvous, join_rendezvous
+from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 from imagenet_ddp.errors import ConfigError
 
 MACHINE = threading.local()
@@ -49,7 +49,7 @@ class Commands:
 
         def command() -> Rendezvous:
             MACHINE.name = machine
-            return meet(launch_info, config, num_local)
+            return join_rendezvous(launch_info, config, num_local)
 
         return self.pool.submit(command)
 
@@ -167,7 +167,7 @@ def test_a_node_given_twice(commands: Commands):
 
 def test_another_program_has_the_port(commands: Commands, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "ANSWER_S", 0.5)
-    monkeypatch.setattr(store, "NAMES_S", 2.0)
+    monkeypatch.setattr(store, "NAME_LOOKUP_S", 2.0)
     with program(b"") as port:
         for rank in (0, None):
             assert f"port {port} of this machine is in use" in mistakes(

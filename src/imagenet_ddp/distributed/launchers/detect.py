@@ -56,8 +56,8 @@ def detect(
         line,
         cpu,
     )
-    launcher = env_vars.name(environ, by_tasks=cluster["name"] != "env")
-    ways = [env_vars.launched, manual.one_per_node]
+    launcher = env_vars.launcher_name(environ, by_tasks=cluster["name"] != "env")
+    ways = [env_vars.from_env_vars, manual.one_per_node]
     if cluster["name"] != "env":
         ways[1:1] = [slurm.slurm_step, openmpi.openmpi, slurm.batch_shell]
     if launcher is None:
@@ -71,6 +71,14 @@ def detect(
     if launcher is not None:
         _must_fit(cluster, launcher, found)
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
+
+
+def detect_or_none(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return None where the options are wrong."""
+    try:
+        return detect(config, environ)
+    except (ConfigError, TypeError, ValueError):
+        return None
 
 
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:

@@ -11,7 +11,7 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
            "TORCHELASTIC_RESTART_COUNT")  # fmt: skip
 
 
-def name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
+def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
     """Of the launcher whose world this is; None where variables were set by hand, or by a platform. by_tasks: SLURM's
     steps and OpenMPI are looked at."""
     if "TORCHELASTIC_RUN_ID" in environ:
@@ -19,7 +19,7 @@ def name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
     return task_name(environ) if by_tasks and "RANK" not in environ else None
 
 
-def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """One command per process."""
     by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
@@ -72,7 +72,7 @@ def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         source="torchrun" if by_torchrun else "environment variables",
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0),
     )
-    if wrong := world_info.misnumbered():
+    if wrong := world_info.validate():
         raise ConfigError(wrong)
     return LaunchInfo(world_info.source, address, world_info, world_info.num_nodes, node_rank, manual=not by_torchrun)
 

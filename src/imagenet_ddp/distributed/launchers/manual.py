@@ -78,7 +78,7 @@ def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> Launc
         store_is_served=False,
         source="cluster.rank",
     )
-    if wrong := world_info.misnumbered(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
+    if wrong := world_info.validate(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
         raise ConfigError(wrong)
     return LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
 
