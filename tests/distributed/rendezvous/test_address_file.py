@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.process_pool import process_pool
+from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -31,10 +32,20 @@ os._exit(2) if args[2] == "hard" else sys.exit(3)
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(store, "POLL_S", 0.02)
-    monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # one for each thread
+    monkeypatch.setattr(store, "serve", serve_anew)  # one for each thread
     monkeypatch.setattr(find_store, "INCOMPLETE_S", 0.5)
     yield
     remove_own_files()
+    SERVED.clear()
+
+
+SERVED: list[TCPStore] = []
+UNCACHED_SERVE = store.serve.__wrapped__
+
+
+def serve_anew(host: str, port: int) -> TCPStore:
+    SERVED.append(UNCACHED_SERVE(host, port))
+    return SERVED[-1]
 
 
 @pytest.fixture
