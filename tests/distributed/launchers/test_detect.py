@@ -353,7 +353,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2",
          "OpenMPI determines the world, and these options differ: cluster.rank=0"),
         (TORCHRUN_2, "cluster.address=b:29511",
-         "torchrun determines the world and meets at node-a:29511, but cluster.address is b:29511. Hint: leave it out."),
+         "torchrun determines the world and meets at node-a:29511, but cluster.address is b:29511. "
+         "Hint: leave it out."),
         (TORCHRUN_2, "cluster.address=file:///x", "torchrun determines the world and meets at node-a:29511"),
         (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
         (TORCHRUN_2, "devices=4", "trainer.devices must equal LOCAL_WORLD_SIZE (2, from the launcher), "
