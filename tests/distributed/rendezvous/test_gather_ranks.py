@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FACTS, FakeRanks, connect, join_all, mistakes, call_all, roster
+from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mistakes, roster
 from helpers.process_pool import process_pool
 from torch.distributed import PrefixStore, TCPStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FakeRanks, connect, join_all, mistakes, call_all
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.rendezvous import send_file as module
