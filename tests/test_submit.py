@@ -107,7 +107,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
         (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
-         ["the world is that of slurm job 1, and what"]),
+         ["slurm job 1 determines the world, and these"]),
         (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug must be VERSION"]),
         (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
         (("data=packed",), ["data.root must be a packed folder"]),

@@ -98,10 +98,10 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__num_nodes": 2, "cluster__node_rank": 0, "cluster__address": "a:b"},
             {},
-            "from 1 to 65535, but is b",
+            "from 1 to 65535, got b",
         ),
         ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
-        ({}, without("WORLD_SIZE"), "RANK=3 in the environment says that a launcher"),
+        ({}, without("WORLD_SIZE"), "RANK=3 in the environment means that a launcher"),
         ({}, TORCHRUN | {"RANK": "x"}, "RANK must be an integer, got x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK must be below WORLD_SIZE (16), got 16"),
         ({}, TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT must be from 1 to 65535"),
@@ -110,7 +110,7 @@ def without(*names: str) -> dict[str, str]:
             TORCHRUN,
             "trainer.devices must equal LOCAL_WORLD_SIZE (8, from the launcher)",
         ),
-        ({"trainer__num_nodes": 3}, TORCHRUN, "but is 8 × 3 = 24. Hint: set trainer.num_nodes=2."),
+        ({"trainer__num_nodes": 3}, TORCHRUN, "got 8 × 3 = 24. Hint: set trainer.num_nodes=2."),
         ({"trainer__devices": 5}, without("LOCAL_WORLD_SIZE"), "trainer.devices must divide WORLD_SIZE (16)"),
         ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "but is 16 (LOCAL_WORLD_SIZE, from the launcher)"),
         (

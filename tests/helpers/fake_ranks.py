@@ -1,4 +1,4 @@
-"""Members of a gathering, as threads with a connection of their own each to one real store."""
+"""Run ranks as threads, each with a connection of its own to one real store."""
 
 import itertools
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, Roster, SharedError, gather_ranks
+from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
 from imagenet_ddp.errors import ConfigError
 
 FACTS = {"seed": 0}
@@ -17,7 +18,7 @@ NUMBERS = itertools.count()
 
 
 def connect(size: int) -> list[TCPStore]:
-    """The server's own, and one per member: a new one may wait seconds for a name server."""
+    """Return the server and one connection per further rank: a new one may wait seconds for a name server."""
     ten = timedelta(seconds=10)
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
     return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(size - 1))]
@@ -31,15 +32,15 @@ def roster(size: int, **more: Any) -> Roster:
     return Roster(**{"size": size, "noun": "rank", "label": label, "hint": "start the command there too.", **more})
 
 
-class Crowd:
-    """Members in threads; each result is a Gathering or the error."""
+class FakeRanks:
+    """Each future holds a RankGroup, or the error."""
 
     def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
         self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
         prefix = str(next(NUMBERS))
         self._stores = iter([PrefixStore(prefix, each) for each in connections])
 
-    def __enter__(self) -> "Crowd":
+    def __enter__(self) -> "FakeRanks":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,9 +62,9 @@ def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
     return caught.value.mistakes
 
 
-def met(crowd: Crowd, size: int) -> list[RankGroup]:
-    return [future.result(15) for future in [crowd.join(number, size) for number in range(size)]]
+def join_all(fake_ranks: FakeRanks, size: int) -> list[RankGroup]:
+    return [future.result(15) for future in [fake_ranks.join(number, size) for number in range(size)]]
 
 
-def on_all(crowd: Crowd, members: list[RankGroup], act: Callable[[RankGroup], Any]) -> list[Future[Any]]:
-    return [crowd.pool.submit(act, member) for member in members]
+def call_all(fake_ranks: FakeRanks, members: list[RankGroup], act: Callable[[RankGroup], Any]) -> list[Future[Any]]:
+    return [fake_ranks.pool.submit(act, member) for member in members]

@@ -1,6 +1,6 @@
 """Real processes within milliseconds: one server has imported torch and forks them.
 
-    member = crew().start("print(args[0], flush=True); sys.exit(3)", "hello")
+    member = process_pool().start("print(args[0], flush=True); sys.exit(3)", "hello")
     assert member.wait() == 3 and member.out == "hello\\n"
 
 The code finds args, sys, os, time, json, timedelta, torch's TCPStore and PrefixStore, and the package's modules that
@@ -23,7 +23,7 @@ from typing import Any
 from conftest import ROOT, clean_environ
 
 SERVER = """
-import ctypes, json, os, signal, sys, time, traceback
+import atexit, ctypes, json, os, signal, sys, time, traceback
 from datetime import timedelta
 from torch.distributed import PrefixStore, TCPStore
 from imagenet_ddp.distributed.rendezvous import connectivity
@@ -31,7 +31,9 @@ from imagenet_ddp.distributed.rendezvous import consistency
 from imagenet_ddp.distributed.rendezvous import gather_ranks
 from imagenet_ddp.distributed.rendezvous import failure_detector
 from imagenet_ddp.distributed.rendezvous import address_file
-from imagenet_ddp.distributed.rendezvous import store
+from imagenet_ddp.distributed.rendezvous import find_store, rank_group, sockets, store
+from imagenet_ddp.distributed.launchers.address import Address
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
 def take_part(code, args, stem):
@@ -44,6 +46,8 @@ def take_part(code, args, stem):
     except Exception:
         traceback.print_exc()
         sys.exit(99)
+    finally:
+        atexit._run_exitfuncs()
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
@@ -87,7 +91,7 @@ class Member:
     def err(self) -> str:
         return Path(f"{self._stem}.err").read_text()
 
-    def says(self, word: str, timeout_s: float = 20) -> str:
+    def wait_for_line(self, word: str, timeout_s: float = 20) -> str:
         """The first whole line of its output that begins so; waits for it."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -104,7 +108,7 @@ class Member:
         """The exit code; -n where signal n ended it."""
         return int(self._read("code", timeout_s))
 
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         return not Path(f"{self._stem}.code").exists()
 
     def _read(self, name: str, timeout_s: float) -> str:
@@ -115,9 +119,9 @@ class Member:
         return file.read_text()
 
 
-class Crew:
+class ProcessPool:
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="crew_"))
+        self._folder = Path(tempfile.mkdtemp(prefix="process_pool_"))
         self._started: list[Member] = []
         environ = clean_environ(PYTHONPATH=str(ROOT / "src"), TORCH_CPP_LOG_LEVEL="ERROR")
         self._server = subprocess.Popen(
@@ -136,7 +140,7 @@ class Crew:
 
     def _close(self) -> None:
         for member in self._started:
-            if member.is_there():
+            if member.is_alive():
                 member.kill()
         assert self._server.stdin
         self._server.stdin.close()
@@ -145,5 +149,5 @@ class Crew:
 
 
 @functools.cache
-def crew() -> Crew:
-    return Crew()
+def process_pool() -> ProcessPool:
+    return ProcessPool()

@@ -34,6 +34,7 @@ from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers.detect import detect_or_none
 from imagenet_ddp.distributed.rendezvous import refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import validate as learning_check
@@ -199,9 +200,9 @@ def _tell_others(error: NotMetError) -> None:
     # whatever is wrong with the options may also be in the way here, and has been said
     with contextlib.suppress(SignalExit, Exception), raise_on_signal():
         config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
-        if refused := refusal.of(config, os.environ):
+        if refused := refusal.refused_command(detect_or_none(config, os.environ), config, os.environ):
             sys.stderr.flush()
-            refusal.tell(refused, error.mistakes)
+            refusal.send(refused, error.mistakes)
 
 
 def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:

@@ -1,4 +1,4 @@
-"""Tells Lightning the place this process already has, so that Lightning starts no process and guesses no rank."""
+"""Give Lightning the ranks of this process, so that it starts no process and guesses no rank."""
 
 from lightning.fabric.plugins.environments import ClusterEnvironment
 
@@ -7,7 +7,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 
 class DetectedEnvironment(ClusterEnvironment):
-    """A Place in the shape Lightning asks for."""
+    """Adapt WorldInfo to Lightning's interface."""
 
     def __init__(self, world_info: WorldInfo):
         super().__init__()
@@ -27,7 +27,7 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        return False  # only ever given by hand
+        return False  # never chosen by Lightning itself
 
     def world_size(self) -> int:
         return self._world_info.world_size
@@ -49,6 +49,6 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @staticmethod
     def _must_agree(what: str, lightning: int, world_info: int) -> None:
-        # a sampler with another world size than the process group sees a part of the data, in silence
+        # a sampler with another world size than the process group would silently use a part of the data
         if lightning != world_info:
             raise RuntimeError(f"Lightning takes the {what} to be {lightning}, but the launcher made it {world_info}")

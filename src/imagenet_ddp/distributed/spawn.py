@@ -1,4 +1,4 @@
-"""Start this node's worker processes with torchrun's engine, stand by them, and end as they end."""
+"""Start this node's worker processes with torchrun's engine, forward signals to them, and return their exit code."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, WorldInfo
 
-# Loggers of the engine, whose own warnings and tracebacks say less than the worker's.
+# Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
@@ -23,8 +23,8 @@ FORWARDED = tuple(
 
 
 class WorkersFailedError(Exception):
-    """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker
-    has already said why, on its own standard error. is_requeued: SLURM will start the job anew."""
+    """A worker failed, and has printed why. exit_code: 2 refused, 128 + n stopped by signal n, else 1. is_requeued:
+    SLURM will start the job again."""
 
     def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
@@ -44,9 +44,10 @@ class WorkersFailedError(Exception):
 
 @dataclass
 class Workers:
-    """What the workers of this node run: worker(*arguments), in num_local processes, each with the variables torchrun
-    sets. first: the place of this node's first worker among the workers of several nodes, which have met already; None
-    where this node is alone."""
+    """Run worker(*arguments) in num_local processes of this node, each with the variables that torchrun sets.
+
+    first: the ranks of this node's first worker, where several nodes have met; None on a single node.
+    """
 
     worker: Callable[..., Any]
     arguments: tuple
@@ -55,12 +56,12 @@ class Workers:
     timeout_s: float = 120.0
 
     def run(self) -> Any:
-        """Rank 0's return value (this node's first rank's on other nodes). Raises WorkersFailedError.
+        """Return what this node's first rank returns. Raises WorkersFailedError.
 
-        The engine runs in a thread of its own. In the main thread it would take over the signal handlers, not give
-        them back, send Ctrl-C to workers that the terminal has already told, and kill what has not ended after 30
-        seconds, also in the middle of a save. Here a signal is passed on once to each worker (they are in sessions of
-        their own, out of the terminal's reach), and the workers end by themselves when they have saved.
+        The engine runs in a thread of its own. In the main thread it would replace the signal handlers, not restore
+        them, send Ctrl-C to workers that already got it from the terminal, and kill what has not ended after 30
+        seconds, also in the middle of a save. Here each worker gets a signal once (workers are in sessions of their
+        own, which the terminal does not signal), and ends by itself when it has saved.
         """
         result: dict[str, Any] = {}
         quiet = [logging.getLogger(name) for name in QUIET]
@@ -68,24 +69,24 @@ class Workers:
         for logger in quiet:
             logger.setLevel(logging.CRITICAL)
         engine = threading.Thread(target=self._engine, args=(result,), name="workers", daemon=True)
-        asked: list[int] = []
-        before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in FORWARDED}
-        # one that came before these handlers is remembered by runs/signals.py
-        asked += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
+        received: list[int] = []
+        before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in FORWARDED}
+        # runs/signals.py records one that arrived before these handlers were set
+        received += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
         try:
-            if not [number for number in asked if number != signal.SIGUSR2]:
+            if not [number for number in received if number != signal.SIGUSR2]:
                 engine.start()
-            while engine.is_alive() or asked:
+            while engine.is_alive() or received:
                 if engine.is_alive():
                     engine.join(0.1)
-                if asked:
-                    number = asked[0]
+                if received:
+                    number = received[0]
                     result["stopped"] = number
-                    if _pass_on(number):
-                        asked.pop(0)
+                    if _forward(number):
+                        received.pop(0)
                     elif number != signal.SIGUSR2 or not engine.is_alive():
-                        # nobody is there yet: there is nothing to save. SIGUSR2 asks for another turn, and waits
-                        # until this one has got on by a step
+                        # no worker has started, so there is nothing to save. SIGUSR2 requests a requeue, which waits
+                        # until this run has made at least one step
                         name = signal.Signals(number).name
                         print(f"Stopped by {name}, with nothing to save yet.", file=sys.stderr)
                         raise WorkersFailedError(128 + number, engine_runs=engine.is_alive())
@@ -102,9 +103,9 @@ class Workers:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
-        # workers start with these signals held back, and take them once they have their own handlers (see _worker);
-        # the tracker comes first, because its start lets two of them through again. It is deaf to the others for good:
-        # SLURM sends SIGUSR2 to every process of a step
+        # workers start with these signals blocked until they have their own handlers (see _worker);
+        # the tracker comes first, because its start unblocks two of them. It ignores the others permanently: SLURM
+        # sends SIGUSR2 to every process of a step
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
@@ -113,13 +114,13 @@ class Workers:
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
-            # says more
+            # is more informative
             codes = [failure.exitcode for failure in error.failures.values()]
             code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
             if "stopped" in result and code == -result["stopped"]:
                 code = 128 + result["stopped"]
             elif code < 0:
-                # nobody else can say it: the process is gone
+                # the process could not print it
                 rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
                 rank += self.first.rank if self.first else 0
                 print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
@@ -130,8 +131,7 @@ class Workers:
     def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
 
-        # the engine only starts this node's processes, and knows of no other node: who is node 0, who is missing and
-        # which interface leads there has been settled before, with sentences where it could not be
+        # the engine only starts this node's processes: the rendezvous has already found the other nodes
         return LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -150,8 +150,8 @@ def _owner(handler: object) -> object:
     return getattr(handler, "__self__", None)
 
 
-def _pass_on(number: int) -> int:
-    """Send the signal to every worker; how many there are."""
+def _forward(number: int) -> int:
+    """Send the signal to every worker; return how many there are."""
     workers = [process for process in multiprocessing.active_children() if process.pid is not None]
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):
@@ -160,9 +160,8 @@ def _pass_on(number: int) -> int:
 
 
 def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """First lines of each worker process. Signals that came while it was starting are delivered by `worker`, which
-    unblocks them when its handlers are set."""
-    os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
+    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+    os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:

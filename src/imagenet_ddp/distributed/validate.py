@@ -77,7 +77,7 @@ def validate(
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
         found += nccl.mistakes(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
-        found += address_file.mistakes(launch_info.address.file)
+        found += address_file.validate(launch_info.address.file)
     return found
 
 

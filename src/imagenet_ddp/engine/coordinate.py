@@ -23,8 +23,8 @@ T = TypeVar("T")
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
     from imagenet_ddp.distributed.rendezvous.join import Rendezvous
+    from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
@@ -42,7 +42,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.rendezvous import join
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
+    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 
     config = plain(request.configs[0], partial=True)
     place = launch_info.world_info
@@ -55,7 +55,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.meet(launch_info, config, num_local)
+        return join.join_rendezvous(launch_info, config, num_local)
     except SharedError:
         if not speaks:
             sys.exit(2)
@@ -82,7 +82,7 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
         try:
             job = make()
         except ConfigError as error:
-            group.refuse(error, "job")
+            group.broadcast_error("job", error)
             raise
         run_dir = job.run_dir.resolve()
         group.broadcast(
@@ -95,7 +95,7 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     try:
         folder_here = _folder_here(Path(run_dir), relative, group)
     except ConfigError as error:
-        group.give_up(error)
+        group.abort(error)
         raise
     return Job(config, folder_here, checkpoint, tuple(messages), finished, command)
 
@@ -155,7 +155,7 @@ def run_job(
         if here and scontrol.should_requeue(error.exit_code - 128, config, os.environ):
             error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
         if rendezvous is not None and error.exit_code < 128:  # maybe before they joined the others, who would wait
-            rendezvous.give_up(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
+            rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
         raise
     finally:
         if rendezvous is not None:

@@ -122,7 +122,7 @@ def run_in_process(
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
     """Where all ranks were told the same, the first of each node says it; a rank's own mistake it says itself."""
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
+    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 
     info = world.info
     own = not isinstance(error, SharedError)
@@ -161,7 +161,8 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     from imagenet_ddp.distributed.network import interfaces, nccl
     from imagenet_ddp.distributed.rendezvous import connectivity
     from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, SharedError, abort_mistakes, gather_ranks
+    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
+    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError, abort_mistakes
     from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
     from imagenet_ddp.engine.world import World
 
@@ -176,9 +177,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     def label(rank: int) -> str:
         return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
-    roster = Roster(
-        info.world_size, "rank", label, "look at its own message; cluster.timeout_s sets how long is waited."
-    )
+    roster = Roster(info.world_size, "rank", label, "look at its own message; cluster.timeout_s sets the longest wait.")
     commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
     rank_group = gather_ranks(
         PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
@@ -201,12 +200,12 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
             gpu_lines.extend(gpu_names.lines(gpus, hosts, local))
             return devices.shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
 
-        rank_group.collect("gpus", {"gpus": mine}, judge)
+        rank_group.check_all("gpus", {"gpus": mine}, judge)
         if several:
             connectivity.check_connectivity(rank_group, here[0])
     except ConfigError as error:
         if not isinstance(error, SharedError):
-            rank_group.give_up(error)
+            rank_group.abort(error)
         if failure_detector is not None:
             failure_detector.end(wait=False)
         raise

@@ -8,7 +8,7 @@ from torch.distributed import Store
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class World:
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest."""
         if self.rank_group is not None:
-            self.rank_group.compare(key, facts, timeout_s)
+            self.rank_group.check_equal(key, facts, timeout_s)
 
     def leave(self) -> None:
         """Mark this process's exit as normal."""

@@ -42,7 +42,7 @@ def test_what_is_written_is_read_again():
          "and a path. Hint: k=file:///nfs/job42."),  # T32
         ("file://job42", "Hint: k=file:///job42."),
         ("file:job42", "Hint: k=file:///job42."),
-        ("0.0.0.0:1", "0.0.0.0 is no machine's"),
+        ("0.0.0.0:1", "got 0.0.0.0, which stands for no machine"),
         ("file:///", "is a folder. Hint: k=file:///job1."),
         ("file:///mnt/nfs/", "is a folder. Hint: k=file:///mnt/nfs/job1."),
         ("env://", "Hint: leave k out, and set MASTER_ADDR=HOST."),

@@ -302,11 +302,11 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
     ("environ", "line", "said"),
     [
         # row 2, T1: several nodes, and nowhere to meet
-        ({}, "num_nodes=2 devices=8", "needs a place where the nodes meet, but there is no cluster.address, no "
+        ({}, "num_nodes=2 devices=8", "needs an address where the nodes meet, but there is no cluster.address, no "
          "MASTER_ADDR"
          "...Hint: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
          "devices=8`"),
-        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a place where the nodes meet"),
+        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs an address where the nodes meet"),
         # row 4: the mix-up
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "counts processes"
          "...got 2: did you mean trainer.num_nodes=2 (machines)? Hint: one command per machine: trainer.num_nodes=2 "
@@ -336,24 +336,26 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
          "must be a multiple of trainer.num_nodes (3), got 4. Hint:"),
         ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
-         "needs a place where the processes meet, but there is no cluster.address and no MASTER_ADDR. Hint: on each"),
+         "needs an address where the processes meet, but there is no cluster.address and no MASTER_ADDR. Hint: on "
+         "each"),
         # a launcher's world stands
         (TORCHRUN_2, "cluster.rank=2 cluster.world_size=4",
-         "that of torchrun, and what is set differs: cluster.rank=2, where it says 3. Hint: leave cluster.rank, "
-         "cluster.world_size out."),
-        (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0, where it says 1. Hint: leave cluster.node_rank out."),
-        (STEP, "cluster.rank=0 cluster.world_size=8", "that of slurm job 4711, and what is set differs: "
+         "torchrun determines the world, and these options differ: cluster.rank=2, where it gives 3. Hint: leave "
+         "cluster.rank, cluster.world_size out."),
+        (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0, where it gives 1. Hint: leave cluster.node_rank "
+         "out."),
+        (STEP, "cluster.rank=0 cluster.world_size=8", "slurm job 4711 determines the world, and these options differ: "
          "cluster.rank=0"),
-        (STEP, "cluster.node_rank=0", "that of slurm job 4711, and what is set differs: cluster.node_rank=0, where "
-         "it says 1"),
+        (STEP, "cluster.node_rank=0", "slurm job 4711 determines the world, and these options differ: "
+         "cluster.node_rank=0, where it gives 1"),
         (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1, where each task starts its "
          "workers"),
-        (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2", "that of OpenMPI, and what is set differs: "
-         "cluster.rank=0"),
-        (TORCHRUN_2, "cluster.address=b:29511", "torchrun's, which meets at node-a:29511, but cluster.address is "
-         "b:29511."
-         " Hint: leave it out."),
-        (TORCHRUN_2, "cluster.address=file:///x", "torchrun's, which meets at node-a:29511"),
+        (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2",
+         "OpenMPI determines the world, and these options differ: cluster.rank=0"),
+        (TORCHRUN_2, "cluster.address=b:29511",
+         "torchrun determines the world and meets at node-a:29511, but cluster.address is b:29511. "
+         "Hint: leave it out."),
+        (TORCHRUN_2, "cluster.address=file:///x", "torchrun determines the world and meets at node-a:29511"),
         (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
         (TORCHRUN_2, "devices=4", "trainer.devices must equal LOCAL_WORLD_SIZE (2, from the launcher), "
          "got 4. "
@@ -374,7 +376,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "(2)"),
         (BY_HAND, "devices=3", "trainer.devices must divide WORLD_SIZE (4), got 3. Hint:"),
         (BY_HAND, "num_nodes=3", "trainer.num_nodes must divide WORLD_SIZE (4), got 3. Hint:"),
-        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment says that a launcher started this process, "
+        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment means that a launcher started this process, "
          "but not "
          "set: RANK. Hint: start it with torchrun"),
         (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3 in the environment...not set: WORLD_SIZE. Hint:"),
@@ -410,7 +412,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "...got 2 (environment). Hint: leave it out."),
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
-         "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR says where they meet. Hint:"),
+         "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR gives an address. Hint:"),
         (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 asks for several. Hint:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
          "Hint: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),
@@ -425,7 +427,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (ONE_TASK, "num_nodes=2", "is the only task of its step, so it runs on one. Hint: `srun --nodes=2 python"),
         (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2", "is the only task of its step"),
         # OpenMPI
-        (mpi(3, 4, 1, 2), "", "mpirun started 4 processes on 2 machines, but where do they meet?...Hint: `mpirun -x "
+        (mpi(3, 4, 1, 2), "", "mpirun started 4 processes on 2 machines, ...Hint: `mpirun -x "
          "MASTER_ADDR"),
         (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "node by node, but rank 1 has local rank 0 of 2. Hint: `mpirun "
          "--map-by slot"),
@@ -450,7 +452,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "in front of the command MASTER_ADDR=HOST"),
         (STEP, "cluster=env", "cluster=env reads the environment, but not set: MASTER_ADDR, WORLD_SIZE, RANK."),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
-         "NODE_RANK=0 says that there are several nodes, but trainer.num_nodes is not set. Hint: trainer.num_nodes="),
+         "NODE_RANK=0 means that there are several nodes, but trainer.num_nodes is not set. Hint: trainer.num_nodes="),
         ({}, "num_nodes=2 cluster.address=file://nfs/job42", "three slashes before the path...Hint: "
          "cluster.address=file:///nfs"),
         ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. Hint: "
@@ -462,11 +464,11 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. Hint:"),
         ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. Hint:"),
         # node ranks
-        ({"NODE_RANK": "1"}, "", "NODE_RANK=1 says that there are several nodes, but trainer.num_nodes is not set. "
+        ({"NODE_RANK": "1"}, "", "NODE_RANK=1 means that there are several nodes, but trainer.num_nodes is not set. "
          "Hint: "
          "trainer.num_nodes=<number of nodes> "
          "cluster.address=tcp://HOST:29500, the same on each, or `unset NODE_RANK` where it is left over."),
-        ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 says that there are several nodes...Hint:"),
+        ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 means that there are several nodes...Hint:"),
         ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank must be 0 (trainer.num_nodes=1), "
          "got 1. Hint:"),
         ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank must be an "

@@ -39,7 +39,7 @@ def test_all_reach_each_other(machines: str):
 
 def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.MonkeyPatch):
     """Both came to the rendezvous, but nothing of the first machine is heard at the address it gives."""
-    monkeypatch.setattr(connectivity, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setattr(connectivity.sockets, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
     found = tried("aabb", lambda rank: "127.0.0.2" if rank < 2 else "127.0.0.1")
     assert all(mistakes == found[0] for mistakes in found)
     (text,) = found[0]
@@ -48,7 +48,7 @@ def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.M
 
 
 def test_each_direction_is_a_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connectivity, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setattr(connectivity.sockets, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
     found = tried("abc", lambda rank: "127.0.0.2")
     assert len(found[0]) == 6
     assert sum(text.startswith("node 2 (host-c) cannot reach node 0 (host-a)") for text in found[0]) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from imagenet_ddp.config.schema import ClusterConfig, DataConfig, NcclConfig
 from imagenet_ddp.distributed.rendezvous import consistency
-from imagenet_ddp.distributed.rendezvous.consistency import code_digest, differences, of_this_command, this_process
+from imagenet_ddp.distributed.rendezvous.consistency import code_digest, differences, facts_of_command, this_process
 
 
 def config(**changed: Any) -> dict[str, Any]:
@@ -29,12 +29,12 @@ def config(**changed: Any) -> dict[str, Any]:
 
 
 def differing(**changed: Any) -> list[str]:
-    return differences([of_this_command(config(), 2), of_this_command(config(**changed), 2)], "node")
+    return differences([facts_of_command(config(), 2), facts_of_command(config(**changed), 2)], "node")
 
 
 def test_equal_commands_agree():
     assert differing() == []
-    assert json.loads(json.dumps(of_this_command(config(), 2))) == of_this_command(config(), 2)
+    assert json.loads(json.dumps(facts_of_command(config(), 2))) == facts_of_command(config(), 2)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_hints():
 def test_one_command_per_node_and_one_per_rank_do_not_fit():
     """They may meet at one address, as two of two: said, and no accident."""
     for numbers in ((2, None), (None, 2)):
-        (text,) = differences([of_this_command(config(), number) for number in numbers], "node")
+        (text,) = differences([facts_of_command(config(), number) for number in numbers], "node")
         assert text.startswith("the nodes disagree on number of workers: ")
 
 
@@ -121,7 +121,7 @@ def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_versions_are_facts():
-    told = of_this_command(config(), None)
+    told = facts_of_command(config(), None)
     assert told["Python"].startswith("3.")
     assert "number of workers" not in told
     assert all(told[name] and told[name] != "not installed" for name in ("torch", "lightning", "hydra-core"))

@@ -5,10 +5,10 @@ import socket
 import time
 
 import pytest
-from helpers.process_pool import Member, crew
+from helpers.process_pool import Member, process_pool
 
 from imagenet_ddp.distributed.rendezvous import failure_detector
-from imagenet_ddp.distributed.rendezvous.failure_detector import connect, listen
+from imagenet_ddp.distributed.rendezvous.sockets import connect, listen
 from imagenet_ddp.errors import ConfigError
 
 RANK = """
@@ -37,11 +37,11 @@ os._exit(1)
 
 def start_ranks(*then: str, grace_s: float = 0.2) -> list[Member]:
     """One rank for each; they are ready when this returns."""
-    first = crew().start(RANK, 0, len(then), 0, then[0], grace_s)
-    port = int(first.says("port").split()[1])
-    members = [first, *(crew().start(RANK, n, len(then), port, then[n], grace_s) for n in range(1, len(then)))]
+    first = process_pool().start(RANK, 0, len(then), 0, then[0], grace_s)
+    port = int(first.wait_for_line("port").split()[1])
+    members = [first, *(process_pool().start(RANK, n, len(then), port, then[n], grace_s) for n in range(1, len(then)))]
     for member in members:
-        member.says("ready")
+        member.wait_for_line("ready")
     time.sleep(0.1)  # rank 0 has heard from all
     return members
 
@@ -59,7 +59,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
                 f"rank {number} ends because rank {victim} is gone: its process, or its machine, no longer answers\n"
             )
     assert time.monotonic() - begin < 5
-    assert not any(member.is_there() for member in members if member is not members[victim])
+    assert not any(member.is_alive() for member in members if member is not members[victim])
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -107,7 +107,7 @@ def test_the_end_may_be_told_twice_and_takes_no_time():
     timed = "begin = time.monotonic(); line.end(); line.end(); print('took', time.monotonic() - begin)"
     members = start_ranks(timed, "line.end(); line.end()")
     assert [member.wait() for member in members] == [0, 0]
-    assert float(members[0].says("took").split()[1]) < 5
+    assert float(members[0].wait_for_line("took").split()[1]) < 5
 
 
 def test_a_death_at_the_end_of_others_is_still_one():
@@ -121,10 +121,10 @@ def test_a_death_at_the_end_of_others_is_still_one():
 
 def test_rank_0_does_not_wait_for_ever():
     """Who is still at work is told that this is no death."""
-    members = start_ranks("failure_detector.BYE_S = 0.3; line.end()", SLEEP)
+    members = start_ranks("failure_detector.LEAVE_S = 0.3; line.end()", SLEEP)
     assert members[0].wait() == 0
     time.sleep(0.5)
-    assert members[1].is_there() and not members[1].err
+    assert members[1].is_alive() and not members[1].err
     members[1].kill()
 
 
@@ -133,11 +133,11 @@ def test_a_process_that_is_stopped_is_not_dead():
     members = start_ranks(SLEEP, SLEEP, SLEEP)
     for member in (members[1], members[0]):
         member.kill(signal.SIGSTOP)
-        time.sleep(2)
-        assert all(each.is_there() for each in members)
+        time.sleep(1)
+        assert all(each.is_alive() for each in members)
         member.kill(signal.SIGCONT)
     time.sleep(0.3)
-    assert all(each.is_there() and not each.err for each in members)
+    assert all(each.is_alive() and not each.err for each in members)
     for member in members:
         member.kill()
 
@@ -146,22 +146,22 @@ def test_what_rank_0_cannot_read_harms_nobody():
     """A port scanner, and half a line."""
     code = "print('detector', line._listener.getsockname()[1]); " + SLEEP
     members = start_ranks(code, SLEEP)
-    port = int(members[0].says("detector").split()[1])
-    for content in (b"GET / HTTP/1.0\r\n\r\n", b"bye\n", b"failed 1 x\n", b"\xff\xfe", b"7"):
+    port = int(members[0].wait_for_line("detector").split()[1])
+    for content in (b"GET / HTTP/1.0\r\n\r\n", b"leave\n", b"failed 1 x\n", b"\xff\xfe", b"7"):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(content)
     time.sleep(0.5)
-    assert all(member.is_there() and not member.err for member in members)
+    assert all(member.is_alive() and not member.err for member in members)
     members[1].kill()
     assert members[0].wait() == 1
 
 
 def test_a_death_is_told_once():
-    told = "line._on_death = lambda code, what: print('died', code, what)\ntime.sleep(60)"
+    told = "line._on_failure = lambda code, what: print('died', code, what)\ntime.sleep(60)"
     members = start_ranks(told, SLEEP, SLEEP)
     members[1].kill()
     members[2].kill()
-    members[0].says("died 1 rank ")
+    members[0].wait_for_line("died 1 rank ")
     time.sleep(0.3)
     assert members[0].out.count("died") == 1
     members[0].kill()

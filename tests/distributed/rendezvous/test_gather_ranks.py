@@ -9,13 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FACTS, Crowd, connect, met, mistakes, on_all, roster
-from helpers.process_pool import crew
+from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mistakes, roster
+from helpers.process_pool import process_pool
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous import gather_ranks as module
-from imagenet_ddp.distributed.rendezvous import timeout
-from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError, gather_ranks
+from imagenet_ddp.distributed.rendezvous import deadline, rank_group
+from imagenet_ddp.distributed.rendezvous.gather_ranks import gather_ranks
+from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 from imagenet_ddp.errors import ConfigError
 
 HOST = socket.gethostname()
@@ -23,8 +23,8 @@ HOST = socket.gethostname()
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "POLL_S", 0.01)
-    monkeypatch.setattr(module, "GRACE_S", 1.0)
+    monkeypatch.setattr(rank_group, "POLL_S", 0.01)
+    monkeypatch.setattr(rank_group, "GRACE_S", 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -33,49 +33,49 @@ def connections() -> list[TCPStore]:
 
 
 @pytest.fixture
-def crowd(connections: list[TCPStore]) -> Iterator[Crowd]:
-    with Crowd(connections) as crowd:
-        yield crowd
+def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
+    with FakeRanks(connections) as fake_ranks:
+        yield fake_ranks
 
 
 # ---- who is there ----------------------------------------------------------------------------------------------------
 
 
-def test_all_are_there(crowd: Crowd):
-    members = met(crowd, 5)
+def test_all_are_there(fake_ranks: FakeRanks):
+    members = join_all(fake_ranks, 5)
     assert [member.number for member in members] == list(range(5))
     assert all(member.size == 5 and member.members == members[0].members for member in members)
     assert members[0].members[3]["host"] == HOST
     assert members[0].name(3) == f"rank 3 ({HOST})"
 
 
-def test_one_is_enough(crowd: Crowd):
-    assert crowd.join(0, 1).result(5).size == 1
+def test_one_is_enough(fake_ranks: FakeRanks):
+    assert fake_ranks.join(0, 1).result(5).size == 1
 
 
-def test_numbers_are_assigned(crowd: Crowd):
+def test_numbers_are_assigned(fake_ranks: FakeRanks):
     """The one that serves is node 0, whatever the order; given numbers are kept."""
-    others = [crowd.join(number, 4, leader=False, noun="node", assigned=True) for number in (None, 2, None)]
+    others = [fake_ranks.join(number, 4, leader=False, noun="node") for number in (None, 2, None)]
     time.sleep(0.2)
-    leader = crowd.join(None, 4, leader=True, noun="node", assigned=True)
+    leader = fake_ranks.join(None, 4, leader=True, noun="node")
     assert leader.result(15).number == 0
     numbers = [other.result(15).number for other in others]
     assert numbers[1] == 2
     assert sorted(numbers) == [1, 2, 3]
 
 
-def test_many_meet_within_seconds(crowd: Crowd, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "POLL_S", 0.05)
+def test_many_meet_within_seconds(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_group, "POLL_S", 0.05)
     begin = time.monotonic()
-    assert len(met(crowd, 24)) == 24
+    assert len(join_all(fake_ranks, 24)) == 24
     assert time.monotonic() - begin < 15
 
 
-def test_missing_ranks_are_named_in_time_on_all(crowd: Crowd, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(timeout, "SAY_EVERY_S", 0.2)
-    crowd.timeout_s = 0.7
+def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
+    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
+    fake_ranks.timeout_s = 0.7
     begin = time.monotonic()
-    futures = [crowd.join(number, 12) for number in range(12) if number not in (5, 9)]
+    futures = [fake_ranks.join(number, 12) for number in range(12) if number not in (5, 9)]
     for future in futures:
         (text,) = mistakes(future)
         assert text == (
@@ -87,26 +87,26 @@ def test_missing_ranks_are_named_in_time_on_all(crowd: Crowd, monkeypatch: pytes
     assert "10 of 12 ranks joined after 0 s, waiting. Missing: rank 5 (node 1, local rank 1), rank 9" in said
 
 
-def test_missing_nodes_are_counted_where_numbers_are_assigned(crowd: Crowd):
-    crowd.timeout_s = 0.3
-    leader = crowd.join(None, 4, leader=True, noun="node", assigned=True)
-    other = crowd.join(None, 4, leader=False, noun="node", assigned=True)
+def test_missing_nodes_are_counted_where_numbers_are_assigned(fake_ranks: FakeRanks):
+    fake_ranks.timeout_s = 0.3
+    leader = fake_ranks.join(None, 4, leader=True, noun="node")
+    other = fake_ranks.join(None, 4, leader=False, noun="node")
     for future in (leader, other):
         assert f"2 of 4 nodes joined after 0 s. There: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
 
 
-def test_a_missing_chief_is_named(crowd: Crowd):
+def test_a_missing_chief_is_named(fake_ranks: FakeRanks):
     """The store is there (a launcher's), but rank 0 is not."""
-    crowd.timeout_s = 0.3
-    (text,) = mistakes(crowd.join(1, 3), ConfigError)
+    fake_ranks.timeout_s = 0.3
+    (text,) = mistakes(fake_ranks.join(1, 3), ConfigError)
     assert text.startswith("1 of 3 ranks joined after 1 s. Missing: rank 0 (node 0, local rank 0), rank 2 (")
 
 
-def test_a_number_given_twice_is_told_to_all(crowd: Crowd):
+def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
     """At once, long before the end of the wait (T11)."""
-    crowd.timeout_s = 60
+    fake_ranks.timeout_s = 60
     begin = time.monotonic()
-    futures = [crowd.join(number, 4) for number in (0, 1, 1)]
+    futures = [fake_ranks.join(number, 4) for number in (0, 1, 1)]
     for future in futures:
         (text,) = mistakes(future)
         assert text == (
@@ -120,54 +120,57 @@ def test_two_hosts_and_processes_with_one_number_are_named():
     expected = roster(4, noun="node")
     for arrival, host in enumerate(("a", "b")):
         expected.arrived[arrival] = {"host": host, "pid": 10 + arrival, "number": 1, "size": 4, "job_id": None}
-    (text,) = module._unfit(expected)
+    (text,) = expected.conflicts()
     assert "node 1 must be given once, got claimed by a (process 10), b (process 11)." in text
     assert "Hint: cluster.node_rank or NODE_RANK must differ" in text
 
 
-def test_another_size_is_told_to_all(crowd: Crowd):
-    for future in [crowd.join(0, 4), crowd.join(1, 2)]:
+def test_another_size_is_told_to_all(fake_ranks: FakeRanks):
+    for future in [fake_ranks.join(0, 4), fake_ranks.join(1, 2)]:
         (text,) = mistakes(future)
         assert text == (
-            f"the number of ranks is not the same on all: 2 by {HOST}; 4 by {HOST}. "
+            f"the number of ranks must be the same on all, got 2 by {HOST}; 4 by {HOST}. "
             "Hint: the same trainer.num_nodes and trainer.devices on each."
         )
 
 
-def test_another_job_id_is_told_to_all(crowd: Crowd):
-    for future in [crowd.join(0, 4, job_id="a"), crowd.join(1, 4, job_id="b")]:
+def test_another_job_id_is_told_to_all(fake_ranks: FakeRanks):
+    for future in [fake_ranks.join(0, 4, job_id="a"), fake_ranks.join(1, 4, job_id="b")]:
         (text,) = mistakes(future)
         assert text.startswith(f"two jobs meet at one address: cluster.job_id is a and b ({HOST}). Hint:")
 
 
-def test_one_too_many(crowd: Crowd):
-    others = [crowd.join(None, 2, leader=False, noun="node", assigned=True) for _ in range(2)]
+def test_one_too_many(fake_ranks: FakeRanks):
+    others = [fake_ranks.join(None, 2, leader=False, noun="node") for _ in range(2)]
     time.sleep(0.2)
-    leader = crowd.join(None, 2, leader=True, noun="node", assigned=True)
+    leader = fake_ranks.join(None, 2, leader=True, noun="node")
     for future in (leader, *others):
-        assert mistakes(future)[0].startswith("3 nodes came, but 2 are expected: ")
+        assert mistakes(future)[0].startswith("3 nodes joined, but 2 are expected: ")
 
 
-def test_a_late_comer_is_refused_alone(crowd: Crowd):
-    members = met(crowd, 2)
+def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
+    members = join_all(fake_ranks, 2)
     for number in (1, None, 0):
-        (text,) = mistakes(crowd.join(number, 2, leader=False), ConfigError)
+        (text,) = mistakes(fake_ranks.join(number, 2, leader=False), ConfigError)
         assert text.startswith(
             f"this is {'one more rank' if number is None else f'rank {number}'}, but all 2 ranks of the job at"
         )
         assert "Hint: another address or port for another job, or cluster.job_id." in text
-    assert [future.result(5) for future in on_all(crowd, members, lambda m: m.broadcast("k", m.number))] == [0, 0]
+    assert [future.result(5) for future in call_all(fake_ranks, members, lambda m: m.broadcast("k", m.number))] == [
+        0,
+        0,
+    ]
 
 
-def test_a_late_comer_to_a_refused_job_hears_why(crowd: Crowd):
-    first, second = crowd.join(0, 2, {"seed": 0}), crowd.join(1, 2, {"seed": 1})
+def test_a_late_comer_to_a_refused_job_hears_why(fake_ranks: FakeRanks):
+    first, second = fake_ranks.join(0, 2, {"seed": 0}), fake_ranks.join(1, 2, {"seed": 1})
     told = mistakes(first)
     assert mistakes(second) == told
-    assert mistakes(crowd.join(1, 2)) == told
+    assert mistakes(fake_ranks.join(1, 2)) == told
 
 
-def test_differing_facts_are_told_to_all(crowd: Crowd):
-    futures = [crowd.join(number, 3, {"option seed": number // 2, "torch": "2.15"}) for number in range(3)]
+def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
+    futures = [fake_ranks.join(number, 3, {"option seed": number // 2, "torch": "2.15"}) for number in range(3)]
     for future in futures:
         assert mistakes(future) == [
             "the ranks disagree on seed: 0 on ranks 0-1; 1 on rank 2. Hint: the same options on each."
@@ -177,101 +180,103 @@ def test_differing_facts_are_told_to_all(crowd: Crowd):
 # ---- what they say to each other -------------------------------------------------------------------------------------
 
 
-def test_tell_and_hear(crowd: Crowd):
-    members = met(crowd, 3)
+def test_tell_and_hear(fake_ranks: FakeRanks):
+    members = join_all(fake_ranks, 3)
     told = {"path": "/ä b", "lr": 0.1, "none": None, "list": [1, "x"]}
-    for future in on_all(crowd, members, lambda m: m.broadcast("job", told if m.number == 0 else None)):
+    for future in call_all(fake_ranks, members, lambda m: m.broadcast("job", told if m.number == 0 else None)):
         assert future.result(5) == told
-    for future in on_all(crowd, members, lambda m: m.tell("word", "x" if m.number == 0 else None)):
+    for future in call_all(fake_ranks, members, lambda m: m.broadcast("word", "x" if m.number == 0 else None)):
         assert future.result(5) == "x"
 
 
-def test_refuse(crowd: Crowd):
+def test_refuse(fake_ranks: FakeRanks):
     """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
-    first, *others = met(crowd, 3)
-    waiting = on_all(crowd, others, lambda m: m.broadcast("job", None))
+    first, *others = join_all(fake_ranks, 3)
+    waiting = call_all(fake_ranks, others, lambda m: m.broadcast("job", None))
     begin = time.monotonic()
-    first.refuse(ConfigError(["a. Hint: b.", "c. Hint: d."]), "job")
+    first.broadcast_error("job", ConfigError(["a. Hint: b.", "c. Hint: d."]))
     assert time.monotonic() - begin < 0.9
     for future in waiting:
         assert mistakes(future) == ["rank 0 refused: a. Hint: b.", "rank 0 refused: c. Hint: d."]
 
 
-def test_refuse_does_not_wait_for_the_dead(crowd: Crowd):
-    first, *_ = met(crowd, 2)
+def test_refuse_does_not_wait_for_the_dead(fake_ranks: FakeRanks):
+    first, *_ = join_all(fake_ranks, 2)
     begin = time.monotonic()
-    first.refuse(ConfigError("a"), "job")
+    first.broadcast_error("job", ConfigError("a"))
     assert 0.9 < time.monotonic() - begin < 2
 
 
 def test_who_gave_up_before_is_not_waited_for(connections: list[TCPStore]):
     """A node's command that ends before its workers have come; the others' workers gather by themselves."""
     store, (first, *_) = PrefixStore("before", connections[0]), connections
-    store.set(module.GIVEN_UP, '["node 1 (b): no room. Hint: x."]')
+    store.set(rank_group.ABORTED, '["node 1 (b): no room. Hint: x."]')
     begin = time.monotonic()
     with pytest.raises(SharedError, match="node 1"):
         gather_ranks(
             PrefixStore("after", first), roster(2), 0, FACTS, 20, leader=True,
-            aborted=lambda: module.abort_mistakes(store),
+            aborted=lambda: rank_group.abort_mistakes(store),
         )  # fmt: skip
     assert time.monotonic() - begin < 5
 
 
-def test_give_up(crowd: Crowd):
+def test_give_up(fake_ranks: FakeRanks):
     """Any member's own mistake ends the others' wait."""
-    first, second, third = met(crowd, 3)
-    waiting = on_all(crowd, [first, third], lambda m: m.compare("data", {}, 10))
+    first, second, third = join_all(fake_ranks, 3)
+    waiting = call_all(fake_ranks, [first, third], lambda m: m.check_equal("data", {}, 10))
     begin = time.monotonic()
-    second.give_up(ConfigError("no GPU. Hint: x."))
+    second.abort(ConfigError("no GPU. Hint: x."))
     for future in waiting:
         assert mistakes(future) == [f"rank 1 ({HOST}): no GPU. Hint: x."]
     assert time.monotonic() - begin < 3
 
 
-def test_compare(crowd: Crowd):
-    members = met(crowd, 3)
-    for future in on_all(crowd, members, lambda m: m.compare("same", {"the classes": 3})):
+def test_compare(fake_ranks: FakeRanks):
+    members = join_all(fake_ranks, 3)
+    for future in call_all(fake_ranks, members, lambda m: m.check_equal("same", {"the classes": 3})):
         future.result(5)
-    for future in on_all(crowd, members, lambda m: m.compare("data", {"the classes": m.number == 1})):
+    for future in call_all(fake_ranks, members, lambda m: m.check_equal("data", {"the classes": m.number == 1})):
         assert mistakes(future) == [
             "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. "
             "Hint: the same images on every machine."
         ]
 
 
-def test_a_busy_member_is_waited_for_and_named(crowd: Crowd, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(timeout, "SAY_EVERY_S", 0.2)
-    members = met(crowd, 2)
-    waiting = crowd.pool.submit(members[0].compare, "data", {}, 10)
+def test_a_busy_member_is_waited_for_and_named(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
+    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
+    members = join_all(fake_ranks, 2)
+    waiting = fake_ranks.pool.submit(members[0].check_equal, "data", {}, 10)
     time.sleep(0.5)
-    members[1].compare("data", {}, 10)
+    members[1].check_equal("data", {}, 10)
     waiting.result(5)
-    assert f"Waiting for rank 1 ({HOST}) on data, 0 s." in capfd.readouterr().err
+    assert f"Waiting for rank 1 ({HOST}) (data), 0 s." in capfd.readouterr().err
 
 
-def test_every_wait_is_bounded_and_names_who(crowd: Crowd):
-    first, second = met(crowd, 2)
+def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
+    first, second = join_all(fake_ranks, 2)
     begin = time.monotonic()
     for act, kind in (
-        (lambda: second.tell("a", None, 0.3), ConfigError),
+        (lambda: second.broadcast("a", None, 0.3), ConfigError),
         (lambda: second.broadcast("b", None, 0.3), ConfigError),
-        (lambda: second.compare("c", {}, 0.3), ConfigError),
-        (lambda: first.compare("d", {}, 0.3), SharedError),
+        (lambda: second.check_equal("c", {}, 0.3), ConfigError),
+        (lambda: first.check_equal("d", {}, 0.3), SharedError),
     ):
-        (text,) = mistakes(crowd.pool.submit(act), kind)
-        assert text.startswith(("waited 0 s for the word of rank ", "waited 1 s for the word of rank "))
+        (text,) = mistakes(fake_ranks.pool.submit(act), kind)
+        assert text.startswith(("timed out after 0 s waiting for rank ", "timed out after 1 s waiting for rank "))
         assert "Hint: look at their own messages" in text
     assert time.monotonic() - begin < 4
 
 
-def test_collect_is_judged_once_by_number_0(crowd: Crowd):
+def test_collect_is_judged_once_by_number_0(fake_ranks: FakeRanks):
     judged = []
 
     def judge(everyone: list[Any]) -> list[str]:
         judged.append([each["uuid"] for each in everyone])
         return ["two share a GPU"]
 
-    for future in on_all(crowd, met(crowd, 3), lambda m: m.collect("gpus", {"uuid": m.number}, judge)):
+    for future in call_all(
+        fake_ranks, join_all(fake_ranks, 3), lambda m: m.check_all("gpus", {"uuid": m.number}, judge)
+    ):
         assert mistakes(future) == ["two share a GPU"]
     assert judged == [[0, 1, 2]]
 
@@ -291,8 +296,8 @@ time.sleep(60)
 @pytest.mark.parametrize("size", [3, 2])
 def test_a_chief_that_dies_is_said(size: int):
     """While the others still come (3), and when all have met (2)."""
-    leader = crew().start(CHIEF, size)
-    port = int(leader.says(""))
+    leader = process_pool().start(CHIEF, size)
+    port = int(leader.wait_for_line(""))
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
     store = PrefixStore("x", raw)
 
@@ -303,7 +308,7 @@ def test_a_chief_that_dies_is_said(size: int):
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(take_part)
         if size == 2:
-            leader.says("met")
+            leader.wait_for_line("met")
         else:
             time.sleep(0.3)
         begin = time.monotonic()

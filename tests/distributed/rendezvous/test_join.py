@@ -15,8 +15,8 @@ from imagenet_ddp.config.schema import ClusterConfig
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, consistency, store
-from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
-from imagenet_ddp.distributed.rendezvous.join import Rendezvous, meet
+from imagenet_ddp.distributed.rendezvous.join import Rendezvous, join_rendezvous
+from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 from imagenet_ddp.errors import ConfigError
 
 MACHINE = threading.local()
@@ -32,8 +32,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
         )  # fmt: skip
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
-    for name, value in (("RENEW_S", 0.1), ("STALE_S", 0.8), ("LOOK_S", 0.02)):
-        monkeypatch.setattr(address_file, name, value)
+    monkeypatch.setattr(store, "POLL_S", 0.02)
     yield
     address_file.remove_own_files()
 
@@ -49,7 +48,7 @@ class Commands:
 
         def command() -> Rendezvous:
             MACHINE.name = machine
-            return meet(launch_info, config, num_local)
+            return join_rendezvous(launch_info, config, num_local)
 
         return self.pool.submit(command)
 
@@ -167,7 +166,7 @@ def test_a_node_given_twice(commands: Commands):
 
 def test_another_program_has_the_port(commands: Commands, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "ANSWER_S", 0.5)
-    monkeypatch.setattr(store, "NAMES_S", 2.0)
+    monkeypatch.setattr(store, "NAME_LOOKUP_S", 2.0)
     with program(b"") as port:
         for rank in (0, None):
             assert f"port {port} of this machine is in use" in mistakes(
@@ -233,9 +232,9 @@ def test_nodes_are_counted_where_nobody_said(commands: Commands):
 @pytest.mark.parametrize(
     ("local", "machines", "local_ranks", "said"),
     [
-        (2, "abcd", (), "ranks 0 and 1 must be on one machine (2 processes per node), but are on a and b. "
+        (2, "abcd", (), "ranks 0 and 1 must be on one machine (2 processes per node), got a and b. "
          "Hint: trainer.devices=1 where each machine has one process; cluster.node_rank and trainer.num_nodes=4 where"),
-        (0, "aaab", (0, 1, 2, 0), "as many processes as the others, but there are 3 on a, 1 on b. Hint:"),
+        (0, "aaab", (0, 1, 2, 0), "as many processes as the others, got 3 on a, 1 on b. Hint:"),
         (0, "abab", (0, 0, 1, 1), "ranks 0 and 1 must be on one machine"),
     ],
 )  # fmt: skip
@@ -288,7 +287,7 @@ def test_a_launcher_s_store_is_used(commands: Commands):
         world_info = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
         found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
     assert [each.result(30).rank_group.number for each in found] == [0, 1]
-    assert served.check(["imagenet_ddp/1/commands/verdict"])
+    assert served.check(["imagenet_ddp/1/commands/decision"])
 
 
 def test_another_job_id(commands: Commands):

@@ -1,6 +1,5 @@
 """A command that is refused tells those who wait for it: real commands on the loopback, and its parts in threads."""
 
-import json
 import subprocess
 import sys
 import time
@@ -18,10 +17,12 @@ from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.rendezvous import refusal, store
+from imagenet_ddp.distributed.launchers.detect import detect_or_none
+from imagenet_ddp.distributed.rendezvous import address_file, refusal, store
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, Roster, SharedError, gather_ranks
-from imagenet_ddp.distributed.rendezvous.refusal import Refused
+from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
+from imagenet_ddp.distributed.rendezvous.refusal import RefusedCommand
 
 MISTAKE = "optim.lr must be a number, got abc. Hint: set optim.lr=0.1."
 
@@ -71,7 +72,7 @@ def test_all_end_at_once_with_the_cause(
     assert time.monotonic() - begin < 45, errs
     assert [process.returncode for process in started] == [2, 2], errs
     assert said.format(host=this_process()["host"]) in errs[1 - who]
-    assert "are told that" in errs[who]
+    assert "have been informed that" in errs[who]
     assert not any("Traceback" in err or "frame #" in err for err in errs)
 
 
@@ -80,7 +81,7 @@ def test_all_end_at_once_with_the_cause(
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PROMPT_S", 0.3), ("SCRIPT_S", 0.3), ("TELL_S", 8.0)):
+    for name, value in (("FOREGROUND_S", 0.3), ("BACKGROUND_S", 0.3), ("SEND_S", 8.0)):
         monkeypatch.setattr(refusal, name, value)
 
 
@@ -96,7 +97,7 @@ class Others:
     def __init__(self, pool: ThreadPoolExecutor, size: int = 2, there: int = 1, timeout_s: float = 2.0) -> None:
         ten = timedelta(seconds=10)
         self.server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
-        self.server.set(store.HELLO, "")
+        self.server.set(store.OWNER_KEY, "")
         self.address = Address("127.0.0.1", self.server.port)
         clients = [TCPStore("127.0.0.1", self.server.port, None, False, timeout=ten) for _ in range(there - 1)]
         self.futures: list[Future[RankGroup]] = [
@@ -119,17 +120,17 @@ class Others:
 
 def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=3, there=2)
-    refusal.tell(Refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
+    refusal.send(RefusedCommand(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
     host = this_process()["host"]
     assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
-    assert capsys.readouterr().err == f"The others at {others.address} are told that rank 2 was refused.\n"
+    assert capsys.readouterr().err == f"The others at {others.address} have been informed that rank 2 was refused.\n"
 
 
 @pytest.mark.parametrize(("noun", "number"), [("rank", None), ("node", None), ("node", 1)])
 def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, number: int | None) -> None:
     """Also where it counts machines, and the others processes."""
     others = Others(pool)
-    refusal.tell(Refused(others.address, noun, number, 2), [MISTAKE])
+    refusal.send(RefusedCommand(others.address, noun, number, 2), [MISTAKE])
     (text,) = others.told()
     assert text.startswith(f"one {noun} (" if number is None else f"{noun} {number} (") and text.endswith(MISTAKE)
 
@@ -138,7 +139,7 @@ def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, n
 def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: str | None) -> None:
     others = Others(pool, size=3, there=there, timeout_s=1.0)
     time.sleep(0.3)
-    refusal.tell(Refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
+    refusal.send(RefusedCommand(others.address, "rank", 1, 3, job_id), [MISTAKE])
     (text,) = others.told()
     assert f"{there} of 3 ranks joined after 1 s. Missing:" in text
 
@@ -146,7 +147,7 @@ def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: 
 def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=2, there=2)
     assert [future.result(10).number for future in others.futures] == [0, 1]
-    refusal.tell(Refused(others.address, "rank", 1, 2), [MISTAKE])
+    refusal.send(RefusedCommand(others.address, "rank", 1, 2), [MISTAKE])
     assert capsys.readouterr().err == ""
 
 
@@ -163,7 +164,7 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
         5.0,
         leader=False,
     )
-    refusal.tell(Refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
+    refusal.send(RefusedCommand(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -179,33 +180,32 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
 
     waiting = pool.submit(come)
     time.sleep(0.5)
-    refusal.tell(Refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
+    refusal.send(RefusedCommand(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
 
 def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     others = Others(pool)
-    pointed = {**this_process(), "token": "t", "job_id": None, "hosts": ["127.0.0.1"], "port": others.address.port}
-    (tmp_path / "job").write_text(json.dumps(pointed))
-    refusal.tell(Refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
+    assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], others.address.port)
+    refusal.send(RefusedCommand(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
     assert others.told()[0].endswith(MISTAKE)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_nobody_is_there(number: int) -> None:
     begin = time.monotonic()
-    refusal.tell(Refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
+    refusal.send(RefusedCommand(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
 def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, number: int) -> None:
-    monkeypatch.setattr(store, "NAMES_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
+    monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
     begin = time.monotonic()
     with program(answer) as port:
-        refusal.tell(Refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
+        refusal.send(RefusedCommand(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 6
 
 
@@ -244,6 +244,6 @@ def test_who_waits(
         "strategy": asdict(StrategyConfig()),
         "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
     }
-    refused = refusal.of(config, environ)
+    refused = refusal.refused_command(detect_or_none(config, environ), config, environ)
     assert (refused and (refused.noun, refused.number, refused.size)) == found
     assert refused is None or str(refused.address) == "10.0.0.1:29500"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import Crowd, connect, met, mistakes, on_all
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.rendezvous import send_file as module
@@ -23,16 +23,16 @@ def connections() -> list[TCPStore]:
 
 
 @pytest.fixture
-def crowd(connections: list[TCPStore]) -> Iterator[Crowd]:
-    with Crowd(connections) as crowd:
-        yield crowd
+def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
+    with FakeRanks(connections) as fake_ranks:
+        yield fake_ranks
 
 
 @pytest.fixture
-def sent(crowd: Crowd) -> Callable[[Path | None], list[Path | None]]:
+def sent(fake_ranks: FakeRanks) -> Callable[[Path | None], list[Path | None]]:
     def send(path: Path | None) -> list[Path | None]:
-        members = met(crowd, 3)
-        return [future.result(60) for future in on_all(crowd, members, lambda m: send_file(m, path))]
+        members = join_all(fake_ranks, 3)
+        return [future.result(60) for future in call_all(fake_ranks, members, lambda m: send_file(m, path))]
 
     return send
 
@@ -100,11 +100,13 @@ def test_a_large_file_takes_seconds(sent: Callable[..., Any], tmp_path: Path, mo
     assert found[1].read_bytes() == path.read_bytes()
 
 
-def test_a_file_that_changes_on_the_way_is_noticed(crowd: Crowd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_changes_on_the_way_is_noticed(
+    fake_ranks: FakeRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"weights")
     elsewhere(monkeypatch, path, None)
     send = module._send
     monkeypatch.setattr(module, "_send", lambda *args: (path.write_bytes(b"WEIGHTS"), send(*args)))
-    _, *others = on_all(crowd, met(crowd, 2), lambda m: send_file(m, path))
+    _, *others = call_all(fake_ranks, join_all(fake_ranks, 2), lambda m: send_file(m, path))
     assert "arrived from rank 0 with another content. Hint: " in mistakes(others[0], ConfigError)[0]

@@ -12,8 +12,8 @@ from helpers.private_network import in_own_network
 from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous import deadline
 from imagenet_ddp.distributed.rendezvous import store as module
-from imagenet_ddp.distributed.rendezvous import timeout
 from imagenet_ddp.distributed.rendezvous.store import PortInUseError, client, connect, serve
 from imagenet_ddp.errors import ConfigError
 
@@ -48,7 +48,7 @@ def test_any_free_port():
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(timeout, "SAY_EVERY_S", 0.2)
+    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
     port = free_port()
     begin = time.monotonic()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
@@ -106,12 +106,12 @@ def test_another_program_at_the_port(
 ):
     """One that hangs up, one that speaks another language, one that stays silent; torch's C++ stack is not shown."""
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    monkeypatch.setattr(module, "NAMES_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
+    monkeypatch.setattr(module, "NAME_LOOKUP_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
     begin = time.monotonic()
     with program(answer) as port:
         text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
     assert time.monotonic() - begin < 15
-    assert text.startswith(f"rank 1 of 2 expects the rendezvous store at 127.0.0.1:{port}, but another program answers")
+    assert text.startswith(f"rank 1 of 2 needs the rendezvous store at 127.0.0.1:{port}, but another program answers")
     assert text.endswith("Hint: another port, the same on every node.")
     assert ("(it accepts connections and stays silent)" in text) == (answer is None)
     os.write(2, b"shown again\n")
@@ -138,8 +138,8 @@ def test_a_slow_first_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch)
         tries.append(port)
         return connected(number, port, ours) if len(tries) > 1 else module.DistNetworkError("timed out after 5000ms")
 
-    connected = module._connected
-    monkeypatch.setattr(module, "_connected", slow)
+    connected = module._bounded_client
+    monkeypatch.setattr(module, "_bounded_client", slow)
     assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
     assert len(tries) == 2
 
@@ -176,7 +176,7 @@ if not server:
     time.sleep(60)
 port = int(os.read(pipe[0], 100))
 out["server"] = time.monotonic() - begin
-out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.HELLO).decode()
+out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.OWNER_KEY).decode()
 out["both"] = time.monotonic() - begin
 os.kill(server, 9)
 """
@@ -200,17 +200,18 @@ def test_in_a_network_of_its_own():
     assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"
 
 
-def test_the_first_free_port_of_several():
+def test_the_first_free_port_of_several(monkeypatch: pytest.MonkeyPatch):
     """The others look at each, and pass by another program and another job."""
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)  # of torch's attempts at another program
     with program(b"220 not a store\r\n") as taken:
         another, free = free_port(), free_port()
-        serve("127.0.0.1", another).set(module.HELLO, "slurm job 7.0")
+        serve("127.0.0.1", another).set(module.OWNER_KEY, "slurm job 7.0")
         ours = module.serve_one_of("127.0.0.1", (taken, free), "slurm job 7.1")
         assert ours.port == free
-        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), job_id="slurm job 7.1")
+        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), owner="slurm job 7.1")
         assert found.port == free
         text = sentence(
-            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), job_id="slurm job 7.1")
+            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), owner="slurm job 7.1")
         )
         assert f"rank 0 at 127.0.0.1:{taken}, {another}, but only other jobs answer there. Missing: rank 0" in text
         text = sentence(lambda: module.serve_one_of("127.0.0.1", (taken,), "slurm job 7.1"))

@@ -1,4 +1,4 @@
-"""cluster.address: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; and MASTER_ADDR, MASTER_PORT. No torch here."""
+"""Parse cluster.address (tcp://HOST:PORT, HOST:PORT, HOST, file:///PATH), MASTER_ADDR, MASTER_PORT. No torch here."""
 
 import ipaddress
 import re
@@ -12,8 +12,10 @@ FORMS = "tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH"
 
 @dataclass(frozen=True)
 class Address:
-    """Where the store is: at a port of a host, or where a file says. One of host and file is None. more_ports: where
-    the port is taken, rank 0 takes the first of these that is free."""
+    """Where the store is: at a port of a host, or at the address in a file. One of host and file is None.
+
+    more_ports: rank 0 uses the first of these that is free where the port is in use.
+    """
 
     host: str | None = None
     port: int = DEFAULT_PORT
@@ -28,8 +30,8 @@ class Address:
 
 
 def from_environment(environ: Mapping[str, str]) -> Address | None:
-    """MASTER_ADDR and MASTER_PORT, as torchrun and torch read them: also an IPv6 address without brackets. Raises
-    ValueError with a whole sentence."""
+    """Read MASTER_ADDR and MASTER_PORT as torch does: an IPv6 address needs no brackets. Raises ValueError with a full
+    message."""
     host = environ.get("MASTER_ADDR")
     if not host:
         return None
@@ -41,13 +43,13 @@ def from_environment(environ: Mapping[str, str]) -> Address | None:
 
 
 def port_of(environ: Mapping[str, str]) -> int:
-    """MASTER_PORT. Raises ValueError with a whole sentence."""
+    """Read MASTER_PORT. Raises ValueError with a full message."""
     return _number(environ.get("MASTER_PORT") or str(DEFAULT_PORT), "MASTER_PORT", f"MASTER_PORT={DEFAULT_PORT}")
 
 
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
-    """key: what the text comes from, for the sentence; default_port: MASTER_PORT. Raises ValueError with a whole
-    sentence."""
+    """Parse an address. key: its option or variable, for messages. default_port: MASTER_PORT. Raises ValueError with a
+    full message."""
     if re.match(r"file:/*(?!/)", text) and not text.startswith("file://"):
         text = text.replace("file:", "file://", 1)
     scheme, separator, rest = text.partition("://")
@@ -64,23 +66,23 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:]*))?", rest.rstrip("/"))
     if found is None:
         if rest.count(":") > 1 and "[" not in rest:
-            hint = f"an IPv6 address stands in brackets: {_typed(key, f'tcp://[{rest}]:{DEFAULT_PORT}')}"
+            hint = f"an IPv6 address stands in brackets: {_quoted(key, f'tcp://[{rest}]:{DEFAULT_PORT}')}"
         else:
             hint = f"{key}=tcp://HOST:{DEFAULT_PORT}"
         raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: {hint}.")
     host = found[1].strip("[]")
     if host in ("0.0.0.0", "::"):
         raise ValueError(
-            f"{key} must be the address of node 0, but {host} is no machine's. Hint: the private address of "
-            f"node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
+            f"{key} must be the address of node 0, got {host}, which stands for no machine. "
+            f"Hint: the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
         )
     if found[2] is None:
         return Address(host, port_of({"MASTER_PORT": default_port or ""}))
     return Address(host, _number(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))
 
 
-def _typed(key: str, value: str) -> str:
-    """An option wants quotes around brackets, for Hydra and for the shell; a variable does not."""
+def _quoted(key: str, value: str) -> str:
+    """Quote an option, whose brackets mean something to Hydra and to the shell; not a variable."""
     return f"{key}={value}" if key != "cluster.address" else f"`'{key}=\"{value}\"'`"
 
 

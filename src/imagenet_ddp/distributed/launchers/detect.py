@@ -1,20 +1,20 @@
-"""Who am I, and where do all meet? The frozen table: what surrounds a command -> what its process is. No torch here.
+"""Detect the launcher from options and environment: this process's rank, and where all meet. No torch here.
 
-    surroundings                                      this process
+    options and environment                           this process
     ------------------------------------------------  --------------------------------------------------
     cluster.rank, cluster.world_size                  that rank (one command per process)
-    RANK and WORLD_SIZE: torchrun, launch, by hand    that rank
+    RANK and WORLD_SIZE: torchrun, launch, manual     that rank
     a SLURM step of nodes × devices tasks             the rank of its task
     a SLURM step of one task per node, devices > 1    a node: it starts its local workers
     a SLURM step of any other number of tasks         refused
     OpenMPI (OMPI_COMM_WORLD_*)                       as in a SLURM step
-    a SLURM batch shell, or salloc without srun       alone on one node, refused on more
+    a SLURM batch shell, or salloc without srun       a single node, refused on more
     trainer.num_nodes > 1 and an address              a node: it starts its local workers
-    none of these                                     alone: it starts its local workers
+    none of these                                     a single node: it starts its local workers
 
-The first line that fits holds; but the world of torchrun, of a step and of OpenMPI is theirs, and options that differ
-from it, those of the first line too, are refused. docs/launching.md explains each line, and
-tests/distributed/launchers/test_detect.py holds it.
+The first row that fits applies; but torchrun, a SLURM step and OpenMPI determine the world themselves, and options that
+contradict them, those of the first row too, are refused. docs/launching.md explains each row, and
+tests/distributed/launchers/test_detect.py tests it.
 """
 
 import re
@@ -40,11 +40,14 @@ def detect(
     typed: Sequence[str] = (),
     cpu: bool = False,
 ) -> LaunchInfo:
-    """config: resolved, its kinds checked. typed: the options as typed. cpu: there is no GPU, or none is wanted.
-    Raises ConfigError with every mistake."""
-    own = spawned_world_info(environ)
-    if own is not None:
-        return LaunchInfo(own.source, Address(own.address, own.port or 0), own, own.num_nodes, own.node_rank)
+    """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
+
+    config: resolved, its types checked. typed: the options as typed. cpu: without a GPU, or with none requested.
+    """
+    spawned = spawned_world_info(environ)
+    if spawned is not None:
+        address = Address(spawned.address, spawned.port or 0)
+        return LaunchInfo(spawned.source, address, spawned, spawned.num_nodes, spawned.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.NAMES
     num_nodes = trainer.get("num_nodes")
@@ -56,25 +59,33 @@ def detect(
         line,
         cpu,
     )
-    launcher = env_vars.name(environ, by_tasks=cluster["name"] != "env")
-    ways = [env_vars.launched, manual.one_per_node]
+    launcher = env_vars.launcher_name(environ, by_tasks=cluster["name"] != "env")
+    detectors = [env_vars.from_env_vars, manual.one_per_node]
     if cluster["name"] != "env":
-        ways[1:1] = [slurm.slurm_step, openmpi.openmpi, slurm.batch_shell]
+        detectors[1:1] = [slurm.from_step, openmpi.from_openmpi, slurm.refuse_batch_shell]
     if launcher is None:
-        ways.insert(0, manual.one_per_process)
-    found = next((found for way in ways if (found := way(request, environ)) is not None), LaunchInfo())
+        detectors.insert(0, manual.one_per_process)
+    found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config['strategy']['name']} runs in one process, but {found.source} asks for several. "
             "Hint: strategy=ddp, or start it once, without a launcher."
         )
     if launcher is not None:
-        _must_fit(cluster, launcher, found)
+        _refuse_contradictions(cluster, launcher, found)
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
 
 
+def detect_or_none(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return None where the options are wrong."""
+    try:
+        return detect(config, environ)
+    except (ConfigError, TypeError, ValueError):
+        return None
+
+
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
-    """The same, by an address: a node of SLURM whose name no name server knows is in SLURM's own book."""
+    """Replace a node name that does not resolve by the address that SLURM has for the node."""
     if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
         return found
     try:
@@ -86,33 +97,33 @@ def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo
     return found
 
 
-def _must_fit(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> None:
-    """The launcher's numbers stand; those that are set and differ are refused."""
-    theirs: dict[str, int | None] = {"node_rank": found.node_rank}
+def _refuse_contradictions(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> None:
+    launched: dict[str, int | None] = {"node_rank": found.node_rank}
     if found.world_info is not None:
-        theirs |= {key: getattr(found.world_info, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
+        launched |= {key: getattr(found.world_info, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
     given = {key: cluster[key] for key in ("rank", "local_rank", "world_size", "node_rank") if cluster[key] is not None}
     differing = [
-        f"cluster.{key}={value}, where {f'it says {theirs[key]}' if key in theirs else 'each task starts its workers'}"
+        f"cluster.{key}={value}, where "
+        f"{f'it gives {launched[key]}' if key in launched else 'each task starts its workers'}"
         for key, value in given.items()
-        if theirs.get(key) != value
+        if launched.get(key) != value
     ]
     if differing:
         raise ConfigError(
-            f"the world is that of {launcher}, and what is set differs: {', '.join(differing)}. "
+            f"{launcher} determines the world, and these options differ: {', '.join(differing)}. "
             f"Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
         )
 
 
 def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)  # by torch, another at each start
+    made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)  # by torch, a new one at each start
     if run_id != "none" and not made_up and found.world_info is not None:
         return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
     return slurm_env.run_key(environ)
 
 
 def restarted(environ: Mapping[str, str]) -> bool:
-    """Whether the launcher has started this job before: torchrun --max-restarts, SLURM's requeue."""
+    """Return whether the launcher has started this job before: torchrun --max-restarts, SLURM's requeue."""
     names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
     return any(environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) > 0 for name in names)

@@ -1,4 +1,4 @@
-"""RANK and WORLD_SIZE in the environment: torchrun, torch.distributed.launch, a platform, or set by hand. No torch."""
+"""Read RANK, WORLD_SIZE, ... of torchrun, torch.distributed.launch, a platform or a person. No torch here."""
 
 from collections.abc import Mapping
 
@@ -11,16 +11,18 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
            "TORCHELASTIC_RESTART_COUNT")  # fmt: skip
 
 
-def name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
-    """Of the launcher whose world this is; None where variables were set by hand, or by a platform. by_tasks: SLURM's
-    steps and OpenMPI are looked at."""
+def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
+    """Name the launcher that determines the world; None where a person or a platform has set the variables.
+
+    by_tasks: consider SLURM's steps and OpenMPI.
+    """
     if "TORCHELASTIC_RUN_ID" in environ:
         return "torchrun"
     return task_name(environ) if by_tasks and "RANK" not in environ else None
 
 
-def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """One command per process."""
+def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return this process's rank, where there is one command per process."""
     by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
@@ -34,8 +36,8 @@ def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
             )
         return None
     if "RANK" not in environ and not by_variables and task_name(environ):
-        return None  # exported in a batch script; tasks.py holds it against the step
-    if _counts_machines(request, environ):
+        return None  # exported in a batch script; tasks.py compares it with the step
+    if _is_per_machine(request, environ):
         return None
     number = _numbers(environ)
     missing = _missing(request, environ, number)
@@ -49,10 +51,10 @@ def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
     address = request.address(environ)
     assert address is not None
     by_torchrun = "TORCHELASTIC_RUN_ID" in environ
-    theirs = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    if by_torchrun and request.cluster["address"] and (address.host, str(address.port)) != theirs:
+    master = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    if by_torchrun and request.cluster["address"] and (address.host, str(address.port)) != master:
         raise ConfigError(
-            f"the world is torchrun's, which meets at {theirs[0]}:{theirs[1]}, but cluster.address is "
+            f"torchrun determines the world and meets at {master[0]}:{master[1]}, but cluster.address is "
             f"{request.cluster['address']}. Hint: leave it out."
         )
     local_size = local or request.devices or (size // request.num_nodes if request.num_nodes else 0)
@@ -72,13 +74,13 @@ def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         source="torchrun" if by_torchrun else "environment variables",
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0),
     )
-    if wrong := world_info.misnumbered():
+    if wrong := world_info.validate():
         raise ConfigError(wrong)
     return LaunchInfo(world_info.source, address, world_info, world_info.num_nodes, node_rank, manual=not by_torchrun)
 
 
-def _counts_machines(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
-    """Whether each of these commands is a machine's: cluster.node_rank=$RANK (Kubeflow), or NODE_RANK and no RANK."""
+def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
+    """Return whether there is one command per machine: cluster.node_rank=$RANK (Kubeflow), or NODE_RANK and no RANK."""
     if {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} & environ.keys() or request.num_nodes is None:
         return False
     size, by_key = environ.get("WORLD_SIZE"), request.cluster["node_rank"] is not None
@@ -108,7 +110,7 @@ def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def _missing(request: LaunchRequest, environ: Mapping[str, str], number: dict[str, int]) -> list[str]:
-    """Names that are needed and not set; a LOCAL_RANK that follows from the others is put into number."""
+    """List the variables that are needed and not set. Adds a LOCAL_RANK that follows from the others to number."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in number]
     if missing == ["LOCAL_RANK"]:
         rank, size, devices, num_nodes = number["RANK"], number["WORLD_SIZE"], request.devices, request.num_nodes
@@ -128,7 +130,7 @@ def _missing(request: LaunchRequest, environ: Mapping[str, str], number: dict[st
 
 
 def _machines_or_processes(size: int, devices: int, num_nodes: int | None) -> str:
-    """Without LOCAL_RANK, as on Kubeflow, WORLD_SIZE may count machines."""
+    """Explain that WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines."""
     machines = f"cluster.node_rank=$RANK trainer.num_nodes={size}, on each machine"
     if size % devices or size == num_nodes:
         return (
@@ -151,13 +153,13 @@ def _incomplete(environ: Mapping[str, str], missing: list[str], size: int | None
         ways.append(f"trainer.devices=1{address} where each machine has one process")
         ways.append(f"cluster.node_rank=$RANK trainer.num_nodes={size}{address} where RANK counts machines")
     return (
-        f"{there} in the environment says that a launcher started this process, but not set: {', '.join(missing)}. "
+        f"{there} in the environment means that a launcher started this process, but not set: {', '.join(missing)}. "
         f"Hint: start it with torchrun; or {'; or '.join(ways)}; or `unset RANK WORLD_SIZE`."
     )
 
 
 def _must_agree(request: LaunchRequest, size: int, local: int | None) -> None:
-    """The launcher's world stands; options that differ from it are refused."""
+    """Refuse options that contradict the launcher's numbers."""
     found, devices, num_nodes = [], request.devices, request.num_nodes
     leave_out = "leave trainer.devices and trainer.num_nodes out: the launcher's numbers are followed"
     if local is not None and size % local:
@@ -185,6 +187,6 @@ def _must_agree(request: LaunchRequest, size: int, local: int | None) -> None:
 
 
 def task_name(environ: Mapping[str, str]) -> str | None:
-    """Of the step, or of OpenMPI; None where this process is no task of several."""
+    """Name the SLURM step or OpenMPI; None where this process is not one of several tasks."""
     step = slurm_env.read_step(environ)
     return step.name if step else "OpenMPI" if openmpi.numbers(environ) else None

@@ -1,4 +1,4 @@
-"""Commands that somebody typed: one per process, with cluster.rank; or one per node. No torch here."""
+"""Read the ranks of commands typed by a person: one per process, with cluster.rank, or one per node. No torch here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,15 +11,17 @@ KEYS = ("rank", "local_rank", "world_size")
 
 
 def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """cluster.rank, cluster.local_rank, cluster.world_size: as the old tutorials' --rank and --world-size. A key that
-    is not set is read from the variable of its name."""
+    """Read cluster.rank, cluster.local_rank and cluster.world_size, each else from the variable of its name.
+
+    They correspond to --rank and --world-size of older tutorials.
+    """
     cluster = request.cluster
     given = {f"cluster.{key}": cluster[key] for key in KEYS if cluster[key] is not None}
     if not given:
         return None
     rank, local_rank, size = (_number(cluster[key], environ.get(key.upper())) for key in KEYS)
     if size is not None:
-        _ask_back(request, environ, rank, size)
+        _refuse_machine_count(request, environ, rank, size)
     devices = request.devices
     if devices is None and request.num_nodes and size is not None and size % request.num_nodes == 0:
         devices = size // request.num_nodes
@@ -35,7 +37,7 @@ def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> Launc
             f"{', '.join(f'{key}={value}' for key, value in given.items())} means one command per process, but not "
             f"set: {', '.join(missing)}. Hint: {line}, of this process (its number, processes in all, its number on "
             f"its machine);{one_each} where one command is one machine: trainer.num_nodes={max(size or 2, 2)} "
-            f"cluster.node_rank={node}{_place(request, environ)}, without {' and '.join(given)}."
+            f"cluster.node_rank={node}{_missing_address(request, environ)}, without {' and '.join(given)}."
         )
     assert rank is not None and size is not None
     found = []
@@ -59,7 +61,7 @@ def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> Launc
     address = request.address(environ)
     if address is None:
         raise ConfigError(
-            f"cluster.world_size={size} needs a place where the processes meet, but there is no cluster.address and "
+            f"cluster.world_size={size} needs an address where the processes meet, but there is no cluster.address and "
             "no MASTER_ADDR. Hint: on each cluster.address=tcp://HOST:29500, the address of rank 0's machine."
         )
     if local_rank is None:
@@ -78,7 +80,7 @@ def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> Launc
         store_is_served=False,
         source="cluster.rank",
     )
-    if wrong := world_info.misnumbered(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
+    if wrong := world_info.validate(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
         raise ConfigError(wrong)
     return LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
 
@@ -89,40 +91,40 @@ def _number(key: Any, variable: str | None) -> int | None:
     return int(variable) if variable is not None and variable.isdecimal() else None
 
 
-def _place(request: LaunchRequest, environ: Mapping[str, str]) -> str:
-    """The address to type beside the number of nodes, where there is none yet."""
+def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
+    """Return the option to type with the number of nodes, where there is no address yet."""
     return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"
 
 
-def _ask_back(request: LaunchRequest, environ: Mapping[str, str], rank: int | None, size: int) -> None:
-    """In some tutorials rank and world size count machines."""
+def _refuse_machine_count(request: LaunchRequest, environ: Mapping[str, str], rank: int | None, size: int) -> None:
+    """Refuse a world size that counts machines, as in some tutorials."""
     devices = request.devices or 1
     if devices > 1 and (size % devices or size == request.num_nodes):
         raise ConfigError(
             f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, "
             f"got {size}: did you mean trainer.num_nodes={size} (machines)? "
             f"Hint: one command per machine: trainer.num_nodes={size} "
-            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_place(request, environ)}, without "
+            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_missing_address(request, environ)}, without "
             "cluster.world_size and cluster.rank."
         )
 
 
 def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """trainer.num_nodes > 1: where do the nodes meet, and which is this one?"""
+    """Read node rank and address where trainer.num_nodes > 1."""
     cluster, num_nodes = request.cluster, request.num_nodes
     sources = {"cluster.node_rank": cluster["node_rank"]}
     sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
     source = next((key for key, value in sources.items() if value is not None), None)
     node_rank = str(sources[source]) if source else None
-    # a variable may be left over from something else, an option is meant
-    meant = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
-    if num_nodes is None and node_rank is not None and (meant or node_rank != "0"):
+    # a variable may be left over from something else, an option is deliberate
+    deliberate = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
+    if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
         unset = f", or `unset {source}` where it is left over" if source != "cluster.node_rank" else ""
         raise ConfigError(
-            f"{source}={node_rank} says that there are several nodes, but trainer.num_nodes is not set. "
-            f"Hint: trainer.num_nodes=<number of nodes>{_place(request, environ)}, the same on each{unset}."
+            f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. "
+            f"Hint: trainer.num_nodes=<number of nodes>{_missing_address(request, environ)}, the same on each{unset}."
         )
-    if node_rank is not None and num_nodes is not None and (num_nodes > 1 or meant):
+    if node_rank is not None and num_nodes is not None and (num_nodes > 1 or deliberate):
         last = num_nodes - 1
         if not node_rank.isdecimal() or int(node_rank) > last:
             raise ConfigError(
@@ -141,7 +143,7 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
     assert num_nodes is not None
     if address is None:
         raise ConfigError(
-            f"trainer.num_nodes={num_nodes} needs a place where the nodes meet, but there is no cluster.address, no "
+            f"trainer.num_nodes={num_nodes} needs an address where the nodes meet, but there is no cluster.address, no "
             "MASTER_ADDR in the environment, and no launcher's RANK and WORLD_SIZE. Hint: type on each node "
             f"`MASTER_ADDR=<address of node 0> {request.line}`."
         )

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from imagenet_ddp.distributed.launchers.address import DEFAULT_PORT, Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
-from imagenet_ddp.distributed.launchers.tasks import HERE, Tasks, assign_ranks, port_or_default
+from imagenet_ddp.distributed.launchers.tasks import LOCALHOST, Tasks, assign_ranks, port_or_default
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
 
-def openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     found = numbers(environ)
     if found is None:
         return None
@@ -19,11 +19,11 @@ def openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | 
     if address is None:
         if num_nodes > 1:
             raise ConfigError(
-                f"mpirun started {size} processes on {num_nodes} machines, but where do they meet? There is no "
-                "cluster.address and no MASTER_ADDR. "
+                f"mpirun started {size} processes on {num_nodes} machines, but there is no cluster.address and "
+                "no MASTER_ADDR where they meet. "
                 "Hint: `mpirun -x MASTER_ADDR=<address of the first machine> ...`."
             )
-        address = Address(HERE, port_or_default(environ, DEFAULT_PORT))
+        address = Address(LOCALHOST, port_or_default(environ, DEFAULT_PORT))
     even = size % local_size == 0
     if even and rank % local_size != local_rank:
         raise ConfigError(
@@ -41,7 +41,7 @@ def openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | 
 
 
 def numbers(environ: Mapping[str, str]) -> tuple[int, int, int, int] | None:
-    """(size, rank, local size, local rank); None outside, and for one process."""
+    """Return (size, rank, local size, local rank); None outside of OpenMPI, and for one process."""
     names = ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")
     values = [environ.get(f"OMPI_COMM_WORLD_{name}", "") for name in names]
     if not all(value.isdecimal() for value in values) or int(values[0]) <= 1 or int(values[2]) < 1:

@@ -1,4 +1,4 @@
-"""What the options say of the world, read once for all the ways to recognise it. No torch here."""
+"""Hold the options that request nodes, devices and an address, for all launchers. No torch here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ FORMS = {"tcp": "tcp://HOST:29500", "file": "file:///PATH"}
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """None: nothing is said."""
+    """None: not set."""
 
     num_nodes: int | None
     devices: int | None  # processes per node
     cluster: Mapping[str, Any]
-    line: str  # the command as typed, for the one to type instead
-    cpu: bool  # there is no GPU, or none is wanted
+    line: str  # the command as typed, for hints
+    cpu: bool  # without a GPU, or with none requested
 
     def address(self, environ: Mapping[str, str]) -> Address | None:
-        """Where all meet: cluster.address wins over MASTER_ADDR and MASTER_PORT; None without either."""
+        """Return cluster.address, else MASTER_ADDR and MASTER_PORT, else None."""
         name, text = self.cluster["name"], self.cluster["address"]
         if name == "env" and text is not None:
             raise ConfigError(
@@ -39,13 +39,13 @@ class LaunchRequest:
         if name in FORMS and (name == "file") != (address.file is not None):
             raise ConfigError(
                 f"cluster={name} and cluster.address={text} do not fit. Hint: leave cluster={name} out, the address "
-                "says it already."
+                "implies it."
             )
         return address
 
 
 def num_devices(devices: Any) -> int | None:
-    """How many devices trainer.devices asks for on each node; None where it leaves that open."""
+    """Return the number of devices per node; None where trainer.devices leaves it open."""
     if isinstance(devices, str) and devices not in ("auto", "-1"):
         return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
     if isinstance(devices, int) and not isinstance(devices, bool):

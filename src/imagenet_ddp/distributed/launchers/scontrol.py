@@ -1,4 +1,4 @@
-"""What only SLURM's controller knows, or can do: the one file that runs its commands. No torch here."""
+"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch here."""
 
 import re
 import signal
@@ -13,19 +13,19 @@ TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs answers in 
 
 
 def node_address(name: str) -> str | None:
-    """Where SLURM itself reaches the node: its NodeAddr, for names that no name server knows. None: it does not say."""
+    """Return SLURM's NodeAddr of a node whose name does not resolve; None where it has none."""
     done = _scontrol("show", "node", name)
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if done.returncode == 0 and found and found[1] != name else None
 
 
 def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether a stop by this signal asks for another turn of a SLURM job."""
+    """Return whether a stop by this signal requests a requeue of the SLURM job."""
     return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
-    """requeue, and what came of it is said."""
+    """Requeue the job, print the result, and return whether SLURM accepts."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"SLURM shall start job {job} again (scontrol requeue).", flush=True)
     if why := requeue(environ):
@@ -35,9 +35,9 @@ def requeue_and_print(environ: Mapping[str, str]) -> bool:
 
 
 def requeue(environ: Mapping[str, str]) -> str | None:
-    """Have SLURM start the job again, from the process that has saved; None, or why it does not.
+    """Let SLURM start the job again, from the process that has saved; return None, or why it does not.
 
-    A job that somebody cancels meanwhile stays cancelled: only one that runs, or is at its time limit, comes back.
+    A job that is cancelled meanwhile stays cancelled: only one that runs, or is at its time limit, is requeued.
     """
     # the number alone may be that of a whole array
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
@@ -54,7 +54,7 @@ def requeue(environ: Mapping[str, str]) -> str | None:
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)
-    # ended by a signal: it was heard, and SLURM has begun to end the processes of this turn
+    # ended by a signal: SLURM has accepted, and has begun to end this job's processes
     if done.returncode <= 0:
         return None
     return done.stderr.strip() or f"scontrol requeue ended with {done.returncode}"

@@ -5,26 +5,26 @@ from collections.abc import Mapping
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
-from imagenet_ddp.distributed.launchers.tasks import HERE, OWN_SCRIPTS, Tasks, assign_ranks, port_or_default
+from imagenet_ddp.distributed.launchers.tasks import LOCALHOST, SCRIPTS_HINT, Tasks, assign_ranks, port_or_default
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 
 
-def slurm_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     step = slurm_env.read_step(environ)
     if step is None:
         return None
     address = request.address(environ)
     if address is None and (step.num_nodes == 1 or step.hosts):
-        # on one node no name needs to resolve
-        host = HERE if step.num_nodes == 1 else step.hosts[0]
+        # on one node no name has to resolve
+        host = LOCALHOST if step.num_nodes == 1 else step.hosts[0]
         more = () if environ.get("MASTER_PORT") else step.ports[1:]
         address = Address(host, port_or_default(environ, step.ports[0]), more_ports=more)
     if address is None:
         raise ConfigError(
             f"{step.name} has {step.num_nodes} nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR "
-            "says where they meet. Hint: cluster.address=tcp://<address of the first node>:29500."
+            "gives an address. Hint: cluster.address=tcp://<address of the first node>:29500."
         )
     per_node = step.tasks_per_node[0] if len(set(step.tasks_per_node)) == 1 else None
     return assign_ranks(
@@ -32,21 +32,21 @@ def slurm_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo
         environ,
         Tasks(
             step.name, step.num_tasks, step.num_nodes, step.local_task, step.node, per_node, step.gpus_per_node,
-            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}", OWN_SCRIPTS,
+            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}", SCRIPTS_HINT,
             address, _job_id(step, environ),
         ),
     )  # fmt: skip
 
 
 def _job_id(step: slurm_env.Step, environ: Mapping[str, str]) -> str:
-    """Another one when SLURM has started the job again: its ports may still be somebody's."""
+    """Name the step, and its restart: the ports of the run before may still be in use."""
     restart = environ.get("SLURM_RESTART_COUNT", "0")
     return f"{step.name}.{step.step_id}" + (f", restart {restart}" if restart != "0" else "")
 
 
-def batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Inside of a SLURM job, but no task of several: only this node would work. Who names this node's number, or an
-    address in an option, starts the other nodes in another way."""
+def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Refuse a command of several nodes that srun did not start, since only this node would run it; unless options name
+    the node rank or an address: then the other nodes are started in another way."""
     if "SLURM_JOB_ID" not in environ:
         return None
     job_nodes, in_step = slurm_env.num_job_nodes(environ), slurm_env.in_step(environ)

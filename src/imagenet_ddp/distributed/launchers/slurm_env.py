@@ -1,4 +1,4 @@
-"""What SLURM says of a step: its tasks, its nodes, this one's place. From the environment alone, no torch here.
+"""Read SLURM's variables: the step, its tasks and nodes, job arrays. No torch here.
 
 Names of the variables: SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRONMENT VARIABLES".
 """
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Ports of the step's own, so that two of one machine do not meet: 29500 and the job's last three digits, and 100 for
-# each step before this one; then others at this distance, for rank 0 takes the first one that is free. All lie below
-# the ports that Linux gives to whoever asks for any (32768).
+# Each step has ports of its own, so that two on one machine do not meet: 29500 plus the job's last three digits, plus
+# 100 for each step before this one; then others at this distance: rank 0 uses the first that is free. All lie below the
+# ephemeral ports of Linux (32768).
 FIRST_PORT, NUM_PORTS = 29500, 1000
 NUM_TRIES, DISTANCE = 8, 125
 
@@ -42,12 +42,12 @@ class Step:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Started by srun. SLURM_NTASKS alone says nothing: it is set in the batch shell too."""
+    """Return whether srun started this process. SLURM_NTASKS does not tell: it is set in the batch shell too."""
     return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
 
 
 def read_step(environ: Mapping[str, str]) -> Step | None:
-    """None outside of a step, and in one of a single task on one node: whatever that task starts, it is alone."""
+    """Return None outside of a step, and in one of a single task."""
     if not in_step(environ):
         return None
     num_tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
@@ -75,8 +75,8 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
 
 
 def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) -> dict[str, str]:
-    """Make up the environment of rank 0 in a job that sbatch would start from this one. num_nodes: an int, or the
-    job has one node."""
+    """Build the environment of rank 0 in a job that sbatch would start from this one. num_nodes: other than an int
+    means one node."""
     nodes = num_nodes if isinstance(num_nodes, int) and num_nodes > 0 else 1
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_")} | {
         "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": str(nodes),
@@ -87,12 +87,12 @@ def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) 
 
 
 def num_job_nodes(environ: Mapping[str, str]) -> int:
-    """Nodes of the job around this process, 1 outside of SLURM."""
+    """Return the number of nodes of this job, 1 outside of SLURM."""
     return _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
 
 
 def run_key(environ: Mapping[str, str]) -> str | None:
-    """A name for this job's run that stays the same when SLURM starts the job again; None outside of SLURM."""
+    """Name this job's run, the same after a requeue; None outside of SLURM."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -100,24 +100,24 @@ def run_key(environ: Mapping[str, str]) -> str | None:
 
 
 def sweep_key(environ: Mapping[str, str]) -> str | None:
-    """The same for a sweep, whose jobs may be tasks of an array or steps of one job."""
+    """Name this job's sweep, the same for all tasks of an array and all steps of a job; None outside of SLURM."""
     job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
     return f"slurm_{job}" if job is not None else None
 
 
 def array_task(environ: Mapping[str, str]) -> str | None:
-    """Its number in the job array; None outside of one."""
+    """Return this task's number in its job array; None outside of one."""
     return environ["SLURM_ARRAY_TASK_ID"] if array_name(environ) else None
 
 
 def array_name(environ: Mapping[str, str]) -> str | None:
-    """ARRAY_TASK, as SLURM's commands name a task of a job array; None outside of one."""
+    """Return JOB_TASK, as SLURM's commands name a task of a job array; None outside of one."""
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
     return "_".join(environ[name] for name in names) if all(environ.get(name) for name in names) else None
 
 
 def expand_hosts(text: str) -> list[str]:
-    """'node[01-03,7],gpu1' -> node01, node02, node03, node7, gpu1. [] for what is no such list."""
+    """Expand 'node[01-03,7],gpu1' to node01, node02, node03, node7, gpu1; return [] for any other text."""
     ranges = r"\d+(?:-\d+)?"
     part = rf"[\w.-]*(?:\[{ranges}(?:,{ranges})*\][\w.-]*)*"
     if not re.fullmatch(rf"{part}(?:,{part})*", text):
@@ -133,7 +133,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
-    """'2(x3),1' -> (2, 2, 2, 1)."""
+    """Expand '2(x3),1' to (2, 2, 2, 1)."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)

@@ -8,13 +8,13 @@ from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
-HERE = "127.0.0.1"
-OWN_SCRIPTS = " In scripts/*.sbatch: --gpus-per-node={0}, or DEVICES={0} without GPUs."
+LOCALHOST = "127.0.0.1"
+SCRIPTS_HINT = " In scripts/*.sbatch: --gpus-per-node={0}, or DEVICES={0} without GPUs."
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What SLURM's step and OpenMPI's world have in common."""
+    """The tasks of a SLURM step or of OpenMPI."""
 
     source: str
     num_tasks: int
@@ -23,7 +23,7 @@ class Tasks:
     node: int
     per_node: int | None  # None: not the same on each node
     gpus_per_node: int | None
-    variable: str  # that says num_tasks
+    variable: str  # that holds num_tasks
     per_node_option: str  # of the command that started the tasks
     nodes_hint: str  # with {} for their number
     more_hint: str  # with {} for the tasks of a node
@@ -39,7 +39,7 @@ def port_or_default(environ: Mapping[str, str], default: int) -> int:
 
 
 def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Tasks) -> LaunchInfo:
-    """nodes × devices tasks: each is a rank. One per node and several devices: each starts its local workers."""
+    """Make each of nodes × devices tasks a rank; a single task per node starts the workers of its node."""
     found = []
     if request.num_nodes is not None and request.num_nodes != tasks.num_nodes:
         found.append(
@@ -77,7 +77,7 @@ def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Task
     if by_node:
         return LaunchInfo(tasks.source, tasks.address, None, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
     world_info = WorldInfo(
-        # node by node, whatever srun --distribution says: so does Lightning
+        # node by node, for any srun --distribution: as Lightning counts
         rank=tasks.node * tasks.per_node + tasks.local_task,
         local_rank=tasks.local_task,
         node_rank=tasks.node,
@@ -93,7 +93,7 @@ def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Task
 
 
 def _too_few_gpus(request: LaunchRequest, environ: Mapping[str, str], tasks: Tasks, needed: int) -> str | None:
-    """Each process takes the GPU of its local rank, so it must see those of the whole node."""
+    """Explain that each process uses the GPU of its local rank, and so must see those of the whole node."""
     shown = environ.get("CUDA_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES", ""))
     num_seen = len([name for name in shown.split(",") if name])
     if request.cpu or not num_seen or num_seen >= needed:

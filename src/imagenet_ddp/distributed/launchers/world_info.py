@@ -1,17 +1,17 @@
-"""Where a process stands among all, and how a command takes part. No torch here."""
+"""Define the rank of a process in its world, and how a command takes part in a run. No torch here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagenet_ddp.distributed.launchers.address import Address
 
-OWN_RUN_ID = "imagenet_ddp"  # tells workers that spawn.py started from torchrun's
+OWN_RUN_ID = "imagenet_ddp"  # distinguishes workers started by spawn.py from torchrun's
 
 
 @dataclass(frozen=True)
 class WorldInfo:
-    """One process's place among all. address and port are those of the store; None where alone. local_world_size 0:
-    not told, counted when all have come."""
+    """The ranks of one process. address, port: of the store; None without other processes. local_world_size: 0 where
+    the launcher does not give it, until all have met."""
 
     rank: int = 0
     local_rank: int = 0
@@ -34,9 +34,9 @@ class WorldInfo:
             f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank} of {self.num_nodes}."
         )
 
-    def misnumbered(self, names: Sequence[str] = ("RANK", "LOCAL_RANK", "NODE_RANK")) -> list[str]:
-        """Ranks count node by node, here as in torchrun and Lightning. names: of rank, local rank and node rank where
-        they come from."""
+    def validate(self, names: Sequence[str] = ("RANK", "LOCAL_RANK", "NODE_RANK")) -> list[str]:
+        """Check that ranks count node by node, as in torchrun and Lightning. names: of the rank, the local rank and
+        the node rank, for messages."""
         local = self.local_world_size
         if not local:
             return []
@@ -57,24 +57,39 @@ class WorldInfo:
 
 @dataclass(frozen=True)
 class LaunchInfo:
-    """How this command takes part. place: where it is one rank itself. Else it starts the workers of its node."""
+    """How this command takes part in the run: as one rank (world_info), or as a node that starts its own workers."""
 
     source: str = "one process"
-    address: Address | None = None  # None: alone
+    address: Address | None = None  # None: no other command takes part
     world_info: WorldInfo | None = None
     num_nodes: int = 1
-    node_rank: int | None = 0  # None: found out when the nodes meet
-    manual: bool = False  # somebody typed each command, so each says itself what is wrong
+    node_rank: int | None = 0  # None: assigned when the nodes meet
+    manual: bool = False  # each command was typed by a person, so each prints its own mistakes
     job_id: str | None = None
-    run_key: str | None = None  # names the run's folder, the same when the launcher starts the job again
+    run_key: str | None = None  # names the run's folder, the same when the launcher restarts the job
 
     @property
     def standalone(self) -> bool:
         return self.address is None
 
+    @property
+    def noun(self) -> str:
+        """What meets: ranks or nodes."""
+        return "node" if self.world_info is None else "rank"
+
+    @property
+    def number(self) -> int | None:
+        """The rank or node rank of this command."""
+        return self.node_rank if self.world_info is None else self.world_info.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks or nodes meet."""
+        return self.num_nodes if self.world_info is None else self.world_info.world_size
+
 
 def spawned_world_info(environ: Mapping[str, str]) -> WorldInfo | None:
-    """The place of a worker that spawn.py started; None in any other process."""
+    """Return the world info of a worker that spawn.py started; None in any other process."""
     if environ.get("TORCHELASTIC_RUN_ID") != OWN_RUN_ID or "IMAGENET_DDP_SOURCE" not in environ:
         return None  # the second, because a torchrun may be given that name too
     number = {name: int(environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")}

@@ -1,4 +1,4 @@
-"""What must be the same in every command of one run: options, code, libraries. No torch here."""
+"""Compare what must be equal in all commands of a run: options, code, libraries. No torch here."""
 
 import functools
 import hashlib
@@ -15,16 +15,19 @@ from typing import Any
 from imagenet_ddp.config.schema import leaves
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
-# A node's own: its number, its interfaces, where its disk is mounted, by which name it knows node 0.
-OWN = re.compile(
+# May differ between nodes: node rank, interfaces, mount points, the name of node 0.
+MAY_DIFFER = re.compile(
     r"cluster\.(rank|local_rank|node_rank|address)|nccl\..*ifname|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
-NUM_SHOWN = 8  # differing keys
+MAX_KEYS = 8
 
 
-def of_this_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
-    """Plain JSON. config: resolved, as typed on this machine. num_local: workers it starts, None where it is one."""
-    facts: dict[str, Any] = {f"option {key}": value for key, value in leaves(config).items() if not OWN.fullmatch(key)}
+def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
+    """Return plain JSON. config: resolved, as typed on this machine. num_local: workers that the command starts; None
+    where it is itself a rank."""
+    facts: dict[str, Any] = {
+        f"option {key}": value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)
+    }
     facts["the code of imagenet_ddp"] = code_digest()
     facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     facts |= {library: _version(library) for library in ("imagenet_ddp", *LIBRARIES)}
@@ -34,7 +37,7 @@ def of_this_command(config: Mapping[str, Any], num_local: int | None) -> dict[st
 
 
 def this_process() -> dict[str, Any]:
-    """Who it is, for people; machine: the same on all processes of one machine, and on no other."""
+    """Return host and pid, for messages, and machine: equal for all processes of one machine, and on no other."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -43,27 +46,27 @@ def this_process() -> dict[str, Any]:
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
-    """One sentence for each fact that is not the same on all; noun: rank or node, of whom facts has one each."""
+    """Return one sentence for each fact that is not equal on all. facts: by rank or node number. noun: rank or node."""
     first = facts[0]
     keys = list(dict.fromkeys(key for each in facts for key in each))
     found = []
     for key in keys:
         groups: dict[str, list[int]] = {}
         for number, each in enumerate(facts):
-            groups.setdefault(_shown(each, key), []).append(number)
+            groups.setdefault(_format(each, key), []).append(number)
         if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
             continue
         whose = "; ".join(f"{value} on {_numbers(numbers, noun)}" for value, numbers in groups.items())
         name = key.removeprefix("option ")
         found.append(f"the {noun}s disagree on {name}: {whose}. Hint: {_hint(key, first)}.")
-    if len(found) > NUM_SHOWN:
-        found[NUM_SHOWN:] = [f"the {noun}s disagree on {len(found) - NUM_SHOWN} more. Hint: the same line on each."]
+    if len(found) > MAX_KEYS:
+        found[MAX_KEYS:] = [f"the {noun}s disagree on {len(found) - MAX_KEYS} more. Hint: the same line on each."]
     return found
 
 
 @functools.cache
 def code_digest() -> str:
-    """Of this package's Python files, in the order of their names."""
+    """Hash this package's Python files, in the order of their names."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[2]
     for path in sorted(package.rglob("*.py")):
@@ -90,7 +93,7 @@ def _hint(key: str, facts: Mapping[str, Any]) -> str:
     return "the same version of this project everywhere"
 
 
-def _shown(facts: Mapping[str, Any], key: str) -> str:
+def _format(facts: Mapping[str, Any], key: str) -> str:
     if key not in facts:
         return "not set"
     value = facts[key]
@@ -109,6 +112,6 @@ def _numbers(numbers: Sequence[int], noun: str) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    said = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    more = ", ..." if len(said) > 8 else ""
-    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(said[:8])}{more}"
+    ranges = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    more = ", ..." if len(ranges) > 8 else ""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(ranges[:8])}{more}"

@@ -1,11 +1,10 @@
-"""A death is known to all at once: each rank holds a connection to rank 0, which the kernel closes when it dies.
+"""Inform all ranks immediately when one fails: each holds a connection to rank 0, which the kernel closes with it.
 
-No heartbeats of our own: a process that computes, swaps or is being debugged is silent and not dead. A machine that
-vanishes from the network is noticed by the kernel's keep-alive probes.
+No heartbeats: a process that computes, swaps or is being debugged is silent and has not failed. The kernel's keep-alive
+probes detect a machine that vanishes from the network.
 """
 
 import contextlib
-import json
 import os
 import selectors
 import socket
@@ -13,55 +12,57 @@ import threading
 import time
 from collections.abc import Callable
 
-from imagenet_ddp.distributed.rendezvous import address_file
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.distributed.rendezvous import address_file, sockets
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.system import console
 
-GRACE_S = 3.0  # for a rank's own error to come up by itself, before it is ended for another's
+GRACE_S = 3.0  # for a rank to raise its own error, before it is ended for another's
 STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
-BYE_S = 10.0  # how long rank 0 waits for the others at the end
+LEAVE_S = 10.0  # how long rank 0 waits for the others at the end
 CONNECT_S = 10.0
-PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
+GONE = "is gone: its process, or its machine, no longer answers"
 
 
 class FailureDetector:
-    """label: what a rank is called. on_death is given an exit code and the sentence, once, in a thread of its own."""
+    """label: the name of a rank. on_failure: called once, in a thread of its own, with an exit code and a sentence.
+
+    Messages are lines: "RANK" and then "leave" or "failed CODE TEXT" to rank 0; "leave" or "failed CODE TEXT" from it.
+    """
 
     def __init__(
         self,
         rank_group: RankGroup,
         hosts: list[str],
         label: Callable[[int], str],
-        on_death: Callable[[int, str], None],
+        on_failure: Callable[[int, str], None],
     ):
         """hosts: this machine's addresses, where rank 0 listens."""
-        self._rank_group, self._label, self._on_death = rank_group, label, on_death
+        self._label, self._on_failure = label, on_failure
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.failed: str | None = None  # the first failure, this rank's own or another's
         self.code = 1  # exit code that goes with it
         self._peers: dict[socket.socket, int] = {}
-        self._there = set(range(1, rank_group.size))  # who has neither left nor died: rank 0 waits for them at the end
+        self._present = set(range(1, rank_group.size))  # neither left nor failed: rank 0 waits for them at the end
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
         if rank_group.number == 0:
-            self._listener = listen()
-            port = self._listener.getsockname()[1]
-            rank_group.tell("failure_detector", json.dumps({"hosts": hosts, "port": port}))
+            self._listener = sockets.listen()
+            rank_group.broadcast("failure_detector", [hosts, self._listener.getsockname()[1]])
             target = self._serve
         else:
-            told = json.loads(rank_group.tell("failure_detector", None))
-            self._connection = connect(told["hosts"], told["port"], CONNECT_S)
+            rank_0_hosts, port = rank_group.broadcast("failure_detector")
+            self._connection = sockets.connect(rank_0_hosts, port, CONNECT_S)
             self._connection.sendall(f"{rank_group.number}\n".encode())
-            target = self._listen
-        self._thread = threading.Thread(target=target, name="failure_detector", daemon=True)
-        self._thread.start()
+            target = self._listen_to_rank_0
+        threading.Thread(target=target, name="failure_detector", daemon=True).start()
 
     def fail(self, what: str, code: int = 1) -> bool:
-        """This rank ends with code (1 failed, 2 refused, 128 + n stopped by signal n), and the others are told why.
-        False: another failed before, and this is what follows."""
-        time.sleep(0.2)  # a connection that broke is noticed here a little before its cause is told
+        """Report to all that this rank ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
+
+        Return False where another failed before, which is likely the cause.
+        """
+        time.sleep(0.2)  # a broken connection is noticed here a little before its cause is reported
         what = " ".join(what.split())  # one line of the connection
         with self._lock:
             if self.failed is not None:
@@ -69,31 +70,28 @@ class FailureDetector:
             self.failed, self.code = what, code
         what = {1: f"failed: {what}", 2: f"refused: {what}"}.get(code, what)
         if self._connection is not None:
-            with contextlib.suppress(OSError):
-                self._connection.sendall(f"failed {code} {what}\n".encode())
+            _send(self._connection, f"failed {code} {what}")
         else:
-            self._tell_all(code, f"{self._label(0)} {what}")
+            self._send_to_all(f"failed {code} {self._label(0)} {what}")
         return True
 
     def end(self, *, wait: bool = True) -> None:
-        """This rank leaves, and that is no death. Rank 0 waits a little for the others to leave first."""
+        """Mark this rank's exit as normal. Rank 0 waits up to LEAVE_S for the others to leave first."""
         if self._ended.is_set():
             return
         if self._connection is not None:
             self._ended.set()
+            _send(self._connection, "leave")
             with contextlib.suppress(OSError):
-                self._connection.sendall(b"bye\n")
                 self._connection.shutdown(socket.SHUT_WR)
             return
-        end = time.monotonic() + BYE_S
-        while wait and self._there and time.monotonic() < end:
+        end = time.monotonic() + LEAVE_S
+        while wait and self._present and time.monotonic() < end:
             time.sleep(0.02)
         self._ended.set()
-        for peer in list(self._peers):
-            with contextlib.suppress(OSError):
-                peer.sendall(b"bye\n")
+        self._send_to_all("leave")
 
-    # -- rank 0
+    # ---- rank 0
 
     def _serve(self) -> None:
         assert self._listener is not None
@@ -102,89 +100,85 @@ class FailureDetector:
             selector.register(self._listener, selectors.EVENT_READ)
             while not self._ended.is_set():
                 for key, _ in selector.select(timeout=0.2):
-                    each = key.fileobj
-                    assert isinstance(each, socket.socket)
-                    if each is self._listener:
+                    connection = key.fileobj
+                    assert isinstance(connection, socket.socket)
+                    if connection is self._listener:
                         with contextlib.suppress(OSError):
                             peer = self._listener.accept()[0]
-                            keep_alive(peer)
+                            sockets.keep_alive(peer)
                             buffers[peer] = b""
                             selector.register(peer, selectors.EVENT_READ)
                         continue
-                    try:
-                        content = each.recv(4096)
-                    except OSError:
-                        content = b""
-                    *lines, buffers[each] = (buffers[each] + content).split(b"\n")
+                    content = _receive(connection)
+                    *lines, buffers[connection] = (buffers[connection] + content).split(b"\n")
                     for line in lines:
-                        self._heard(each, line.decode(errors="replace"))
+                        self._handle(connection, line.decode(errors="replace"))
                     if not content:
-                        selector.unregister(each)
-                        del buffers[each]
-                        self._gone(each)
+                        selector.unregister(connection)
+                        del buffers[connection]
+                        self._handle(connection, f"failed 1 {GONE}")
 
-    def _heard(self, peer: socket.socket, line: str) -> None:
-        if peer not in self._peers and line.isdecimal():
-            self._peers[peer] = int(line)
-        elif line == "bye" and peer in self._peers:
-            self._there.discard(self._peers.pop(peer))
-        elif line.startswith("failed ") and peer in self._peers:
-            number = self._peers.pop(peer)
-            self._there.discard(number)
+    def _handle(self, peer: socket.socket, line: str) -> None:
+        if peer not in self._peers:  # any program may connect
+            if line.isdecimal():
+                self._peers[peer] = int(line)
+        elif line == "leave":
+            self._present.discard(self._peers.pop(peer))
+        elif line.startswith("failed "):
+            rank = self._peers.pop(peer)
+            self._present.discard(rank)
             code, _, what = line.removeprefix("failed ").partition(" ")
-            self._died(int(code), f"{self._label(number)} {what}")
+            sentence = f"{self._label(rank)} {what}"
+            if not self._ended.is_set():
+                self._send_to_all(f"failed {code} {sentence}")
+                self._record(int(code), sentence)
 
-    def _gone(self, peer: socket.socket) -> None:
-        number = self._peers.pop(peer, None)
-        self._there.discard(number or 0)
-        if number is not None and not self._ended.is_set():
-            self._died(1, f"{self._label(number)} is gone: its process, or its machine, no longer answers")
-
-    def _died(self, code: int, sentence: str) -> None:
-        self._tell_all(code, sentence)
-        self._take(code, sentence)
-
-    def _tell_all(self, code: int, sentence: str) -> None:
+    def _send_to_all(self, line: str) -> None:
         for peer in list(self._peers):
-            with contextlib.suppress(OSError):
-                peer.sendall(f"died {code} {sentence}\n".encode())
+            _send(peer, line)
 
-    # -- the others
+    # ---- the others
 
-    def _listen(self) -> None:
+    def _listen_to_rank_0(self) -> None:
         assert self._connection is not None
         buffer = b""
         while True:
-            try:
-                content = self._connection.recv(4096)
-            except OSError:
-                content = b""
+            content = _receive(self._connection)
             if self._ended.is_set():
                 return
-            buffer += content
-            *lines, buffer = buffer.split(b"\n")
-            for line in lines:
-                if line == b"bye":
-                    return
-                if line.startswith(b"died "):
-                    code, _, sentence = line[5:].decode(errors="replace").partition(" ")
-                    self._take(int(code), sentence)
-                    return
+            *lines, buffer = (buffer + content).split(b"\n")
             if not content:
-                self._take(1, f"{self._label(0)} is gone: its process, or its machine, no longer answers")
+                lines = [f"failed 1 {self._label(0)} {GONE}".encode()]
+            for line in lines:
+                if line.startswith(b"failed "):
+                    code, _, sentence = line[7:].decode(errors="replace").partition(" ")
+                    self._record(int(code), sentence)
                 return
 
-    def _take(self, code: int, sentence: str) -> None:
+    def _record(self, code: int, sentence: str) -> None:
         with self._lock:
-            first = self.failed is None
-            if first:
+            is_first = self.failed is None
+            if is_first:
                 self.failed, self.code = sentence, code
-        if first and not self._ended.is_set():
-            threading.Thread(target=self._on_death, args=(code, sentence), name="death", daemon=True).start()
+        if is_first and not self._ended.is_set():
+            threading.Thread(target=self._on_failure, args=(code, sentence), name="failure", daemon=True).start()
+
+
+def _send(connection: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # the peer is gone
+        connection.sendall(f"{line}\n".encode())
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Return b"" at the end of the connection."""
+    try:
+        return connection.recv(4096)
+    except OSError:
+        return b""
 
 
 def end_process(rank: str) -> Callable[[int, str], None]:
-    """on_death for a worker: its own error may come up within the grace, else it ends here."""
+    """Return an on_failure for a worker: its own error may come up within the grace period, else it ends here."""
 
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
@@ -193,43 +187,3 @@ def end_process(rank: str) -> Callable[[int, str], None]:
         os._exit(code)
 
     return end
-
-
-def listen() -> socket.socket:
-    """At a free port of all of this machine's addresses."""
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):
-            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    return socket.create_server(("", 0), backlog=1024)
-
-
-def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
-    """The first of the hosts that answers. Raises ConfigError where none does."""
-    reasons = []
-    for host in hosts:
-        try:
-            connection = socket.create_connection((host, port), timeout=timeout_s / len(hosts))
-        except OSError as error:
-            reasons.append(f"{host}:{port}: {error.strerror or error}")
-            continue
-        connection.settimeout(None)
-        keep_alive(connection)
-        return connection
-    raise ConfigError(
-        f"rank 0's machine is reached at the rendezvous port, but not at another one ({'; '.join(reasons)}). "
-        "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other at all "
-        "TCP ports: training uses ones that the system chooses."
-    )
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """A peer whose machine is gone is noticed after about 8 s."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    options = {"TCP_KEEPIDLE": PROBE_S, "TCP_KEEPINTVL": PROBE_S, "TCP_KEEPCNT": NUM_PROBES}
-    for name, value in options.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = 1000 * PROBE_S * (NUM_PROBES + 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -1,4 +1,4 @@
-"""A file that only number 0 has, sent to the others through the store they have met at."""
+"""Send a file that only number 0 has to the others, through the store they have met at."""
 
 import atexit
 import shutil
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.distributed import Store
 
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, answered
-from imagenet_ddp.distributed.rendezvous.timeout import Deadline
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, explain_lost_store
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 
@@ -18,68 +18,69 @@ CHUNK_BYTES = 4 * 2**20
 POLL_S = 0.002
 
 
-@answered()
+@explain_lost_store()
 def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
-    """Number 0's file on all: their own where it lies there too with the same content, else a copy. None: none."""
+    """Return number 0's file on all: the local one where its content is the same, else a copy. None: no file."""
     store, number, timeout_s = rank_group.store, rank_group.number, rank_group.timeout_s
     if rank_group.size == 1:
         return path
-    mine = None
+    description = None
     if number == 0 and path is not None:
-        mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256(path)}
-    told = rank_group.broadcast("file", mine)
-    if told is None:
+        description = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256(path)}
+    description = rank_group.broadcast("file", description)
+    if description is None:
         return None
-    there = number == 0 or _is_there(told)
-    store.set(f"file/of/{number}", "there" if there else "lacking")
+    is_local = number == 0 or _is_local(description)
+    store.set(f"file/of/{number}", "local" if is_local else "missing")
     if number == 0:
-        lacking = lambda: [n for n in range(rank_group.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
-        rank_group.wait(lambda: not lacking(), timeout_s, lacking, f"whether they have {path}")
-        needy = [n for n in range(rank_group.size) if store.get(f"file/of/{n}") == b"lacking"]
-        if needy:
+        pending = lambda: [n for n in range(rank_group.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
+        rank_group.wait(lambda: not pending(), timeout_s, pending, f"whether they have {path}")
+        num_readers = sum(store.get(f"file/of/{n}") == b"missing" for n in range(rank_group.size))
+        if num_readers:
             assert path is not None
-            _send(store, path, len(needy), timeout_s)
+            _send(store, path, num_readers, timeout_s)
         return path
-    return Path(told["path"]) if there else _receive(store, told, timeout_s)
+    return Path(description["path"]) if is_local else _receive(store, description, timeout_s)
 
 
-def _is_there(told: Mapping[str, Any]) -> bool:
-    here = Path(told["path"])
-    return here.is_file() and here.stat().st_size == told["bytes"] and sha256(here) == told["sha256"]
+def _is_local(description: Mapping[str, Any]) -> bool:
+    path = Path(description["path"])
+    return path.is_file() and path.stat().st_size == description["bytes"] and sha256(path) == description["sha256"]
 
 
 def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
-    """Piece by piece, each deleted when all have read it."""
+    """Send chunk by chunk; each is deleted when all have read it."""
     with path.open("rb") as file:
-        piece = 0
+        chunk = 0
         while content := file.read(CHUNK_BYTES):
-            store.set(f"file/{piece}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
+            store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
             what = f"{path} could not be sent to all"
-            _wait(lambda number=piece: int(store.add(f"file/{number}/read", 0)) >= num_readers, timeout_s, what)
-            store.delete_key(f"file/{piece}")
-            piece += 1
+            _wait(lambda n=chunk: int(store.add(f"file/{n}/read", 0)) >= num_readers, timeout_s, what)
+            store.delete_key(f"file/{chunk}")
+            chunk += 1
 
 
-def _receive(store: Store, told: Mapping[str, Any], timeout_s: float) -> Path:
-    name = Path(told["path"])
+def _receive(store: Store, description: Mapping[str, Any], timeout_s: float) -> Path:
+    name = Path(description["path"]).name
     folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # this process's workers are done with it by then
-    target = Path(folder) / name.name
-    received = piece = 0
+    target = Path(folder) / name
+    num_bytes = chunk = 0
     with target.open("wb") as file:
-        while received < told["bytes"]:
-            _wait(lambda number=piece: store.check([f"file/{number}"]), timeout_s, f"{name} did not arrive from rank 0")
-            content = store.get(f"file/{piece}")
-            store.add(f"file/{piece}/read", 1)
-            received += file.write(content)
-            piece += 1
-    if sha256(target) != told["sha256"]:
+        while num_bytes < description["bytes"]:
+            what = f"{name} did not arrive from rank 0"
+            _wait(lambda n=chunk: store.check([f"file/{n}"]), timeout_s, what)
+            content = store.get(f"file/{chunk}")
+            store.add(f"file/{chunk}/read", 1)
+            num_bytes += file.write(content)
+            chunk += 1
+    if sha256(target) != description["sha256"]:
         raise ConfigError(f"{name} arrived from rank 0 with another content. Hint: is somebody writing to it there?")
     return target
 
 
 def _wait(done: Callable[[], bool], timeout_s: float, what: str) -> None:
-    patience = Deadline(timeout_s)
+    deadline = Deadline(timeout_s)
     while not done():
-        if not patience.lasts(lambda seconds: f"{what} yet, {seconds:.0f} s.", POLL_S):
+        if not deadline.pause(lambda seconds: f"{what} yet, {seconds:.0f} s.", POLL_S):
             raise ConfigError(f"{what} within {timeout_s:g} s. Hint: a shared disk.")

@@ -1,4 +1,4 @@
-"""The key-value store all meet at: served by one process, found by the others, with a sentence for each way to fail."""
+"""Serve and find the key-value store of a rendezvous, with an error message for each way to fail."""
 
 import contextlib
 import errno
@@ -14,47 +14,46 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous.timeout import Deadline
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
-HELLO = "imagenet_ddp/hello"  # set by who serves: tells our store from another program's port
+OWNER_KEY = "imagenet_ddp/owner"  # set by the process that serves: tells our store from another program's port
 COMMANDS = "commands"
-LOOK_S = 0.2
+POLL_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
-NAMES_S = 30.0  # torch asks for the name behind each address: as long as three name servers may stay silent, by default
+NAME_LOOKUP_S = 30.0  # torch resolves each address to a name: as long as three name servers may stay silent, by default
+SERVER_TIMEOUT = timedelta(seconds=30)
+NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
+
+
+class PortInUseError(ConfigError):
+    def __init__(self, port: int):
+        super().__init__(
+            f"port {port} of this machine is in use by another program, or by another run. Hint: another port, the "
+            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
+        )
 
 
 def commands_prefix(attempt: int) -> str:
-    """Of the keys by which commands meet; all others begin as those of connect()."""
+    """Return the prefix of the keys by which commands meet; connect() gives the prefix of all others."""
     return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
 def connect(world_info: WorldInfo, timeout_s: float) -> Store:
-    """Keys are this attempt's own, where a launcher starts the workers anew after a failure. A connection of its own
-    at each call: a client that waits blocks every other user of it."""
+    """Open a new connection, with keys of this attempt only: a launcher may restart failed workers.
+
+    A client that waits blocks every other user of it, so each user needs a connection of its own.
+    """
     assert world_info.address and world_info.port
     who = f"rank {world_info.rank} of {world_info.world_size}"
     store = client(world_info.address, world_info.port, timeout_s, who, ours=not world_info.store_is_served)
     return PrefixStore(f"imagenet_ddp/{world_info.attempt}", store)
 
 
-def serve_one_of(host: str, ports: Sequence[int], job_id: str | None) -> TCPStore:
-    """At the first port that is free; the store says job_id there."""
-    for port in ports:
-        with contextlib.suppress(PortInUseError):
-            store = serve(host, port)
-            store.set(HELLO, job_id or "")
-            return store
-    raise ConfigError(
-        f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
-        "Hint: export MASTER_PORT=PORT in the batch script, one that is free."
-    )
-
-
 @functools.cache
 def serve(host: str, port: int) -> TCPStore:
-    """Kept for as long as the process lives. port 0: any free one."""
+    """Serve a store until this process ends. port 0: any free one."""
     try:
         number = interfaces.resolve(host)
     except OSError as error:
@@ -66,35 +65,40 @@ def serve(host: str, port: int) -> TCPStore:
             f"have: {ours}. Hint: give the private address of node 0 on every node, or start node 0's command there."
         )
     try:
-        store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+        store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
     except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, by the cause
-        if _listens(number, port):
+        if _is_listening(number, port):
             raise PortInUseError(port) from error
         raise ConfigError(
             f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
             "Hint: another port, the same on every node."
         ) from error
-    store.set(HELLO, "")
+    store.set(OWNER_KEY, "")
     return store
+
+
+def serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
+    """Serve a store at the first port that is free, marked with its owner."""
+    for port in ports:
+        with contextlib.suppress(PortInUseError):
+            store = serve(host, port)
+            store.set(OWNER_KEY, owner)
+            return store
+    raise ConfigError(
+        f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
+        "Hint: export MASTER_PORT=PORT in the batch script, one that is free."
+    )
 
 
 def serve_listener(listener: socket.socket) -> TCPStore:
-    """At a socket that listens already, and is the store's from now on."""
+    """Serve a store at a socket that listens already; the store takes the socket over."""
     port = listener.getsockname()[1]
     store = TCPStore(
-        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30),
+        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT,
         master_listen_fd=listener.detach(),
     )  # fmt: skip
-    store.set(HELLO, "")
+    store.set(OWNER_KEY, "")
     return store
-
-
-class PortInUseError(ConfigError):
-    def __init__(self, port: int):
-        super().__init__(
-            f"port {port} of this machine is in use by another program, or by another run. Hint: another port, the "
-            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
-        )
 
 
 def client(
@@ -105,132 +109,132 @@ def client(
     *,
     ours: bool = True,
     more_ports: Sequence[int] = (),
-    job_id: str | None = None,
+    owner: str | None = None,
 ) -> TCPStore:
-    """Waits for the server to come, at most timeout_s, and says so every 10 s. ours: served by `serve`, not by a
-    launcher. more_ports: the store may be at one of these too, and says job_id there. ConfigError: a name that does not
-    resolve, no route, no answer, another program."""
-    patience, ports = Deadline(timeout_s), (port, *more_ports)
-    silent = 0
+    """Connect to the store, and wait up to timeout_s for its server to start. who: this process, for messages.
+
+    ours: served by `serve`, not by a launcher. owner, more_ports: the store is at one of these ports, marked with its
+    owner; stores of others are skipped. Raises ConfigError for an unknown name, no route, no answer, another program.
+    """
+    deadline, ports = Deadline(timeout_s), (port, *more_ports)
+    num_timeouts, reason = 0, ""
     while True:
-        why = ""
         for port in ports:
             try:
-                number = interfaces.resolve(host)
-                with socket.create_connection((number, port), timeout=ANSWER_S):
-                    pass
+                if store := try_client(host, port, who, ours=ours, owner=owner):
+                    store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+                    return store
+                reason = "only other jobs answer there"
             except socket.gaierror as error:
                 raise ConfigError(unknown_name(host, error)) from error
+            except ConnectionRefusedError:
+                reason = "nothing listens there yet"
             except TimeoutError as error:
-                silent += 1
-                if silent == 2:
+                num_timeouts, reason = num_timeouts + 1, "no answer"
+                if num_timeouts == 2:
                     raise ConfigError(
                         f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
                         "Hint: a firewall, or the cloud's security group, must let this machine through to that port; "
                         "is the address right, and the machine up?"
                     ) from error
-                why = "no answer"
             except OSError as error:
-                if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL):
+                reason = str(error.strerror or error)
+                if error.errno in NO_ROUTE:
                     raise ConfigError(
-                        f"{who} cannot reach {host}:{port}: {error.strerror}. "
+                        f"{who} cannot reach {host}:{port}: {reason}. "
                         "Hint: is the address right, and in a network this machine is in?"
                     ) from error
-                refused = error.errno == errno.ECONNREFUSED
-                why = "nothing listens there yet" if refused else str(error.strerror or error)
-            else:
-                if store := _store_at(host, number, port, who, ours, job_id if more_ports else None):
-                    store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
-                    return store
-                why = "only other jobs answer there"
         where = f"{host}:{', '.join(map(str, ports))}"
-        line = f"{who}: waiting for rank 0 at {where}: {why}"
-        if not patience.lasts(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", LOOK_S):
+        line = f"{who}: waiting for rank 0 at {where}: {reason}"
+        if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):
             raise ConfigError(
-                f"{who} waited {patience.seconds:.0f} s for rank 0 at {where}, but {why}. "
+                f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {where}, but {reason}. "
                 "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address; look at its "
-                "own message; cluster.timeout_s sets how long is waited."
+                "own message; cluster.timeout_s sets the longest wait."
             )
 
 
-def _store_at(host: str, number: str, port: int, who: str, ours: bool, job_id: str | None) -> TCPStore | None:
-    """None: there is another program, or another job, and the next port may be ours."""
-    # twice: a name server that does not answer holds up torch's first connection beyond its time, and no later one
-    made: TCPStore | Exception | None = None
+def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
+    """Connect at once. Return None where the store is not this owner's. Raises OSError where nobody answers, and
+    ConfigError where another program does and no owner is given."""
+    number = interfaces.resolve(host)
+    with socket.create_connection((number, port), timeout=ANSWER_S):
+        pass
+    # twice: a name server that does not answer delays torch's first connection beyond its time, and no later one
+    result: TCPStore | Exception | None = None
     for _ in range(2):
-        made = _connected(number, port, ours)
-        if isinstance(made, TCPStore):
-            return made if job_id is None or made.get(HELLO).decode() == job_id else None
-        if not isinstance(made, DistNetworkError) or "timed out" not in str(made):
+        result = _bounded_client(number, port, ours)
+        if isinstance(result, TCPStore):
+            return result if owner is None or result.get(OWNER_KEY).decode() == owner else None
+        if not isinstance(result, DistNetworkError) or "timed out" not in str(result):
             break
-    if job_id is not None:
+    if owner is not None:
         return None
     raise ConfigError(
-        f"{who} expects the rendezvous store at {host}:{port}, but another program answers there"
-        f"{_what_came(made)}. Hint: another port, the same on every node."
+        f"{who} needs the rendezvous store at {host}:{port}, but another program answers there"
+        f"{_describe_failure(result)}. Hint: another port, the same on every node."
     )
 
 
-def _what_came(made: Exception | None) -> str:
-    """Of another program, in brackets: torch's own words but for the numbers of its protocol."""
-    if made is None:
+def _describe_failure(error: Exception | None) -> str:
+    """Quote torch, except for the numbers of its protocol."""
+    if error is None:
         return " (it accepts connections and stays silent)"
-    first = first_line(made)
-    return " (what it sends is not a store's)" if first.startswith("Ping failed") else f" ({first.rstrip('.')})"
+    line = first_line(error)
+    return " (what it sends is not a store's)" if line.startswith("Ping failed") else f" ({line.rstrip('.')})"
 
 
-def _connected(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
-    """None: neither store nor error within NAMES_S, because torch waits without a bound for a port that accepts and
-    stays silent."""
-    made: list[TCPStore | Exception] = []
+def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
+    """Return None after NAME_LOOKUP_S: torch waits without a bound for a port that accepts and stays silent."""
+    result: list[TCPStore | Exception] = []
 
-    def make() -> None:
+    def connect() -> None:
         try:
             short = timedelta(seconds=ANSWER_S)
             store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
         except Exception as error:
-            made.append(error)
+            result.append(error)
             return
         try:
             if ours:
-                store.get(HELLO)
+                store.get(OWNER_KEY)
         except Exception as error:
-            made.append(DistStoreError(str(error)))
+            result.append(DistStoreError(str(error)))
         else:
-            made.append(store)
+            result.append(store)
 
-    thread = threading.Thread(target=make, name="store", daemon=True)
+    thread = threading.Thread(target=connect, name="store", daemon=True)
     with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised here
         thread.start()
-        thread.join(NAMES_S)
-    return made[0] if made else None
+        thread.join(NAME_LOOKUP_S)
+    return result[0] if result else None
 
 
 class _WithoutStderr:
-    """Drops what the whole process writes there, because C++ writes past sys.stderr; by several threads at once."""
+    """Discard what the process writes to stderr, as C++ writes past sys.stderr. Several threads may enter at once."""
 
     def __init__(self) -> None:
-        self._lock, self._users, self._kept = threading.Lock(), 0, -1
+        self._lock, self._num_users, self._saved = threading.Lock(), 0, -1
 
     def __enter__(self) -> None:
         with self._lock:
-            self._users += 1
-            if self._users == 1:
+            self._num_users += 1
+            if self._num_users == 1:
                 sys.stderr.flush()
                 with contextlib.suppress(OSError):  # closed, by whoever started this
-                    self._kept = os.dup(2)
-                    nowhere = os.open(os.devnull, os.O_WRONLY)
-                    os.dup2(nowhere, 2)
-                    os.close(nowhere)
+                    self._saved = os.dup(2)
+                    devnull = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(devnull, 2)
+                    os.close(devnull)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._users -= 1
-            if not self._users and self._kept >= 0:
+            self._num_users -= 1
+            if not self._num_users and self._saved >= 0:
                 sys.stderr.flush()
-                os.dup2(self._kept, 2)
-                os.close(self._kept)
-                self._kept = -1
+                os.dup2(self._saved, 2)
+                os.close(self._saved)
+                self._saved = -1
 
 
 _without_stderr = _WithoutStderr()
@@ -243,7 +247,7 @@ def unknown_name(host: str, error: OSError) -> str:
     )
 
 
-def _listens(number: str, port: int) -> bool:
+def _is_listening(number: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
         probe.settimeout(2.0)
         return probe.connect_ex((number, port)) == 0

@@ -1,0 +1,146 @@
+"""Serve the rendezvous store where this command is node 0 or rank 0, else find it: at a port, or through a file."""
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import TCPStore
+
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.rendezvous import address_file, store
+from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.errors import ConfigError
+
+INCOMPLETE_S = 5.0  # a file that cannot be read may be one that its owner is still writing
+
+
+@dataclass(frozen=True)
+class FoundStore:
+    store: TCPStore
+    host: str
+    port: int
+    is_server: bool = False  # this process serves it
+
+
+def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
+    """Wait for the store up to timeout_s. who: this process, for messages. Raises ConfigError."""
+    address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
+    assert address is not None
+    if address.file is not None:
+        return _find_by_file(address.file, launch_info, timeout_s, who)
+    assert address.host
+    host, port = address.host, address.port
+    if world_info is not None and world_info.store_is_served:
+        return FoundStore(store.client(host, port, timeout_s, who, ours=False), host, port)
+    if address.more_ports:
+        owner = launch_info.job_id or ""
+        if number == 0:
+            served = store.serve_one_of(host, (port, *address.more_ports), owner)
+        else:
+            served = store.client(host, port, timeout_s, who, more_ports=address.more_ports, owner=owner)
+        return FoundStore(served, host, served.port, number == 0)
+    if number == 0 or (number is None and _is_local(host)):
+        try:
+            return FoundStore(store.serve(host, port), host, port, is_server=True)
+        except store.PortInUseError:
+            if number == 0:
+                raise
+            # two nodes on one machine: the other one was first, or the port is another program's
+            with contextlib.suppress(ConfigError):
+                return FoundStore(store.client(host, port, store.ANSWER_S, who), host, port)
+            raise
+    return FoundStore(store.client(host, port, timeout_s, who), host, port)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return interfaces.is_local(interfaces.resolve(host))
+    except OSError as error:
+        raise ConfigError(store.unknown_name(host, error)) from error
+
+
+def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
+    """Create the file and serve the store, or connect to the store whose address the file holds."""
+    if mistakes := address_file.validate(path):
+        raise ConfigError(mistakes)
+    may_own, must_own = launch_info.number in (0, None), launch_info.number == 0
+    deadline = Deadline(timeout_s)
+    incomplete = Deadline(INCOMPLETE_S)
+    stale_token, reason = None, f"make {path}"
+    while True:
+        content = address_file.read(path)
+        if content is not None or not Path(path).exists():
+            incomplete = Deadline(INCOMPLETE_S)
+        elif may_own and incomplete.is_over:
+            raise ConfigError(
+                f"cluster.address=file://{path} must be a new file, but holds something else. "
+                "Hint: another path; the file is left as it is."
+            )
+        if content is None and not Path(path).exists() and may_own:
+            if served := _serve(path, launch_info.job_id):
+                return served
+            continue
+        if content is not None and content.token != stale_token:
+            found, unreachable = _connect_to_owner(content, who)
+            if found is not None:
+                _check_owner(path, content, launch_info.job_id, must_own)
+                found.store.set_timeout(timedelta(seconds=max(timeout_s, store.ANSWER_S)))
+                return found
+            reason = f"answer at {unreachable}" if unreachable else f"make {path} again"
+            if must_own or not unreachable:
+                stale_token = content.token
+                action = "It is replaced" if may_own else "Waiting for a new one"
+                message = f"{path} is stale: its owner, {content.owner}, no longer answers. {action}."
+                print(message, file=sys.stderr, flush=True)
+        if content is not None and content.token == stale_token and may_own:
+            address_file.remove_stale(path, content.token)
+        waiting = f"Waiting for rank 0 to {reason}"
+        if not deadline.pause(lambda seconds, waiting=waiting: f"{waiting}, {seconds:.0f} s.", store.POLL_S):
+            raise ConfigError(
+                f"waited {deadline.elapsed_s:.0f} s for rank 0 to {reason}, in vain. Missing: rank 0 (node 0). "
+                f"Hint: start its command; is {Path(path).parent} really the same disk on every node, and do the nodes "
+                "reach each other at all TCP ports? Where its job was killed, remove the file."
+            )
+
+
+def _serve(path: str, job_id: str | None) -> FoundStore | None:
+    """Return None where another process has created the file first."""
+    served = store.serve("127.0.0.1", 0)
+    token = served.get(store.OWNER_KEY).decode() or address_file.new_token()
+    served.set(store.OWNER_KEY, token)
+    addresses = [*interfaces.reachable_addresses(), "127.0.0.1"]
+    if not address_file.create(path, token, job_id, addresses, served.port):
+        return None
+    return FoundStore(served, addresses[0], served.port, is_server=True)
+
+
+def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | None, str]:
+    """Return the store, or where its owner may be alive although it does not answer this machine."""
+    unreachable = []
+    for host in content.reachable_addresses():
+        try:
+            if found := store.try_client(host, content.port, who, owner=content.token):
+                return FoundStore(found, host, content.port), ""
+        except ConnectionRefusedError:
+            continue
+        except OSError as error:
+            unreachable.append(f"{host}:{content.port} ({error.strerror or error})")
+    return None, ", ".join(unreachable)
+
+
+def _check_owner(path: str, content: StoreAddress, job_id: str | None, must_own: bool) -> None:
+    if content.job_id != job_id:
+        raise ConfigError(
+            f"{path} belongs to another job, that of {content.host} (process {content.pid}, cluster.job_id="
+            f"{content.job_id}), which is alive; this one has cluster.job_id={job_id}. Hint: a file of its own for "
+            "each job."
+        )
+    if must_own:
+        raise ConfigError(
+            f"this is rank 0 and must own {path}, but {content.owner} owns it and is alive. "
+            "Hint: a file of its own for each job; is rank 0 started twice?"
+        )

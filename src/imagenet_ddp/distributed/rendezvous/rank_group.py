@@ -1,0 +1,152 @@
+"""Let the ranks (or nodes) that have met exchange values through their store: broadcast, compare, abort."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed import DistError, PrefixStore, Store
+
+from imagenet_ddp.distributed.rendezvous import consistency
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line, shorten_list
+
+POLL_S = 0.05
+GRACE_S = 5.0  # the decision of number 0 may come that much later than its own wait ends
+ABORTED = "aborted"
+
+
+class SharedError(ConfigError):
+    """Mistakes that every member receives in the same words, so that one process of each machine may print them."""
+
+
+def abort_mistakes(store: Store) -> list[str]:
+    """Return the mistakes of a member that aborted the group at this store; [] where none has."""
+    return json.loads(store.get(ABORTED)) if store.check([ABORTED]) else []
+
+
+@contextlib.contextmanager
+def explain_lost_store() -> Iterator[None]:
+    """Turn the error of a store that no longer answers into a ConfigError: its server has ended, and printed why."""
+    try:
+        yield
+    except DistError as error:
+        raise ConfigError(
+            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, that "
+            "of rank 0, or the launcher, has ended or cannot be reached. Hint: look at its own message."
+        ) from error
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Those who have met. number: this one's; members: host, pid, machine, ... of each, by number."""
+
+    store: Store
+    number: int
+    members: Sequence[Mapping[str, Any]]
+    noun: str  # rank or node
+    timeout_s: float
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def name(self, number: int) -> str:
+        return f"{self.noun} {number} ({self.members[number]['host']})"
+
+    @explain_lost_store()
+    def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
+        """Return number 0's value (plain JSON) on all. Raises SharedError where number 0 called broadcast_error."""
+        if self.number == 0:
+            self.store.set(key, json.dumps({"value": value}))
+            return value
+        self.wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], key)
+        message = json.loads(self.store.get(key))
+        if "mistakes" in message:
+            self.store.add(f"{key}/read", 1)
+            raise SharedError([f"{self.noun} 0 refused: {mistake}" for mistake in message["mistakes"]])
+        return message["value"]
+
+    @explain_lost_store()
+    def broadcast_error(self, key: str, error: ConfigError) -> None:
+        """Raise number 0's error in the broadcast of all others; they have read it when this returns."""
+        if self.number == 0 and self.size > 1:
+            self.store.set(key, json.dumps({"mistakes": error.mistakes}))
+            wait_for_readers(self.store, key, self.size - 1)
+
+    @explain_lost_store()
+    def abort(self, error: ConfigError) -> None:
+        """Raise this member's error in all waits of the others."""
+        self.store.set(ABORTED, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
+
+    def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
+        """Wait until done() is true. missing: the numbers waited for. Raises SharedError where a member aborts."""
+
+        def names() -> str:
+            return shorten_list([self.name(number) for number in missing()], 10)
+
+        deadline = Deadline(timeout_s)
+        while True:
+            if mistakes := abort_mistakes(self.store):
+                raise SharedError(mistakes)
+            if done():
+                return
+            if not deadline.pause(lambda seconds: f"Waiting for {names()} ({what}), {seconds:.0f} s.", POLL_S):
+                raise ConfigError(
+                    f"timed out after {deadline.elapsed_s:.0f} s waiting for {names()} ({what}). "
+                    "Hint: look at their own messages; are they still running?"
+                )
+
+    def check_equal(self, key: str, facts: Mapping[str, Any], timeout_s: float | None = None) -> None:
+        """Raise SharedError on all members unless all give the same facts."""
+        self.check_all(key, facts, lambda all_facts: consistency.differences(all_facts, self.noun), timeout_s)
+
+    @explain_lost_store()
+    def check_all(
+        self,
+        key: str,
+        facts: Mapping[str, Any],
+        find_mistakes: Callable[[list[Any]], list[str]],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Let number 0 check the facts of all members; what it finds is every member's SharedError."""
+        timeout_s = timeout_s or self.timeout_s
+        store = PrefixStore(key, self.store)
+        store.set(f"facts/{self.number}", json.dumps(facts))
+        store.add("num_given", 1)
+        if self.number == 0:
+            missing = lambda: [n for n in range(self.size) if not store.check([f"facts/{n}"])]  # noqa: E731
+            try:
+                self.wait(lambda: store.add("num_given", 0) >= self.size, timeout_s, missing, key)
+                all_facts = get_all(store, [f"facts/{n}" for n in range(self.size)])
+                mistakes = find_mistakes([json.loads(each) for each in all_facts])
+            except SharedError:  # a member has aborted, and all receive its error
+                raise
+            except ConfigError as error:
+                mistakes = error.mistakes
+            store.set("decision", json.dumps(mistakes))
+            if mistakes:
+                wait_for_readers(store, "decision", self.size - 1)
+        else:
+            self.wait(lambda: store.check(["decision"]), timeout_s + GRACE_S, lambda: [0], key)
+            mistakes = json.loads(store.get("decision"))
+            store.add("decision/read", 1)
+        if mistakes:
+            raise SharedError(mistakes)
+
+
+def get_all(store: Store, keys: list[str]) -> list[bytes]:
+    values: list[bytes] = []
+    for begin in range(0, len(keys), 256):
+        values += store.multi_get(keys[begin : begin + 256])
+    return values
+
+
+def wait_for_readers(store: Store, key: str, count: int) -> None:
+    """Wait up to GRACE_S until `count` others have read the key: then the process that serves the store may end."""
+    end = time.monotonic() + GRACE_S
+    while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
+        time.sleep(POLL_S)

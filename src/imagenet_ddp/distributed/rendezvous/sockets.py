@@ -1,0 +1,46 @@
+"""Open the TCP connections between ranks. No torch here."""
+
+import contextlib
+import socket
+
+from imagenet_ddp.errors import ConfigError
+
+PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Listen at all of this machine's addresses. port 0: any free one."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    return socket.create_server(("", port), backlog=1024)
+
+
+def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
+    """Connect to the first host that answers. Raises ConfigError where none does."""
+    reasons = []
+    for host in hosts:
+        try:
+            connection = socket.create_connection((host, port), timeout=timeout_s / len(hosts))
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {error.strerror or error}")
+            continue
+        connection.settimeout(None)
+        keep_alive(connection)
+        return connection
+    raise ConfigError(
+        f"rank 0's machine is reached at the rendezvous port, but not at another one ({'; '.join(reasons)}). "
+        "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other at all "
+        "TCP ports: training uses ones that the system chooses."
+    )
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Let the kernel detect within about 8 s that the peer's machine is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    milliseconds = 1000 * PROBE_S * (NUM_PROBES + 1)
+    options = {"KEEPIDLE": PROBE_S, "KEEPINTVL": PROBE_S, "KEEPCNT": NUM_PROBES, "USER_TIMEOUT": milliseconds}
+    for name, value in options.items():
+        if hasattr(socket, f"TCP_{name}"):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}"), value)
