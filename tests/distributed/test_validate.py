@@ -139,7 +139,7 @@ def without(*names: str) -> dict[str, str]:
         ({"cluster__world_size": 0}, {}, "cluster.world_size must be an integer ≥ 1 or null"),
         ({"cluster__name": "udp"}, {}, "cluster.name must be auto, tcp, file or env, got udp."),
         ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook must be"),
-        ({"nccl__debug": "LOUD", "trainer__devices": 2}, {}, "nccl.debug must be"),
+        ({"nccl__env": {"NCCL_DEBUG": "LOUD"}, "trainer__devices": 2}, {}, "nccl.env.NCCL_DEBUG must be"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], environ: dict[str, str], said: str):

@@ -189,7 +189,7 @@ def test_nodes_do_not_meet_at_the_loopback(machine: Callable[..., Machine]):
 
 
 def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
-    one = machine("nccl.socket_ifname=eth77", "trainer.devices=2")
+    one = machine("nccl.env.NCCL_SOCKET_IFNAME=eth77", "trainer.devices=2")
     check = only(one, "variables")
     assert not check.ok and "eth77" in check.what
     assert only(one, "rendezvous").ok  # said once

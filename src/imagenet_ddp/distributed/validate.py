@@ -75,7 +75,7 @@ def validate(
     several_nodes = rendezvous.num_nodes > 1
     host = rendezvous.address.host if rendezvous.address and several_nodes else None
     if not rendezvous.alone or num_devices(config["trainer"].get("devices")) != 1:
-        found += nccl.mistakes(config["nccl"], environ, host, elsewhere=elsewhere)
+        found += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if rendezvous.address and rendezvous.address.file and not elsewhere:
         found += address_file.mistakes(rendezvous.address.file)
     return found

@@ -49,8 +49,8 @@ def _variables(machine: Machine) -> list[Check]:
     there = {
         name: value for name, value in environ.items() if name.startswith(("NCCL_", "GLOO_", "TORCH_NCCL_", "FI_"))
     }
-    made = nccl.variables(keys, environ)
-    chosen, why = nccl.network_variables(meets, not machine.meets_others, keys, environ)
+    made = nccl.configured_variables(keys, environ)
+    chosen, why = nccl.interface_variables(meets, not machine.meets_others, keys, environ)
     notes = nccl.notes(environ, keys, meets)
     words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
     words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in there]
@@ -60,7 +60,7 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[str]:
-    return nccl.mistakes(machine.config["nccl"], machine.environ, machine.host if machine.meets_others else None)
+    return nccl.validate(machine.config["nccl"], machine.environ, machine.host if machine.meets_others else None)
 
 
 def _rendezvous(machine: Machine) -> list[Check]:

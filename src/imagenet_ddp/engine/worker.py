@@ -152,8 +152,8 @@ def join_world(place: WorldInfo, config: Mapping[str, Any]) -> Any:
     timeout_s = config["cluster"]["timeout_s"]
     several = place.num_nodes > 1
     master = place.address if several else None
-    variables, notes = nccl.network_variables(master, not several, config["nccl"], os.environ)
-    os.environ |= {**nccl.variables(config["nccl"], os.environ), **variables}
+    variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
+    os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
     store = connect(place, timeout_s)
     local = place.local_world_size
 

@@ -47,12 +47,12 @@ def mistake(
         expected = "match an interface of this machine"
     only_here = next((one.name for one in taken if one.is_loopback), None)
     if fault:
-        text = f"{where} must {expected} ({listing(known)}), but is {fault}{origin}."
+        text = f"{where} must {expected} ({listing(known)}), got {fault}{origin}."
     elif only_here and address and not _is_loopback(address):
         how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
         text = (
             f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
-            f"but is {value}{how}{origin}."
+            f"got {value}{how}{origin}."
         )
     else:
         return []

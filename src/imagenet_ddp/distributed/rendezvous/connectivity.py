@@ -53,7 +53,7 @@ def try_both_ways(gathering: RankGroup, address: str) -> None:
             f"node {node_of[rank]} ({gathering.members[rank]['host']}) cannot reach node {node} "
             f"({gathering.members[firsts[int(node)]]['host']}) at {why}, though both reach the rendezvous. "
             "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other at "
-            "all TCP ports, or nccl.gloo_socket_ifname / nccl.socket_ifname names the wrong interface."
+            "all TCP ports, or nccl.env.GLOO_SOCKET_IFNAME / nccl.env.NCCL_SOCKET_IFNAME names the wrong interface."
             for rank, found in enumerate(all_found)
             for node, why in found.items()
         ]

@@ -17,7 +17,7 @@ from imagenet_ddp.config.schema import leaves
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # A node's own: its number, its interfaces, where its disk is mounted, by which name it knows node 0.
 OWN = re.compile(
-    r"cluster\.(rank|local_rank|node_rank|address)|nccl\..*ifname|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+    r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 NUM_SHOWN = 8  # differing keys
 
