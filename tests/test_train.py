@@ -189,7 +189,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.1)
     result = run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
-    assert "Go on with: python -m imagenet_ddp.train resume=parts/checkpoints/last.ckpt" in result.stdout
+    assert "Continue with: python -m imagenet_ddp.train resume=parts/checkpoints/last.ckpt" in result.stdout
     assert "Traceback" not in result.stderr
     before = seen(tmp_path / "seen")
     assert len(before[1]) < 29

@@ -30,21 +30,21 @@ def main() -> float | None:
 
 def _evaluate(request: parse.Request) -> float | None:
     checkpoint = Path(request.configs[0].checkpoint).resolve()
-    rendezvous = coordinate.rendezvous_of(request, os.environ)
-    met = coordinate.meet(request, rendezvous)
+    launch_info = coordinate.launch_info_of(request, os.environ)
+    met = coordinate.join_commands(request, launch_info)
 
     def decide() -> engine_job.Job:
         config = engine_job.from_checkpoint(request, checkpoint, os.environ)
-        folder_here = engine_job.new_folder(request, config["name"], run_key=rendezvous.run_key)
-        return engine_job.Job(config, folder_here, checkpoint)
+        folder_here = engine_job.new_folder(request, config["name"], run_key=launch_info.run_key)
+        typed = engine_job.command("evaluate", sys.argv[1:])
+        return engine_job.Job(config, folder_here, checkpoint, command=typed)
 
     job = coordinate.agree(decide, met)
-    arguments = (job.config, str(job.run_dir), str(job.checkpoint), engine_job.command("evaluate", sys.argv[1:]))
     try:
         return command.with_hydra(
             "evaluate",
             engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir),
-            lambda _: coordinate.run(worker.evaluate, arguments, job.config, met, rendezvous, own_processes=False),
+            lambda _: coordinate.run_job(worker.evaluate, job, job.config, met, launch_info),
         )
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)

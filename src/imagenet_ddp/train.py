@@ -3,8 +3,6 @@
 import os
 import sys
 
-from omegaconf import DictConfig
-
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, sweep, worker
@@ -47,27 +45,25 @@ def _job(request: parse.Request) -> float | None:
 
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
     with leaving():
-        rendezvous = coordinate.rendezvous_of(request, os.environ)
-        met = coordinate.meet(request, rendezvous)
+        launch_info = coordinate.launch_info_of(request, os.environ)
+        met = coordinate.join_commands(request, launch_info)
         num_local = met.place.local_world_size if met and met.starts_workers else None
-        job = coordinate.agree(lambda: engine_job.decide(request, os.environ, rendezvous, num_local), met)
+        typed = engine_job.command("train", sys.argv[1:])
+        job = coordinate.agree(lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), met)
     if job.finished:
-        for line in job.said:
+        for line in job.messages:
             console.print_message(line, sys.stdout)
         if met is not None:
             met.leave()
         return folder.summary(job.run_dir).get("best/val/top1")
-    arguments = (job.config, str(job.run_dir), str(job.checkpoint) if job.checkpoint else None, list(job.said),
-                 engine_job.command("train", sys.argv[1:]))  # fmt: skip
 
-    def task(_: DictConfig) -> float | None:
-        # the config is that of the command line, or of the resumed run with the command line on top
-        return coordinate.run(worker.train, arguments, job.config, met, rendezvous, own_processes=own_processes)
+    def run(_: object) -> float | None:
+        return coordinate.run_job(worker.train, job, job.config, met, launch_info, own_processes=own_processes)
 
     try:
         if own_processes:
-            return task(request.configs[0])
-        return command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir), task)
+            return run(None)
+        return command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
     except (ConfigError, WorkersFailedError, Left) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

@@ -74,7 +74,7 @@ def test_a_sweep_goes_on(run: Run, tree: Path, tmp_path: Path) -> None:
     broken = run("train", "-m", *options, PYTHONPATH=PROBES)
     assert broken.returncode == 1, broken.stdout + broken.stderr
     assert "1 of 3 jobs failed" in broken.stderr
-    assert "Go on with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
+    assert "Continue with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
     stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
     again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES)
     assert again.returncode == 0, again.stdout + again.stderr

@@ -49,7 +49,7 @@ def test_states(tmp_path: Path):
     assert (read(folder).epochs, read(folder).max_epochs) == (3, 5)
     log = folder / "logs/rank0.log"
     log.write_text(
-        "t Stopped and saved after step 31, in epoch 4.\nt Go on with: python -m imagenet_ddp.train resume=…\n"
+        "t Stopped and saved after step 31, in epoch 4.\nt Continue with: python -m imagenet_ddp.train resume=…\n"
     )
     assert read(folder).state == "stopped"
     log.write_text(log.read_text() + "t Run folder: r\nt epoch 4/5: …\nt epoch 5/5: …\n")

@@ -65,7 +65,7 @@ def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
     log.say(DEVICE)
-    log.say(f"Go on with: {DEVICE}", whole=True)
+    log.say(f"Continue with: {DEVICE}", whole=True)
     log.close()
     assert [len(line) for line in stream.getvalue().splitlines()] == [80, 49, len(DEVICE) + 12]
     written = (tmp_path / "rank0.log").read_text().splitlines()

@@ -19,12 +19,12 @@ from imagenet_ddp.benchmark.variants import FILES, Form, make_forms
 from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import Sizes, TrainTransform, empty, normalise
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.engine import build
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import device_of, make_training
 from imagenet_ddp.runs import summary
@@ -40,7 +40,7 @@ MODEL_S = 15.0
 def run(plan: Plan, command: str) -> dict[str, Any]:
     """What benchmark.json holds. Writes it, and benchmark.png, into plan.folder."""
     config, options = plan.config, plan.options
-    own, why = choose_num_workers(config["data"]["num_workers"], build.on_cpu(config), 1)
+    own, why = make_plan(config, WorldInfo()).num_workers
     counts = sorted({*plan.num_workers, own})
     with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
         forms = make_forms(config, options, Path(work))

@@ -72,8 +72,8 @@ def _together(machine: Machine, options: Options, found: list[Check]) -> list[Ch
     config, rendezvous = options.config, machine.rendezvous
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            met = coordinate.meet(options.request, rendezvous)
-            return coordinate.run(process.diagnose, (config, found), config, met, rendezvous, own_processes=False)
+            met = coordinate.join_commands(options.request, rendezvous)
+            return coordinate.run_job(process.diagnose, (config, found), config, met, rendezvous)
         except ConfigError as error:
             return not_met(error)
         except WorkersFailedError as error:

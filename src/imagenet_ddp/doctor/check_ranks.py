@@ -17,7 +17,7 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.doctor.check_data import num_classes
 from imagenet_ddp.doctor.checks import Check, Machine, fails
 from imagenet_ddp.doctor.scaling_report import foretell, said_s, whole_step
-from imagenet_ddp.engine.build import World
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import scaling_model, step_timer
 from imagenet_ddp.performance.scaling_model import Cluster
@@ -53,14 +53,14 @@ def examine_world(config: Config, world: World, machine: Sequence[Check] = ()) -
 
     machine: what was found on this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
-    place, found = world.place, list[Check]()
+    place, found = world.info, list[Check]()
     devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     with contextlib.suppress(_NoMore), contextlib.ExitStack() as stack:
         if place.world_size == 1:
             _alone(found, config)
         else:
             found.append(Check("ranks", True, f"all {place.world_size} are here"))
-            if world.gathering is not None and place.num_nodes > 1:  # those who meet have tried it
+            if world.rank_group is not None and place.num_nodes > 1:  # those who meet have tried it
                 found.append(Check("echo", True, "each node hears the others at ports of the system's choice"))
             _together(found, config, world, machine, stack)
     return found if place.rank == 0 else []
@@ -159,7 +159,7 @@ def _say_step(check: Check, config: Config, times: StepTimes, read_s: float) -> 
 def _together(
     found: list[Check], config: Config, world: World, machine: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
-    place, strategy = world.place, config["strategy"]
+    place, strategy = world.info, config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
     device = device_of(config, place.local_rank)
@@ -192,11 +192,11 @@ def _together(
 def _nodes(found: list[Check], world: World, machine: Sequence[Check]) -> None:
     """What the other nodes' own checks found."""
     lines = [(one.name, one.what, one.hint) for one in machine if not one.ok]
-    everywhere = _gathered((world.place.node_rank, socket.gethostname(), lines))
+    everywhere = _gathered((world.info.node_rank, socket.gethostname(), lines))
     failed = {(node, host, *each) for node, host, lines in everywhere if node for each in lines}
     for node, host, name, what, hint in sorted(failed):
         found.append(Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint))
-    if not failed and world.place.num_nodes > 1:
+    if not failed and world.info.num_nodes > 1:
         found.append(Check("nodes", True, "no check failed on another node"))
 
 
@@ -204,7 +204,7 @@ def _steps(
     config: Config, world: World, training: Training, ring: AllReduce
 ) -> tuple[StepTimes, StepTimes | None, float]:
     """(without communication, with it, reading of a batch). Where communication takes too long it is left out."""
-    read_s = max(_everywhere(lambda: _read_s(config, world.place.local_world_size)))
+    read_s = max(_everywhere(lambda: _read_s(config, world.info.local_world_size)))
     if ring.seconds > SLOW_STEP_S:
         return step_timer.steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks begin with equal weights, so nothing need be sent before the first step

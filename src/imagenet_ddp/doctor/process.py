@@ -10,18 +10,20 @@ from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
-def diagnose(place: WorldInfo | None, config: dict[str, Any], found: list[Any]) -> list[Any]:
-    """In every process of an examination; rank 0's checks, [] on the others. found: those of the command before."""
+def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
+    """Run the checks of all ranks in one of them: rank 0's results, [] on the others. payload: the config, and what the
+    command has found on this node."""
+    config, found = payload
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import examine_world, not_met
-        from imagenet_ddp.engine.build import World  # torch from here on
+        from imagenet_ddp.engine.world import World  # torch from here on
 
-    place = place or own_place(os.environ) or WorldInfo()
-    if place.world_size == 1:
-        return examine_world(config, World(place), found)
+    info = world_info or own_place(os.environ) or WorldInfo()
+    if info.world_size == 1:
+        return examine_world(config, World(info), found)
     try:
-        world = join_world(place, config)
+        world = join_world(info, config)
     except ConfigError as error:
-        return not_met(error) if place.rank == 0 else []
-    return run_in_process(lambda _: examine_world(config, world, found), place, config, world)
+        return not_met(error) if info.rank == 0 else []
+    return run_in_process(lambda world: examine_world(config, world, found), info, config, world)

@@ -1,23 +1,24 @@
-"""This command and the others of the same run: meet, agree on one folder and one checkpoint, start this node's
-workers. Once per command."""
+"""Coordinate the commands of one job, one per node or one per rank: join, agree on one job, start the processes."""
 
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, located
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import has_no_gpu
 from imagenet_ddp.engine.job import Job, plain
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
+
+T = TypeVar("T")
 
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from imagenet_ddp.distributed.rendezvous.join import Meeting
 
 
-def rendezvous_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
-    """What this command is among others: of a config that cli/parse.py found good."""
+def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
+    """Recognise the launcher around this command, of a config that cli/parse.py has validated."""
     config = plain(request.configs[0], partial=True)
     cpu = has_no_gpu(config["trainer"]) is not None
     return located(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
 
 
-def meet(request: parse.Request, rendezvous: LaunchInfo) -> "Meeting | None":
-    """The other commands of this run, once all are there with the same options; None where this is the only one."""
-    if rendezvous.alone or (rendezvous.place is not None and rendezvous.place.world_size == 1):
+def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Meeting | None":
+    """Wait for the other commands of this job and compare their options; None where this is the only one."""
+    if launch_info.alone or (launch_info.place is not None and launch_info.place.world_size == 1):
         return None
     # a peer that ends is said in our words; torch's C++ would add its stack
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -44,8 +45,8 @@ def meet(request: parse.Request, rendezvous: LaunchInfo) -> "Meeting | None":
     from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
 
     config = plain(request.configs[0], partial=True)
-    place = rendezvous.place
-    speaks = place is None or place.local_rank == 0 or rendezvous.by_hand  # else the first rank of this machine does
+    place = launch_info.place
+    speaks = place is None or place.local_rank == 0 or launch_info.by_hand  # else the first rank of this machine does
     try:
         _expect_backend(config)
         num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
@@ -54,7 +55,7 @@ def meet(request: parse.Request, rendezvous: LaunchInfo) -> "Meeting | None":
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.meet(rendezvous, config, num_local)
+        return join.meet(launch_info, config, num_local)
     except SharedError:
         if not speaks:
             sys.exit(2)
@@ -71,30 +72,30 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
 
 
 def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
-    """Number 0's decision on all: one folder, whatever the clocks say, and the checkpoint it goes on from."""
+    """Let number 0 decide for all: one folder, whatever the clocks say, and the checkpoint to continue from."""
     if met is None:
         return make()
     from imagenet_ddp.distributed.rendezvous.send_file import send_file
 
-    gathering = met.gathering
-    if gathering.number == 0:
+    group = met.gathering
+    if group.number == 0:
         try:
             job = make()
         except ConfigError as error:
-            gathering.refuse(error, "job")
+            group.refuse(error, "job")
             raise
         run_dir = job.run_dir.resolve()
-        gathering.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.said, job.finished])
-        send_file(gathering, job.checkpoint)
+        group.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.messages, job.finished, job.command])
+        send_file(group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, said, finished = gathering.hear("job", None)
-    checkpoint = send_file(gathering, None)
+    config, run_dir, relative, messages, finished, command = group.hear("job", None)
+    checkpoint = send_file(group, None)
     try:
-        folder_here = _folder_here(Path(run_dir), relative, gathering)
+        folder_here = _folder_here(Path(run_dir), relative, group)
     except ConfigError as error:
-        gathering.give_up(error)
+        group.give_up(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(said), finished)
+    return Job(config, folder_here, checkpoint, tuple(messages), finished, command)
 
 
 def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
@@ -112,24 +113,24 @@ def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
     return own
 
 
-def run(
-    worker: Callable[..., Any],
-    arguments: tuple,
+def run_job(
+    task: Callable[[WorldInfo | None, Any], T],
+    payload: Any,
     config: Mapping[str, Any],
     met: "Meeting | None",
-    rendezvous: LaunchInfo,
+    launch_info: LaunchInfo,
     *,
-    own_processes: bool,
-) -> Any:
-    """worker(place, *arguments) in every process of this node. own_processes: also where it is only one (a job of a
-    sweep)."""
-    if rendezvous.place is not None:
-        return worker(met.place if met else rendezvous.place, *arguments)
+    own_processes: bool = False,
+) -> T:
+    """Call task(world_info, payload) in every process of this node. payload: can be pickled. own_processes: in a
+    process of its own also where it is only one (a job of a sweep)."""
+    if launch_info.place is not None:
+        return task(met.place if met else launch_info.place, payload)
     from imagenet_ddp.distributed import devices
 
     num_local = batch_split.processes(config["strategy"], devices.count(devices.local_devices(config["trainer"])))
     if met is None and num_local == 1 and not own_processes:
-        return worker(None, *arguments)
+        return task(None, payload)
     if num_local > 1:
         _expect_backend(config)
     first = met.place if met else None
@@ -141,7 +142,7 @@ def run(
             f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
             sys.stdout,
         )
-    workers = Workers(worker, (None, *arguments), num_local, first, config["cluster"]["timeout_s"])
+    workers = Workers(task, (None, payload), num_local, first, config["cluster"]["timeout_s"])
     done = False
     try:
         result = workers.run()

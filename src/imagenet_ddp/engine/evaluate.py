@@ -1,72 +1,70 @@
-"""An evaluation in one process: a checkpoint against validation images, each counted once over all ranks."""
-
-from pathlib import Path
-from typing import Any
+"""Evaluate in one process: a checkpoint against validation images, each counted once over all ranks."""
 
 import torch
 
-from imagenet_ddp.callbacks import history
+from imagenet_ddp.callbacks.history import BadImagesList
 from imagenet_ddp.callbacks.progress import loss_words
 from imagenet_ddp.data.sources.registry import check_classes
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine import build
-from imagenet_ddp.engine.build import World
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import percent
 
 
-def run(config: dict[str, Any], world: World, run_dir: Path, checkpoint: Path, command: str) -> float:
-    """The top-1, a fraction; evaluation.json in run_dir has the rest."""
-    place = world.place
-    log = Log(run_dir / "logs", place.rank)
+def run(job: Job, plan: Plan, world: World) -> float:
+    """The top-1, a fraction; evaluation.json in the job's folder has the rest."""
+    assert job.checkpoint is not None
+    log = Log(job.run_dir / "logs", world.info.rank)
     log.take_over()
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
-    stored = read(checkpoint)
+    stored = read(job.checkpoint)
     classes = stored[KEY]["classes"]
-    data = build.make_data(config, world, log.say, need_train=False)
-    data.remap_targets(check_classes(data.source, classes, str(checkpoint)))
-    num_images = len(data.val_images)
-    classifier = build.make_classifier(config, len(classes), num_images, 1)
-    load_weights(classifier, stored["state_dict"], str(checkpoint))
-    bad_images = history.BadImagesList(run_dir / "bad_images.csv", data.bad_images.board.all)
-    trainer = build.make_trainer(config, world, [bad_images], run_dir, log.say)
-    log.say(place.sentence())
+    data = build.make_data(plan, world, log.say, need_train=False)
+    data.remap_targets(check_classes(data.source, classes, str(job.checkpoint)))
+    num_images, num_classes = len(data.val_images), len(data.source.classes)
+    module = build.make_module(plan, len(classes), num_images)
+    load_weights(module, stored["state_dict"], str(job.checkpoint))
+    bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
+    trainer = build.make_trainer(plan, world, [bad_images], job.run_dir, log.say)
+    log.say(world.info.sentence())
     log.say(
-        f"Evaluating {checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
-        f" on {num_images} validation images of {len(data.source.classes)} classes"
-        f" at {config['data']['image_size']} pixels, precision {trainer.precision}."
+        f"Evaluating {job.checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
+        f" on {num_images} validation images of {num_classes} classes"
+        f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     try:
-        trainer.validate(classifier, datamodule=data, verbose=False)
+        trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
-    counted = classifier.num_counted
+    counted = module.num_counted
     summary.must_count(counted, num_images)
-    if place.rank == 0:
+    if world.info.rank == 0:
         result = {
             **metrics,
             "num_val_images": counted[0],
             "num_val_images_unreadable": num_images - counted[0],
-            "num_classes": len(data.source.classes),
-            "world_size": place.world_size,
-            "num_devices": place.world_size * build.own_devices(config),
-            "num_nodes": place.num_nodes,
+            "num_classes": num_classes,
+            "world_size": world.info.world_size,
+            "num_devices": plan.num_devices,
+            "num_nodes": world.info.num_nodes,
             "precision": trainer.precision,
-            "checkpoint": str(checkpoint.resolve()),
+            "checkpoint": str(job.checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,
-            **summary.circumstances(command),
+            "plan": plan.choices(),
+            **summary.circumstances(job.command),
         }
-        summary.write_config(run_dir, config)
-        summary.write_json(run_dir / "evaluation.json", result)
+        summary.write_config(job.run_dir, job.config)
+        summary.write_json(job.run_dir / "evaluation.json", result)
     log.say(
-        f"top-1 {percent(metrics['val/top1'])} | top-{classifier.top_k} {percent(metrics['val/top5'])}"
+        f"top-1 {percent(metrics['val/top1'])} | top-{module.top_k} {percent(metrics['val/top5'])}"
         f" | loss {loss_words(metrics['val/loss'])}"
     )
-    log.say(f"Written to {run_dir / 'evaluation.json'}")
-    log.say(summary.counted_sentence(counted, num_images, skips=config["data"]["on_bad_image"] == "skip"))
+    log.say(f"Written to {job.run_dir / 'evaluation.json'}")
+    log.say(summary.counted_sentence(counted, num_images, skips=job.config["data"]["on_bad_image"] == "skip"))
     log.close()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

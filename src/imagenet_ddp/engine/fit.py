@@ -1,4 +1,4 @@
-"""A training run in one process, from the config to the last line of its log."""
+"""Train in one process: the order of a training, on one screen."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,10 @@ import torch
 
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine import build
-from imagenet_ddp.engine.build import World
-from imagenet_ddp.engine.startup_report import start_lines
+from imagenet_ddp.engine import build, startup_report
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Config, Plan
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
@@ -28,129 +29,148 @@ NEXT_STEPS = (
 )
 
 
-def run(
-    config: dict[str, Any],
-    world: World,
-    run_dir: Path,
-    checkpoint: str | None,
-    said: list[str],
-    command: str,
-    signals: Signals,
-) -> float | None:
-    """The highest val/top1, a fraction; None without validation. Raises Stopped where the run was asked to stop."""
-    place = world.place
-    locked = lock(run_dir) if place.rank == 0 else None
-    log = Log(run_dir / "logs", place.rank)
+def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
+    """Train in this process, from the plan to the last line of the log: the highest val/top1, a fraction, or None
+    without validation. Raises Stopped where the run was asked to stop, after it has saved."""
+    locked = lock(job.run_dir) if world.info.rank == 0 else None
+    log = Log(job.run_dir / "logs", world.info.rank)
     log.take_over()
-    for line in said:
+    for message in job.messages:
+        log.say(message)
+    parts = _make_parts(job, plan, world, log, signals)
+    for line in startup_report.lines(plan, world, parts.data):
         log.say(line)
-    try:
-        with leaving():  # a network disk may take many minutes to list its images
-            job = build.make_run(config, world, run_dir, log, signals, {"command": command})
-            if checkpoint is not None:
-                _must_continue(job, checkpoint, config["trainer"]["max_epochs"], run_dir)
-            if place.rank == 0:
-                at_once = num_at_once(config["trainer"]["max_epochs"], resumed=checkpoint is not None)
-                expect_room(run_dir, num_bytes(job.classifier.net, num_states(config["optim"]) or 0), at_once)
-    except Left as left:
-        log.note(str(left))
-        raise
-    num_train, num_val = len(job.data.train_images), len(job.data.val_images)
-    for line in start_lines(config, world, job.data, job.global_batch_size):
+    log.say(f"Run folder: {job.run_dir}")
+    _train(job, plan, parts, log)
+    if world.info.rank == 0:
+        summary.write_json(job.run_dir / "summary.json", _results(job, plan, parts))
+        parts.record.draw(parts.module.top_k)
+    for line in _closing_lines(job, parts):
         log.say(line)
-    log.say(f"Run folder: {run_dir}")
-    if place.rank == 0:
-        (run_dir / "summary.json").unlink(missing_ok=True)
-        summary.write_config(run_dir, config)
-    try:
-        with build.refusing(begun=lambda: job.meters.begun):
-            job.trainer.fit(job.classifier, datamodule=job.data, ckpt_path=checkpoint, weights_only=True)
-    except ConfigError:
-        if place.rank == 0 and checkpoint is None:
-            (run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
-        raise
-    except Stopped as stop:
-        epoch, step = job.trainer.current_epoch, job.trainer.global_step
-        log.say(f"Stopped and saved after step {step}, in epoch {epoch + 1}.")
-        if not scontrol.is_due(stop.signal_number, config, os.environ):
-            program = command.partition(" -m ")[0]  # python, or uv run python
-            options = f"resume={job.saver.last_path}{_world_words(config, place)}"
-            log.say(f"Go on with: {program} -m imagenet_ddp.train {options}", whole=True)
-        raise
-    finally:
-        job.agreement.end()
-        job.data.close()
-    train_s, train_cpu_s = job.meters.times(job.trainer)
-    best = job.saver.best_top1
-    if place.rank == 0:
-        source, metrics = job.data.source, job.trainer.callback_metrics
-        images_per_s, data_wait_frac = job.meters.speed()
-        result = {
-            **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
-            "best/val/top1": best,
-            "best_epoch": job.saver.best_epoch if best is not None else None,
-            "num_val_images": job.record.counted[0],
-            "num_train_images": num_train,
-            "num_unreadable_images": len(job.data.bad_images.board.all()),
-            "num_classes": len(source.classes),
-            "world_size": place.world_size,
-            "num_devices": place.world_size * build.own_devices(config),
-            "num_nodes": place.num_nodes,
-            "global_batch_size": job.global_batch_size,
-            "epochs": job.saver.num_epochs,
-            "steps": job.trainer.global_step,
-            "images_per_s": None if images_per_s is None else round(images_per_s, 2),
-            "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
-            "train_s": round(train_s, 2),
-            "train_cpu_s": round(train_cpu_s, 2),
-            "precision": job.trainer.precision,
-            "seed": config["seed"],
-            "num_parameters": sum(parameter.numel() for parameter in job.classifier.net.parameters()),
-            "finished": True,
-            **summary.circumstances(command),
-        }
-        summary.write_json(run_dir / "summary.json", result)
-        job.record.draw(job.classifier.top_k)
-    if best is not None:
-        log.say(f"Best val top-1 {percent(best)} (epoch {job.saver.best_epoch}), in {train_s:.0f} s of training.")
-    if bad := len(job.data.bad_images.board.all()):
-        log.say(f"{count_noun(bad, 'image')} could not be read, listed in {run_dir / 'bad_images.csv'}.")
-    log.say(f"Run folder: {run_dir}")
-    if config["data"]["name"] == "shapes" and not config["data"]["_target_"]:
-        for line in NEXT_STEPS:
-            log.say(line)
-    if job.record.counted[0]:
-        skips = config["data"]["on_bad_image"] == "skip"
-        log.say(summary.counted_sentence(job.record.counted, num_val, skips=skips))
     log.close()
     del locked
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    return best
+    return parts.saver.best_top1
 
 
-def _world_words(config: dict[str, Any], place: WorldInfo) -> str:
+def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> build.Run:
+    """Make everything, and refuse here what can be known before the first step."""
+    max_epochs, resumed = plan.config["trainer"]["max_epochs"], job.checkpoint is not None
+    try:
+        with leaving():  # a network disk may take many minutes to list its images
+            parts = build.make_run(job, plan, world, log, signals)
+            if job.checkpoint is not None:
+                _must_continue(parts, job.checkpoint, max_epochs, job.run_dir)
+            if world.info.rank == 0:
+                num_tensors = num_states(plan.config["optim"]) or 0
+                expect_room(
+                    job.run_dir, num_bytes(parts.module.net, num_tensors), num_at_once(max_epochs, resumed=resumed)
+                )
+    except Left as left:
+        log.note(str(left))
+        raise
+    return parts
+
+
+def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
+    is_first, trainer = plan.world_info.rank == 0, parts.trainer
+    if is_first:
+        (job.run_dir / "summary.json").unlink(missing_ok=True)
+        summary.write_config(job.run_dir, job.config)
+    try:
+        with build.refusing(begun=lambda: parts.meters.begun):
+            checkpoint = str(job.checkpoint) if job.checkpoint else None
+            trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
+    except ConfigError:
+        if is_first and job.checkpoint is None:
+            (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
+        raise
+    except Stopped as stop:
+        log.say(f"Stopped and saved after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
+        if not scontrol.is_due(stop.signal_number, job.config, os.environ):
+            program = job.command.partition(" -m ")[0]  # python, or uv run python
+            options = f"resume={parts.saver.last_path}{_world_words(job.config, plan.world_info)}"
+            log.say(f"Continue with: {program} -m imagenet_ddp.train {options}", whole=True)
+        raise
+    finally:
+        parts.agreement.end()
+        parts.data.close()
+
+
+def _results(job: Job, plan: Plan, parts: build.Run) -> dict[str, Any]:
+    """Content of summary.json."""
+    info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
+    train_s, train_cpu_s = parts.meters.times(parts.trainer)
+    images_per_s, data_wait_frac = parts.meters.speed()
+    best = parts.saver.best_top1
+    return {
+        **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
+        "best/val/top1": best,
+        "best_epoch": parts.saver.best_epoch if best is not None else None,
+        "num_val_images": parts.record.counted[0],
+        "num_train_images": len(data.train_images),
+        "num_unreadable_images": len(data.bad_images.board.all()),
+        "num_classes": len(data.source.classes),
+        "world_size": info.world_size,
+        "num_devices": plan.num_devices,
+        "num_nodes": info.num_nodes,
+        "global_batch_size": plan.global_batch_size,
+        "epochs": parts.saver.num_epochs,
+        "steps": parts.trainer.global_step,
+        "images_per_s": None if images_per_s is None else round(images_per_s, 2),
+        "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
+        "train_s": round(train_s, 2),
+        "train_cpu_s": round(train_cpu_s, 2),
+        "precision": parts.trainer.precision,  # read back from what ran
+        "seed": plan.config["seed"],
+        "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
+        "finished": True,
+        "plan": plan.choices(),
+        **summary.circumstances(job.command),
+    }
+
+
+def _closing_lines(job: Job, parts: build.Run) -> list[str]:
+    lines, best, data = [], parts.saver.best_top1, job.config["data"]
+    if best is not None:
+        train_s = parts.meters.times(parts.trainer)[0]
+        lines.append(
+            f"Best val top-1 {percent(best)} (epoch {parts.saver.best_epoch}), in {train_s:.0f} s of training."
+        )
+    if num_bad := len(parts.data.bad_images.board.all()):
+        lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
+    lines.append(f"Run folder: {job.run_dir}")
+    if data["name"] == "shapes" and not data["_target_"]:
+        lines += NEXT_STEPS
+    if parts.record.counted[0]:
+        skips = data["on_bad_image"] == "skip"
+        lines.append(summary.counted_sentence(parts.record.counted, len(parts.data.val_images), skips=skips))
+    return lines
+
+
+def _world_words(config: Config, info: WorldInfo) -> str:
     """The options that bring the same nodes together again; nothing where a launcher does it, or there is one."""
-    if place.num_nodes == 1 or place.source not in ("MASTER_ADDR", "cluster.address"):
+    if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
         return ""
-    address = config["cluster"]["address"] or f"{place.address}:{place.port}"
+    address = config["cluster"]["address"] or f"{info.address}:{info.port}"
     return (
-        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
+        f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
         " (on each node)"
     )
 
 
-def _must_continue(job: build.Run, checkpoint: str, max_epochs: int | None, run_dir: Path) -> None:
+def _must_continue(parts: build.Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> None:
     """The images that lie there are those of the checkpoint, and there is something left to do."""
-    stored = read(Path(checkpoint))[KEY]
-    in_place = Path(checkpoint).resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
+    stored = read(checkpoint)[KEY]
+    in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
     done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
     if max_epochs is not None and 0 <= max_epochs <= done:
         raise ConfigError(
             f"trainer.max_epochs must be more than the {count_noun(done, 'epoch')} that {checkpoint} has "
             f"behind it, but is {max_epochs}. Hint: trainer.max_epochs={done + 1} or more, or start a new run."
         )
-    found = job.data.source.classes
+    found = parts.data.source.classes
     if stored["classes"] != found:
         differing = sorted(set(stored["classes"]) ^ set(found))[:5]
         raise ConfigError(
@@ -159,9 +179,9 @@ def _must_continue(job: build.Run, checkpoint: str, max_epochs: int | None, run_
             f" differing in {', '.join(differing)}. Hint: point data.root to the images this run began with,"
             " or start a new run."
         )
-    if stored["num_train_images"] != len(job.data.train_images):
+    if stored["num_train_images"] != len(parts.data.train_images):
         raise ConfigError(
             f"the data must have {stored['num_train_images']} training images as when {checkpoint} was"
-            f" written, but has {len(job.data.train_images)}. Hint: point data.root to the images this run began with,"
+            f" written, got {len(parts.data.train_images)}. Hint: point data.root to the images this run began with,"
             " or start a new run."
         )

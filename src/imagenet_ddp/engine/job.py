@@ -1,10 +1,9 @@
-"""From a checked command line to running workers: which folder, which checkpoint, which processes. Once per command
-and node."""
+"""Decide what is run and where: the config, the run folder, the checkpoint."""
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,14 @@ FIXED_PREFIXES = (
 
 @dataclass(frozen=True)
 class Job:
-    """One run, decided: what its workers get."""
+    """One training or evaluation, decided by the first of its commands and handed to every process."""
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # resolved, plain
     run_dir: Path
-    checkpoint: Path | None = None
-    said: tuple[str, ...] = ()
-    finished: bool = False
+    checkpoint: Path | None = None  # to resume from, or to evaluate
+    messages: tuple[str, ...] = ()  # from before the processes started, for the head of the log
+    finished: bool = False  # a resumed run that has nothing left to do
+    command: str = ""  # as typed
 
 
 def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
@@ -88,13 +88,19 @@ def command(verb: str, argv: list[str]) -> str:
 
 
 def decide(
-    request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None = None
+    request: parse.Request,
+    environ: Mapping[str, str],
+    launch_info: LaunchInfo,
+    command: str,
+    num_local: int | None = None,
 ) -> Job:
-    """Folder and checkpoint of a single run. Makes the folder, and nothing else; the caller removes it if it comes to
-    nothing. num_local: workers that each node has said it starts; None where none has."""
-    if request.verb == "train" and (request.configs[0].resume or _again(request, environ)):
-        return _resume(request, environ, rendezvous, num_local)
-    return Job(plain(request.configs[0]), new_folder(request, run_key=rendezvous.run_key))
+    """Decide folder and checkpoint of a training. Makes the folder, and nothing else; the caller removes it if it comes
+    to nothing. num_local: workers that each node has announced to start; None where none has."""
+    if request.configs[0].resume or _again(request, environ):
+        job = _resume(request, environ, launch_info, num_local)
+    else:
+        job = Job(plain(request.configs[0]), new_folder(request, run_key=launch_info.run_key))
+    return replace(job, command=command)
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
@@ -102,8 +108,8 @@ def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
     return request.again or restarted(environ)
 
 
-def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: LaunchInfo, num_local: int | None) -> Job:
-    config, run_key = request.configs[0], rendezvous.run_key
+def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: LaunchInfo, num_local: int | None) -> Job:
+    config, run_key = request.configs[0], launch_info.run_key
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
@@ -117,12 +123,12 @@ def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: Laun
         found = folder.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
         # a run that died before its first checkpoint begins again in the folder it was given
-        return Job(plain(config), new_folder(request, again=True, run_key=run_key), said=(found.sentence,))
+        return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     stored = read(found.checkpoint)[KEY]["config"]
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
-    if mistakes := _other_world(merged.trainer, found.checkpoint, rendezvous, num_local):
+    if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)
     if mistakes := parse.validate(merged, environ, "train", typed=request.typed):
         raise ConfigError(mistakes)
@@ -140,7 +146,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: Laun
     run_dir = found.folder or new_folder(request, run_key=run_key)
     if found.finished_epochs is not None and not _is_prolonged(resolved["trainer"], found.finished_epochs, changed):
         sentence = _finished_sentence(run_dir, resolved["trainer"])
-        return Job(resolved, run_dir, said=(sentence,), finished=True)
+        return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
 
@@ -168,14 +174,14 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
     return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
 
 
-def _other_world(trainer: DictConfig, checkpoint: Path, rendezvous: LaunchInfo, num_local: int | None) -> list[str]:
+def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
     """The run's own numbers of nodes and devices hold where none are typed, but the world has met already."""
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
-    if isinstance(num_nodes, int) and num_nodes != rendezvous.num_nodes:
+    if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
             f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but this command is for "
-            f"{rendezvous.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
-            f"meet; or trainer.num_nodes={rendezvous.num_nodes}."
+            f"{launch_info.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
+            f"meet; or trainer.num_nodes={launch_info.num_nodes}."
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [

@@ -10,7 +10,7 @@ from imagenet_ddp.data.decoding.image import DEFAULT, Reading, UnreadableImage, 
 from imagenet_ddp.data.sources.folder.images import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.engine.build import Config
+from imagenet_ddp.engine.plan import Config
 from imagenet_ddp.models.create_model import create_model
 from imagenet_ddp.runs.checkpoint_file import load_weights
 

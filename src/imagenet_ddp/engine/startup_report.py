@@ -1,4 +1,4 @@
-"""What is printed before training: where the ranks met, the arithmetic, the recipe, each automatic choice's reason."""
+"""Print the plan before training starts: the arithmetic, the recipe, each automatic choice with its reason."""
 
 import os
 from collections.abc import Mapping
@@ -7,66 +7,64 @@ from typing import Any
 import torch
 
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.decoding.jpeg_backends import choose
 from imagenet_ddp.data.loading import dali
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers, mp_context_note
+from imagenet_ddp.data.loading.worker_processes import mp_context_note
 from imagenet_ddp.distributed import devices, gpu_names
 from imagenet_ddp.distributed.strategies import batch_split, ddp
-from imagenet_ddp.engine.build import Config, World, own_devices
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
+from imagenet_ddp.engine.plan import Config, Plan
+from imagenet_ddp.engine.world import World
 
 
-def start_lines(config: Config, world: World, data: ImageDataModule, global_batch: int) -> list[str]:
-    """What is printed before training: where the ranks met, arithmetic, data and recipe, and every automatic choice's
-    reason."""
-    place, trainer, optim, schedule = world.place, config["trainer"], config["optim"], config["schedule"]
-    source, keys = data.source, config["data"]
-    kind = devices.accelerator(trainer["accelerator"])
-    accumulate = trainer["accumulate_grad_batches"]
-    precision, why_precision = devices.choose_precision(trainer["precision"], kind)
-    workers, why_workers = choose_num_workers(keys["num_workers"], kind == "cpu", place.local_world_size)
-    lr = scaled_lr(optim, global_batch)
-    warmup = choose_warmup_epochs(schedule["warmup_epochs"], optim, global_batch, trainer["max_epochs"])
+def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
+    """Say where the ranks met, the arithmetic, data and recipe, and each automatic choice with its reason."""
+    config, info, kind = plan.config, plan.world_info, plan.accelerator.value
+    trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
     return [
-        place.sentence(),
+        info.sentence(),
         _data_line(data, config),
-        f"Recipe: {_epochs(trainer['max_epochs'])} at {keys['image_size']} pixels, {_optimizer_words(optim)},"
-        f" schedule {_schedule_words(schedule, warmup[0])}, label smoothing {config['loss']['label_smoothing']:g}.",
-        *(
-            batch_split.start_lines(
-                config["strategy"], keys["batch_size"], own_devices(config), accumulate, kind == "cpu"
-            )
-            or [
-                f"Batch: {keys['batch_size']} per device × {place.local_world_size} devices × {place.num_nodes} nodes"
-                f" × {accumulate} accumulation = {global_batch} images per step."
-            ]
-        ),
-        f"Learning rate: {optim['lr']:g} per {optim['reference_batch']} images"
-        f" × {global_batch}/{optim['reference_batch']} = {lr:g}."
-        if optim["reference_batch"]
-        else f"Learning rate: {lr:g}, not scaled (optim.reference_batch is null).",
-        *([_warmup_line(*warmup)] if schedule["warmup_epochs"] == "auto" else []),
-        f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process (cluster.num_threads)."
-        f" Precision: {precision}, {why_precision}.",
-        *(world.gpus or _own_gpus(config, world)),
+        f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
+        f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
+        f" label smoothing {config['loss']['label_smoothing']:g}.",
+        *_batch_lines(plan),
+        _learning_rate_line(plan),
+        *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
+        f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
+        f" Precision: {plan.precision.value}, {plan.precision.reason}.",
+        *(world.gpus or _own_gpus(plan)),
         *gpu_names.unseen(trainer["accelerator"], kind, os.environ),
-        *ddp.notes(config["strategy"], place.world_size, kind),
-        *(f"Network: {note}." for note in world.notes if place.num_nodes > 1),
-        *_loader_lines(config, data, workers, why_workers, kind),
-        *([note] if (note := mp_context_note(keys["mp_context"], workers)) else []),
-        *source.notes,
+        *ddp.notes(strategy, info.world_size, kind),
+        *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
+        *_loader_lines(plan, data),
+        *([note] if (note := mp_context_note(plan.mp_context.value, plan.num_workers.value)) else []),
+        *data.source.notes,
     ]
 
 
-def _loader_lines(config: Config, data: ImageDataModule, workers: int, why_workers: str, kind: str) -> list[str]:
-    keys, asked = config["data"], config["loader"]
-    ordinary = f"{workers} workers per process ({why_workers}). JPEG decoder: {choose(keys['decoder']).reason}."
-    if asked["name"] != "dali":
+def _batch_lines(plan: Plan) -> list[str]:
+    config, info = plan.config, plan.world_info
+    batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
+    return batch_split.start_lines(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+        f"Batch: {batch_size} per device × {info.local_world_size} devices × {info.num_nodes} nodes"
+        f" × {accumulate} accumulation = {plan.global_batch_size} images per step."
+    ]
+
+
+def _learning_rate_line(plan: Plan) -> str:
+    value, reason = plan.learning_rate
+    if plan.config["optim"]["reference_batch"]:
+        return f"Learning rate: {reason} = {value:g}."
+    return f"Learning rate: {value:g}, {reason}."
+
+
+def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
+    options, workers = plan.config["loader"], plan.num_workers
+    ordinary = f"{workers.value} workers per process ({workers.reason}). JPEG decoder: {plan.decoder.reason}."
+    if options["name"] != "dali":
         return [f"Loader: {ordinary}"]
-    if why_not := dali.unfit(data.train_images, keys["augment"]):
+    if why_not := dali.unfit(data.train_images, plan.config["data"]["augment"]):
         return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
-    device = dali.choose_device(asked["device"], torch.device(kind))
-    threads = dali.choose_num_threads(asked["num_threads"], workers)
+    device = dali.choose_device(options["device"], torch.device(plan.accelerator.value))
+    threads = dali.choose_num_threads(options["num_threads"], workers.value)
     return [f"Loader: {dali.sentence(device, threads)}.", f"Validation and what DALI does not read: {ordinary}"]
 
 
@@ -111,8 +109,7 @@ def _device_words(kind: str) -> str:
     return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(kind) or str(torch.cuda.get_device_name())
 
 
-def _own_gpus(config: Config, world: World) -> list[str]:
-    """Of this process: all there are where it is the only one; else for its own log, as rank 0 has those of all."""
-    place = world.place
-    gpus = devices.own_gpus(config["trainer"], place.local_rank, own_devices(config))
+def _own_gpus(plan: Plan) -> list[str]:
+    """Name the GPUs of this process: all where it is the only one; else for its own log, as rank 0 has those of all."""
+    gpus = devices.own_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
     return gpu_names.lines({0: gpus}, {0: ""}, 1)

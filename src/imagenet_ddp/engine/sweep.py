@@ -221,7 +221,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
-        print(f"Go on with: {engine_job.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
+        print(f"Continue with: {engine_job.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result

@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import options
 from imagenet_ddp.doctor.check_ranks import examine_world
 from imagenet_ddp.doctor.checks import Check
-from imagenet_ddp.engine.build import World
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.performance import step_timer
 
 CPU = torch.device("cpu")

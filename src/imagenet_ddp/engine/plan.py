@@ -1,0 +1,134 @@
+"""Decide every automatic value of one process, once: build makes objects from it, startup_report prints it,
+summary.json stores it. Nothing decides again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from imagenet_ddp.data.decoding import jpeg_backends
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.validate import validate_several
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
+
+Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
+
+
+class Choice(NamedTuple):
+    """A value and why it was taken."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one process runs. Made after all ranks have joined, so that what one of them cannot do is told to all."""
+
+    config: Config
+    world_info: WorldInfo
+    accelerator: Choice  # cpu, cuda or mps
+    local_devices: int | list[int]  # of this node: how many, or which
+    num_own_devices: int  # of this process: 1, or all of the node with strategy=dp
+    precision: Choice
+    num_threads: Choice  # CPU threads of this process
+    num_workers: Choice  # loader processes of this process
+    mp_context: Choice  # how those start
+    decoder: Choice
+    images_per_forward: int  # in this process, in training
+    val_images_per_forward: int
+    global_batch_size: int  # images per update of the weights, over all processes
+    learning_rate: Choice  # after warm-up
+    warmup_epochs: Choice
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.accelerator.value == "cpu"
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all processes together."""
+        return self.num_own_devices * self.world_info.world_size
+
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor."""
+        return {name: value._asdict() for name, value in vars(self).items() if isinstance(value, Choice)}
+
+
+def make_plan(config: Config, world_info: WorldInfo) -> Plan:
+    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for."""
+    trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
+    local_world_size = world_info.local_world_size
+    kind = devices.accelerator(trainer["accelerator"])
+    local_devices = devices.local_devices({**trainer, "accelerator": kind})
+    num_local_devices = devices.count(local_devices)
+    num_own_devices = num_local_devices // batch_split.processes(strategy, num_local_devices)
+    if world_info.world_size > 1:
+        # trainer.devices=auto has become a number only now
+        numbers = {"devices": _trainer_devices(local_devices, world_info), "num_nodes": world_info.num_nodes}
+        if mistakes := validate_several({**trainer, "accelerator": kind, **numbers}, on_cpu=kind == "cpu"):
+            raise ConfigError(mistakes)
+    images = batch_split.loaded(strategy, data["batch_size"], num_own_devices)
+    global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
+    decoder = jpeg_backends.choose(data["decoder"])
+    return Plan(
+        config=config,
+        world_info=world_info,
+        accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best that torch finds"),
+        local_devices=local_devices,
+        num_own_devices=num_own_devices,
+        precision=Choice(*devices.choose_precision(trainer["precision"], kind)),
+        num_threads=Choice(
+            devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
+        ),
+        num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
+        mp_context=Choice(choose_mp_context(data["mp_context"]), f"data.mp_context={data['mp_context']}"),
+        decoder=Choice(decoder.name, decoder.reason),
+        images_per_forward=images,
+        val_images_per_forward=batch_split.loaded(
+            strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
+        ),
+        global_batch_size=global_batch_size,
+        learning_rate=Choice(scaled_lr(optim, global_batch_size), _scaling(optim, global_batch_size)),
+        warmup_epochs=Choice(
+            *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
+        ),
+    )
+
+
+def trainer_arguments(plan: Plan) -> dict[str, Any]:
+    """The arguments of Lightning's Trainer: trainer.*, with this plan's values for those that were left open."""
+    return {
+        **plan.config["trainer"],
+        "accelerator": plan.accelerator.value,
+        "devices": _trainer_devices(plan.local_devices, plan.world_info),
+        "num_nodes": plan.world_info.num_nodes,
+        "precision": plan.precision.value,
+    }
+
+
+def data_options(plan: Plan) -> dict[str, Any]:
+    """data.*, with this plan's values for those that were left open. Batch sizes are per forward of this process."""
+    return {
+        **plan.config["data"],
+        "batch_size": plan.images_per_forward,
+        "val_batch_size": plan.val_images_per_forward,
+        "num_workers": plan.num_workers.value,
+        "mp_context": plan.mp_context.value,
+        "decoder": plan.decoder.value,
+    }
+
+
+def _trainer_devices(local_devices: int | list[int], world_info: WorldInfo) -> int | list[int]:
+    """Explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared."""
+    return local_devices if isinstance(local_devices, list) else world_info.local_world_size
+
+
+def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:
+    reference = optim["reference_batch"]
+    if not reference:
+        return "not scaled (optim.reference_batch is null)"
+    return f"{optim['lr']:g} per {reference} images × {global_batch_size}/{reference}"

@@ -1,0 +1,34 @@
+"""Hold one process's connection to the others of its job."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed import Store
+
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector
+from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others, and what connects them. All but info are None where there is one process."""
+
+    info: WorldInfo
+    store: Store | None = None
+    store_client: Callable[[], Store] | None = None  # makes a new connection
+    rank_group: RankGroup | None = None
+    failure_detector: FailureDetector | None = None
+    network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
+    gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; on rank 0 of several
+
+    def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
+        """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest."""
+        if self.rank_group is not None:
+            self.rank_group.compare(key, facts, timeout_s)
+
+    def leave(self) -> None:
+        """Mark this process's exit as normal."""
+        if self.failure_detector is not None:
+            self.failure_detector.end()

@@ -1,0 +1,87 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from helpers.plans import plan_of
+
+from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.lr_schedules import make_schedule
+
+TWO_NODES = WorldInfo(rank=3, local_rank=1, node_rank=1, world_size=4, local_world_size=2, num_nodes=2, address="a")
+
+
+@pytest.fixture
+def folder(tree: Path) -> list[str]:
+    return ["data=imagefolder", f"data.root={tree}", "model.name=mobilenet_v3_small"]
+
+
+def test_every_choice_has_a_value_and_a_reason(folder: list[str]):
+    plan = plan_of(*folder, world_info=TWO_NODES)
+    choices = plan.choices()
+    assert choices.keys() >= {
+        "accelerator", "precision", "num_threads", "num_workers", "mp_context", "decoder", "learning_rate",
+        "warmup_epochs",
+    }  # fmt: skip
+    assert all(choice["value"] not in (None, "auto") and choice["reason"] for choice in choices.values())
+    json.dumps(choices)  # as summary.json stores them
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.precision = Choice("64-true", "later")  # type: ignore[misc]
+
+
+def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[str]):
+    plan = plan_of(*folder, "data.batch_size=6", "trainer.accumulate_grad_batches=2", world_info=TWO_NODES)
+    arguments, options = trainer_arguments(plan), data_options(plan)
+    assert (arguments["accelerator"], arguments["devices"], arguments["num_nodes"]) == ("cpu", 2, 2)
+    assert arguments["precision"] == devices.choose_precision("auto", "cpu")[0]
+    assert options["num_workers"] == choose_num_workers("auto", True, 2)[0]
+    assert (options["batch_size"], options["val_batch_size"]) == (6, 6)
+    assert plan.global_batch_size == 6 * 4 * 2
+    assert "auto" not in {options[key] for key in ("num_workers", "mp_context", "decoder")}
+
+
+def test_what_is_set_is_taken(folder: list[str]):
+    typed = ["trainer.precision=64-true", "data.num_workers=3", "data.decoder=pillow", "cluster.num_threads=5"]
+    plan = plan_of(*folder, *typed, "data.mp_context=spawn", "schedule.warmup_epochs=1.5")
+    values = {name: choice["value"] for name, choice in plan.choices().items()}
+    assert values["precision"] == "64-true"
+    assert values["num_workers"] == 3
+    assert values["decoder"] == "pillow"
+    assert values["num_threads"] == 5
+    assert values["mp_context"] == "spawn"
+    assert values["warmup_epochs"] == 1.5
+
+
+def test_one_process_drives_all_devices_with_dp(folder: list[str]):
+    plan = plan_of(*folder, "strategy=dp", "trainer.devices=3", "data.batch_size=4", "data.val_batch_size=5")
+    assert (plan.num_own_devices, plan.num_devices) == (3, 3)
+    assert (plan.images_per_forward, plan.val_images_per_forward, plan.global_batch_size) == (12, 15, 12)
+
+
+@pytest.mark.parametrize(
+    ("typed", "world_size", "factors"),
+    [
+        ((), 1, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
+        ((), 8, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
+        (("schedule.warmup_epochs=0",), 8, {0: 1, 30: 0.1}),
+        (("optim.reference_batch=null",), 8, {0: 1, 30: 0.1}),
+    ],
+)
+def test_the_imagenet_recipe_warms_up_large_batches_only(
+    typed: tuple[str, ...], world_size: int, factors: dict[float, float], folder: list[str]
+):
+    world = WorldInfo(world_size=world_size, local_world_size=world_size)
+    plan = plan_of(*folder, "recipe=imagenet", "data.batch_size=256", *typed, world_info=world)
+    config = plan.config
+    schedule = make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value)
+    assert {epochs: schedule(epochs) for epochs in factors} == pytest.approx(factors)
+
+
+def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("imagenet_ddp.distributed.devices.torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"trainer.accelerator=gpu .* Hint: "):
+        plan_of(*folder, "trainer.accelerator=gpu")

@@ -1,0 +1,17 @@
+"""Plans of typed options, on this machine's CPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine.plan import Plan, make_plan
+
+
+def plan_of(*options: str, world_info: WorldInfo | None = None, environ: Mapping[str, str] | None = None) -> Plan:
+    """The plan of `train` with these options, which must pass its checks."""
+    request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
+    config: Any = OmegaConf.to_container(request.configs[0], resolve=True)
+    return make_plan(config, world_info or WorldInfo())
