@@ -84,7 +84,7 @@ def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypa
 
     if torch.cuda.is_available():
         pytest.skip("torch sees this machine's cards")
-    monkeypatch.setattr(nvidia_gpus, "cards", lambda: [nvidia_gpus.Card(0, "GPU-1", "NVIDIA A100", 81_920, 0, 8.0)])
+    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [nvidia_gpus.Gpu(0, "GPU-1", "NVIDIA A100", 81_920, 0, 8.0)])
     check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
     assert not check.ok and "this machine has 1 GPUs (NVIDIA A100), but" in check.what
     assert only(machine("trainer.accelerator=cpu"), "devices").ok
@@ -102,8 +102,8 @@ def test_no_device_of_the_kind_asked_for(machine: Callable[..., Machine]):
 def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     import torch
 
-    there = [nvidia_gpus.Card(number, f"GPU-{number}", "NVIDIA A100", 81_920, 1024, 8.0) for number in range(4)]
-    monkeypatch.setattr(nvidia_gpus, "cards", lambda: there)
+    there = [nvidia_gpus.Gpu(number, f"GPU-{number}", "NVIDIA A100", 81_920, 1024, 8.0) for number in range(4)]
+    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: there)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check = only(machine("trainer.accelerator=cuda", "trainer.devices=2", CUDA_VISIBLE_DEVICES="3,1"), "devices")

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.nvidia_gpus import cards
+from imagenet_ddp.distributed.nvidia_gpus import query_gpus
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.distributed.strategies import batch_split, ddp_options
 from imagenet_ddp.errors import ConfigError
@@ -24,7 +24,7 @@ PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
 KINDS: dict[str, tuple[Kind, str]] = {
-    "strategy.name": (choice("auto", "ddp", *batch_split.NAMES), "auto"),
+    "strategy.name": (choice("auto", "ddp", *batch_split.DATA_PARALLEL), "auto"),
     "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
     "cluster.node_rank": (whole(0) | NULL, "null"),
     "cluster.rank": (whole(0) | NULL, "null"),
@@ -48,7 +48,7 @@ def validate(
     """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m.
     elsewhere: of a SLURM job on other machines, with as many nodes and devices as the config says."""
     if elsewhere:
-        local = batch_split.processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
+        local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
     found: list[str] = []
     for key, (allowed, example) in KINDS.items():
@@ -59,19 +59,19 @@ def validate(
     found += _gpus_of_other_jobs(config["trainer"], environ)
     found += _booked_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
-    found += ddp_options.mistakes(config)
-    found += batch_split.mistakes(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
-    if broken or (strategy["name"] in batch_split.NAMES and whole(2).accepts(num_nodes)):
+    found += ddp_options.validate(config)
+    found += batch_split.validate(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
+    if broken or (strategy["name"] in batch_split.DATA_PARALLEL and whole(2).accepts(num_nodes)):
         return found  # the world hangs on these values
     try:
-        rendezvous = detect(config, environ, verb=verb, typed=typed, cpu=has_no_gpu(config["trainer"]) is not None)
+        rendezvous = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
         return found + error.mistakes
     if multirun and not rendezvous.alone:
         found.append(_sweep(rendezvous, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
-    local = batch_split.processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
+    local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (rendezvous.place.world_size if rendezvous.place else rendezvous.num_nodes * local) > 1:
-        found += validate_several(config["trainer"], on_cpu=has_no_gpu(config["trainer"]) is not None)
+        found += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
     several_nodes = rendezvous.num_nodes > 1
     host = rendezvous.address.host if rendezvous.address and several_nodes else None
     if not rendezvous.alone or num_devices(config["trainer"].get("devices")) != 1:
@@ -81,7 +81,7 @@ def validate(
     return found
 
 
-def validate_several(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
     """List what several processes cannot do together."""
     found: list[str] = []
     interval = trainer.get("val_check_interval")
@@ -127,7 +127,7 @@ def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
         return False
 
 
-def has_no_gpu(trainer: Mapping[str, Any]) -> str | None:
+def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
     """Why only CPUs take part; None where there may be a GPU."""
     accelerator = trainer.get("accelerator")
     if accelerator == "cpu":
@@ -145,10 +145,10 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
         not slurm_env.in_step(environ)
         or not ours.isdecimal()
         or "CUDA_VISIBLE_DEVICES" in environ
-        or has_no_gpu(trainer)
+        or no_gpu_reason(trainer)
     ):
         return []
-    seen = len(cards())
+    seen = len(query_gpus())
     if seen <= int(ours):
         return []
     return [
@@ -160,7 +160,7 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
 def _booked_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     """A CPU training in an allocation of GPUs is a mistake, unless it was asked for."""
     booked = environ.get("SLURM_GPUS_ON_NODE", "0")
-    if trainer.get("accelerator") != "auto" or not booked.isdecimal() or int(booked) == 0 or not has_no_gpu(trainer):
+    if trainer.get("accelerator") != "auto" or not booked.isdecimal() or int(booked) == 0 or not no_gpu_reason(trainer):
         return []
     return [
         f"this job has {booked} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
@@ -171,7 +171,7 @@ def _booked_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     """What can be said of CPU processes; nothing where there may be a GPU."""
     trainer = config["trainer"]
-    devices, why = trainer.get("devices"), has_no_gpu(trainer)
+    devices, why = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or why is None:
         return []  # said already, or left to torch
     found = []

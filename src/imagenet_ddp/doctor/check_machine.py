@@ -66,7 +66,7 @@ def _devices(machine: Machine) -> list[Check]:
         return fails(machine.no_device)
     trainer = machine.config["trainer"]
     local = devices.local_devices(trainer)
-    present = gpu.cards()
+    present = gpu.query_gpus()
     if machine.kind == "cpu":
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
         if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
@@ -76,7 +76,7 @@ def _devices(machine: Machine) -> list[Check]:
         return ok("the Mac's GPU (mps)", kind="mps")
     import torch
 
-    seen = gpu.visible(present, machine.environ)
+    seen = gpu.visible_gpus(present, machine.environ)
     if not present or seen is None or len(seen) != torch.cuda.device_count():
         what = f"{torch.cuda.device_count()} GPUs for torch (CUDA_VISIBLE_DEVICES="
         return ok(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
@@ -92,7 +92,7 @@ def _devices(machine: Machine) -> list[Check]:
     return ok("; ".join(words), kind="cuda", gpus=[vars(card) for card in taken])
 
 
-def _unseen(present: list[gpu.Card]) -> str:
+def _unseen(present: list[gpu.Gpu]) -> str:
     import torch
 
     why = (

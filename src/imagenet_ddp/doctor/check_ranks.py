@@ -54,7 +54,7 @@ def examine_world(config: Config, world: World, machine: Sequence[Check] = ()) -
     machine: what was found on this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
     place, found = world.info, list[Check]()
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
+    devices.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], place.local_world_size))
     with contextlib.suppress(_NoMore), contextlib.ExitStack() as stack:
         if place.world_size == 1:
             _alone(found, config)
@@ -116,7 +116,7 @@ def _alone(found: list[Check], config: Config) -> None:
 def _read_s(config: Config, local_world_size: int) -> float:
     """Seconds for the images of one batch, where the training process reads them itself."""
     data = config["data"]
-    on_cpu = devices.accelerator(config["trainer"]["accelerator"]) == "cpu"
+    on_cpu = devices.device_type(config["trainer"]["accelerator"]) == "cpu"
     if choose_num_workers(data["num_workers"], on_cpu, local_world_size)[0] > 0:
         return 0.0
     from imagenet_ddp.data.decoding.image import Reading, open_picture

@@ -10,7 +10,7 @@ from typing import Any
 from imagenet_ddp.distributed.launchers.detect import detect, located
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import has_no_gpu
+from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
@@ -66,13 +66,13 @@ def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequenc
 
     machine = Machine(config, environ, typed, run_dir)
     try:
-        machine.kind = devices.accelerator(config["trainer"]["accelerator"])
-        num_devices = devices.count(devices.local_devices(config["trainer"]))
-        machine.num_local = batch_split.processes(config["strategy"], num_devices)
+        machine.kind = devices.device_type(config["trainer"]["accelerator"])
+        num_devices = devices.count_devices(devices.local_devices(config["trainer"]))
+        machine.num_local = batch_split.num_processes(config["strategy"], num_devices)
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:
-        cpu = has_no_gpu(config["trainer"]) is not None
+        cpu = no_gpu_reason(config["trainer"]) is not None
         found = located(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
         machine.rendezvous = found
         if found.place is not None:

@@ -18,7 +18,7 @@ Config = Mapping[str, Any]
 
 
 def device_of(config: Config, local_rank: int) -> torch.device:
-    kind = devices.accelerator(config["trainer"]["accelerator"])
+    kind = devices.device_type(config["trainer"]["accelerator"])
     local = devices.local_devices({**config["trainer"], "accelerator": kind})
     return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank if kind == "cuda" else 0)
 

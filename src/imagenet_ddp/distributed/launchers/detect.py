@@ -46,7 +46,7 @@ def detect(
     if own is not None:
         return LaunchInfo(own.source, Address(own.address, own.port or 0), own, own.num_nodes, own.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
-    one_process = config["strategy"]["name"] in batch_split.NAMES
+    one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
     line = f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}"
     asked = LaunchRequest(
