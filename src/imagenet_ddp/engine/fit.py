@@ -42,10 +42,11 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         log.say(line)
     log.say(f"Run folder: {job.run_dir}")
     _train(job, plan, parts, log)
+    train_s, train_cpu_s = parts.meters.times(parts.trainer)  # a collective
     if world.info.rank == 0:
-        summary.write_json(job.run_dir / "summary.json", _results(job, plan, parts))
+        summary.write_json(job.run_dir / "summary.json", _results(job, plan, parts, train_s, train_cpu_s))
         parts.record.draw(parts.module.top_k)
-    for line in _closing_lines(job, parts):
+    for line in _closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
     del locked
@@ -98,10 +99,9 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         parts.data.close()
 
 
-def _results(job: Job, plan: Plan, parts: build.Run) -> dict[str, Any]:
+def _results(job: Job, plan: Plan, parts: build.Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
     """Content of summary.json."""
     info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
-    train_s, train_cpu_s = parts.meters.times(parts.trainer)
     images_per_s, data_wait_frac = parts.meters.speed()
     best = parts.saver.best_top1
     return {
@@ -131,10 +131,9 @@ def _results(job: Job, plan: Plan, parts: build.Run) -> dict[str, Any]:
     }
 
 
-def _closing_lines(job: Job, parts: build.Run) -> list[str]:
+def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
     lines, best, data = [], parts.saver.best_top1, job.config["data"]
     if best is not None:
-        train_s = parts.meters.times(parts.trainer)[0]
         lines.append(
             f"Best val top-1 {percent(best)} (epoch {parts.saver.best_epoch}), in {train_s:.0f} s of training."
         )
