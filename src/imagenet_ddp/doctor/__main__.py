@@ -15,7 +15,7 @@ from imagenet_ddp.cli import command, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_data, check_network, process
 from imagenet_ddp.doctor import check_machine as this_machine
-from imagenet_ddp.doctor.checks import Check, Machine, examine, survey
+from imagenet_ddp.doctor.checks import Check, Machine, inspect_machine, run_checks
 from imagenet_ddp.doctor.options import Options, read
 from imagenet_ddp.engine import coordinate
 from imagenet_ddp.errors import ConfigError
@@ -31,7 +31,7 @@ def main() -> None:
 
 def _doctor() -> None:
     options = command.planned("doctor", read, parse.without_local_rank)
-    machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
+    machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
     place = machine.rendezvous.place if machine.rendezvous else None
     speaks = place is None or place.rank == 0  # a launcher's other ranks are heard through rank 0
     found: list[Check] = []
@@ -54,7 +54,7 @@ def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, li
         here = []
     names = check_ranks.names(machine)
     total, found = len(here) + len(names), []
-    for number, checks in enumerate(examine(machine, here), 1):
+    for number, checks in enumerate(run_checks(machine, here), 1):
         found += checks
         yield number, total, checks
     if names:
@@ -66,7 +66,7 @@ def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, li
 
 def _together(machine: Machine, options: Options, found: list[Check]) -> list[Check]:
     """What all ranks find together; [] on every node but the first."""
-    from imagenet_ddp.doctor.check_ranks import not_met  # torch
+    from imagenet_ddp.doctor.check_ranks import not_joined  # torch
 
     assert machine.rendezvous is not None
     config, rendezvous = options.config, machine.rendezvous
@@ -75,10 +75,10 @@ def _together(machine: Machine, options: Options, found: list[Check]) -> list[Ch
             met = coordinate.join_commands(options.request, rendezvous)
             return coordinate.run_job(process.diagnose, (config, found), config, met, rendezvous)
         except ConfigError as error:
-            return not_met(error)
+            return not_joined(error)
         except WorkersFailedError as error:
             said = f"the ranks ended with exit code {error.exit_code}, and said why on standard error"
-            return not_met(ConfigError(f"{said}. Hint: look there."))
+            return not_joined(ConfigError(f"{said}. Hint: look there."))
 
 
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
@@ -103,7 +103,7 @@ def document(found: list[Check]) -> dict[str, Any]:
 
 def _summary(found: list[Check], machine: Machine) -> str:
     failed = list(dict.fromkeys(one.name for one in found if not one.ok))
-    elsewhere = machine.meets_others and not machine.no_rendezvous and not any(one.name == "ranks" for one in found)
+    elsewhere = machine.has_other_nodes and not machine.no_rendezvous and not any(one.name == "ranks" for one in found)
     rest = " That is this machine alone: what all found together, node 0 shows." if elsewhere else ""
     if not failed:
         return f"All is well: nothing stands in the way of training.{rest}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed import nvidia_gpus as gpu
-from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
 from imagenet_ddp.system.text import count_noun, install
 
@@ -41,12 +41,12 @@ def _versions(machine: Machine) -> list[Check]:
         if not requirement.specifier.contains(version, prereleases=True):
             mistakes.append(f"{requirement.name} must be {requirement.specifier}, but is {version}. Hint: {fix}.")
     if mistakes:
-        return fails(mistakes)
+        return failed(mistakes)
     import torch
 
     built = f" (CUDA {torch.version.cuda})" if torch.version.cuda else " (no CUDA)"
     words = [f"{name} {version}{built if name == 'torch' else ''}" for name, version in found.items()]
-    return ok(", ".join(words), versions=found, cuda=torch.version.cuda)
+    return passed(", ".join(words), versions=found, cuda=torch.version.cuda)
 
 
 def _bounds() -> tuple[str, list[str]]:
@@ -63,23 +63,23 @@ def _devices(machine: Machine) -> list[Check]:
     from imagenet_ddp.distributed import devices
 
     if machine.no_device:
-        return fails(machine.no_device)
+        return failed(machine.no_device)
     trainer = machine.config["trainer"]
     local = devices.local_devices(trainer)
     present = gpu.query_gpus()
     if machine.kind == "cpu":
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
         if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
-            return fails([_unseen(present)])
-        return ok(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
+            return failed([_unseen(present)])
+        return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
-        return ok("the Mac's GPU (mps)", kind="mps")
+        return passed("the Mac's GPU (mps)", kind="mps")
     import torch
 
     seen = gpu.visible_gpus(present, machine.environ)
     if not present or seen is None or len(seen) != torch.cuda.device_count():
         what = f"{torch.cuda.device_count()} GPUs for torch (CUDA_VISIBLE_DEVICES="
-        return ok(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
+        return passed(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
     taken = [seen[number] for number in (local if isinstance(local, list) else range(local))]
     words = [
         f"cuda:{number} is GPU {card.number}, {card.name}, {card.memory_mib / 1024:.0f} GiB"
@@ -89,7 +89,7 @@ def _devices(machine: Machine) -> list[Check]:
     ]
     if gpu.order_may_differ(present, machine.environ):
         words.append("cards differ: numbers are nvidia-smi's only with CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    return ok("; ".join(words), kind="cuda", gpus=[vars(card) for card in taken])
+    return passed("; ".join(words), kind="cuda", gpus=[vars(card) for card in taken])
 
 
 def _unseen(present: list[gpu.Gpu]) -> str:
@@ -126,7 +126,7 @@ def _cores(machine: Machine) -> list[Check]:
         hints.append(f"cluster.num_threads={max(int(usable) // local, 1)}")
     if hints:
         return [Check("cores", False, f"{what}: they take turns", " ".join(hints), numbers=numbers)]
-    return ok(what, **numbers)
+    return passed(what, **numbers)
 
 
 def _cpu_quota() -> float | None:
@@ -142,7 +142,7 @@ def _shared_memory(machine: Machine) -> list[Check]:
     """Loader workers hand their batches over in /dev/shm."""
     folder, data = Path("/dev/shm"), machine.config["data"]
     if not folder.is_dir():
-        return ok("this system has no /dev/shm")
+        return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
     batch = max(data["batch_size"], data["val_batch_size"] or 0) * 3 * data["image_size"] ** 2  # uint8
     workers = machine.num_workers
@@ -153,9 +153,9 @@ def _shared_memory(machine: Machine) -> list[Check]:
         f"with {PREFETCH} batches of {batch / MIB:.1f} MiB need {-(-needed // MIB):,}"
     )
     if not workers:
-        return ok("not needed: no loader workers", **numbers)
+        return passed("not needed: no loader workers", **numbers)
     if needed <= free:
-        return ok(what, **numbers)
+        return passed(what, **numbers)
     docker = f" ({DOCKER_SHM_MIB} MiB is Docker's default)" if size == DOCKER_SHM_MIB * MIB else ""
     hint = f"docker run --shm-size={max(2 * needed // 2**30, 1)}g, or --ipc=host; or fewer data.num_workers"
     return [Check("", False, f"{what}{docker}: workers would end with a bus error", hint, numbers=numbers)]
@@ -170,14 +170,14 @@ def _open_files(machine: Machine) -> list[Check]:
     what = f"a process may have {words} files open; {machine.num_workers} loader workers need about {needed:,}"
     numbers = {"limit": soft, "needed": needed}
     if soft in (resource.RLIM_INFINITY, -1) or soft >= needed:
-        return ok(what, **numbers)
+        return passed(what, **numbers)
     most = hard if hard not in (resource.RLIM_INFINITY, -1) else 65_536
     return [
         Check("", False, what, f"`ulimit -n {most}` before the command, or fewer data.num_workers", numbers=numbers)
     ]
 
 
-CHECKS: tuple[tuple[str, Look], ...] = (
+CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("versions", _versions),
     ("devices", _devices),
     ("cores", _cores),

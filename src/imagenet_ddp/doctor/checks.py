@@ -49,7 +49,7 @@ class Machine:
         return choose_num_workers(self.config["data"]["num_workers"], self.kind == "cpu", self.num_local)[0]
 
     @property
-    def meets_others(self) -> bool:
+    def has_other_nodes(self) -> bool:
         """Machines take part that are not this one."""
         return self.rendezvous is not None and self.rendezvous.num_nodes > 1
 
@@ -60,7 +60,9 @@ class Machine:
         return address.host if address else None
 
 
-def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
+def inspect_machine(
+    config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path
+) -> Machine:
     """Imports torch, but makes no CUDA context."""
     from imagenet_ddp.distributed import devices
 
@@ -82,31 +84,31 @@ def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequenc
     return machine
 
 
-Look = Callable[[Machine], list[Check]]  # at least one Check; their names are filled in
+CheckFunction = Callable[[Machine], list[Check]]  # at least one Check; their names are filled in
 
 
-def examine(machine: Machine, looks: Iterable[tuple[str, Look]]) -> Iterator[list[Check]]:
+def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
     """What each look finds, as soon as it has."""
-    for name, look in looks:
+    for name, look in functions:
         begin = time.perf_counter()
         try:
             found = look(machine)
         except ConfigError as error:
-            found = fails(error.mistakes)
+            found = failed(error.mistakes)
         except Exception as error:  # one check must not end the others
             reason = f"{type(error).__name__}: {first_line(error)}"
-            found = fails([f"could not be looked at: {reason}. Hint: look at the others first."])
+            found = failed([f"could not be looked at: {reason}. Hint: look at the others first."])
         for check in found:
             check.name = name
         found[0].seconds = round(time.perf_counter() - begin, 3)
         yield found
 
 
-def fails(sentences: Sequence[str]) -> list[Check]:
+def failed(sentences: Sequence[str]) -> list[Check]:
     """One for each sentence, which may end in a Hint."""
     parts = [text.partition(" Hint: ") for text in sentences]
     return [Check("", False, what, hint) for what, _, hint in parts]
 
 
-def ok(what: str, **numbers: Any) -> list[Check]:
+def passed(what: str, **numbers: Any) -> list[Check]:
     return [Check("", True, what, numbers=numbers)]

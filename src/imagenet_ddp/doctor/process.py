@@ -16,14 +16,14 @@ def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[A
     config, found = payload
     exit_on_signal()
     with import_torch():
-        from imagenet_ddp.doctor.check_ranks import examine_world, not_met
+        from imagenet_ddp.doctor.check_ranks import check_world, not_joined
         from imagenet_ddp.engine.world import World  # torch from here on
 
     info = world_info or own_place(os.environ) or WorldInfo()
     if info.world_size == 1:
-        return examine_world(config, World(info), found)
+        return check_world(config, World(info), found)
     try:
         world = join_world(info, config)
     except ConfigError as error:
-        return not_met(error) if info.rank == 0 else []
-    return run_in_process(lambda world: examine_world(config, world, found), info, config, world)
+        return not_joined(error) if info.rank == 0 else []
+    return run_in_process(lambda world: check_world(config, world, found), info, config, world)
