@@ -39,7 +39,7 @@ def _versions(machine: Machine) -> list[Check]:
             mistakes.append(f"{requirement.name} must be installed, but is not. Hint: {fix}.")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            mistakes.append(f"{requirement.name} must be {requirement.specifier}, but is {version}. Hint: {fix}.")
+            mistakes.append(f"{requirement.name} must be {requirement.specifier}, got {version}. Hint: {fix}.")
     if mistakes:
         return failed(mistakes)
     import torch

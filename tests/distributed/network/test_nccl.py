@@ -110,7 +110,7 @@ def test_every_preset_is_tested():
         ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME=lo?"),
         ({"GLOO_SOCKET_IFACE": "lo"}, "did you mean nccl.env.GLOO_SOCKET_IFNAME=lo?"),
         ({"nccl_debug": "INFO"}, "nccl.env.nccl_debug must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
-        ({"LD_PRELOAD": "x"}, "Hint: export other variables yourself."),
+        ({"LD_PRELOAD": "x"}, "Hint: leave it out, and export it instead."),
     ],
 )
 def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):

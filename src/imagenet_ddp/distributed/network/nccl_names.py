@@ -49,7 +49,9 @@ def validate(name: str, value: Any) -> list[str]:
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
         known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
         upper = name.upper()
-        hint = f"set nccl.env.{upper}={_example(value)}" if upper in KNOWN_NAMES else "export other variables yourself"
+        hint = (
+            f"set nccl.env.{upper}={_example(value)}" if upper in KNOWN_NAMES else "leave it out, and export it instead"
+        )
         return [f"nccl.env.{name} must be a variable of NCCL, Gloo or libfabric ({known}). Hint: {hint}."]
     near = [] if name in KNOWN_NAMES else get_close_matches(name, KNOWN_NAMES, 1, 0.9)
     if not near:
