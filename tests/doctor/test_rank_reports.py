@@ -44,7 +44,7 @@ def test_one_node_of_several_ranks_is_measured_and_not_predicted():
 def test_two_nodes_are_measured_and_others_predicted():
     check = report(2, 1, 0.5, 0.25)
     assert check.ok and check.what.startswith(
-        "measured: 2 nodes 67 % of independent ranks; predicted: 2 nodes 65 %, 4 nodes 49 %, 8 nodes 43 %; over this link "
+        "measured: 2 nodes 67 % of independent ranks; predicted: 2 nodes 65 %, 4 nodes 49 %, 8 nodes 43 %; over "
     )
     assert "2 nodes are 1.33 times as fast as one: better with strategy.comm_hook=bf16 (95 %)" in check.what
     assert [node["num_nodes"] for node in check.numbers["nodes"]] == [1, 2, 4, 8]
