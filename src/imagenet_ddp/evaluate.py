@@ -31,7 +31,7 @@ def main() -> float | None:
 def _evaluate(request: parse.Request) -> float | None:
     checkpoint = Path(request.configs[0].checkpoint).resolve()
     launch_info = coordinate.launch_info_of(request, os.environ)
-    met = coordinate.join_commands(request, launch_info)
+    rendezvous = coordinate.join_commands(request, launch_info)
 
     def decide() -> engine_job.Job:
         config = engine_job.from_checkpoint(request, checkpoint, os.environ)
@@ -39,12 +39,12 @@ def _evaluate(request: parse.Request) -> float | None:
         typed = engine_job.command("evaluate", sys.argv[1:])
         return engine_job.Job(config, folder_here, checkpoint, command=typed)
 
-    job = coordinate.agree(decide, met)
+    job = coordinate.agree(decide, rendezvous)
     try:
         return command.with_hydra(
             "evaluate",
             engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir),
-            lambda _: coordinate.run_job(worker.evaluate, job, job.config, met, launch_info),
+            lambda _: coordinate.run_job(worker.evaluate, job, job.config, rendezvous, launch_info),
         )
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)

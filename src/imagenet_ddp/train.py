@@ -46,19 +46,21 @@ def _job(request: parse.Request) -> float | None:
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
     with leaving():
         launch_info = coordinate.launch_info_of(request, os.environ)
-        met = coordinate.join_commands(request, launch_info)
-        num_local = met.place.local_world_size if met and met.starts_workers else None
+        rendezvous = coordinate.join_commands(request, launch_info)
+        num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
         typed = engine_job.command("train", sys.argv[1:])
-        job = coordinate.agree(lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), met)
+        job = coordinate.agree(
+            lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), rendezvous
+        )
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)
-        if met is not None:
-            met.leave()
+        if rendezvous is not None:
+            rendezvous.leave()
         return folder.summary(job.run_dir).get("best/val/top1")
 
     def run(_: object) -> float | None:
-        return coordinate.run_job(worker.train, job, job.config, met, launch_info, own_processes=own_processes)
+        return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own_processes)
 
     try:
         if own_processes:

@@ -157,12 +157,12 @@ def taken_port() -> Any:
         yield server.getsockname()[1]
 
 
-def by_hand(port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
+def manual(port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
     return ("cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", f"cluster.address={host}:{port}")
 
 
 def test_a_port_that_is_taken(machine: Callable[..., Machine], taken_port: int):
-    check = only(machine(*by_hand(taken_port)), "port")
+    check = only(machine(*manual(taken_port)), "port")
     assert not check.ok and f"port {taken_port} of this machine cannot be taken" in check.what
     assert check.hint.startswith("another port")
 
@@ -170,11 +170,11 @@ def test_a_port_that_is_taken(machine: Callable[..., Machine], taken_port: int):
 def test_a_port_that_is_free(machine: Callable[..., Machine]):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert only(machine(*by_hand(port)), "port").what == f"{port} is free"
+    assert only(machine(*manual(port)), "port").what == f"{port} is free"
 
 
 def test_a_name_that_does_not_resolve(machine: Callable[..., Machine]):
-    one = machine(*by_hand(29_500, "nowhere.invalid"))
+    one = machine(*manual(29_500, "nowhere.invalid"))
     check = only(one, "names")
     assert not check.ok and "the name nowhere.invalid" in check.what and "/etc/hosts" in check.hint
     assert only(one, "port").ok and only(one, "interfaces").ok  # each says its own only

@@ -27,7 +27,7 @@ def label(number: int) -> str:
     return f"rank {number} (node {number // 4}, local rank {number % 4})"
 
 
-def roll(size: int, **more: Any) -> Roster:
+def roster(size: int, **more: Any) -> Roster:
     return Roster(**{"size": size, "noun": "rank", "label": label, "hint": "start the command there too.", **more})
 
 
@@ -46,11 +46,11 @@ class Crowd:
         self.pool.shutdown()
 
     def join(
-        self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, chief: bool | None = None, **more: Any
+        self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, leader: bool | None = None, **more: Any
     ) -> Future[RankGroup]:
-        chief = number == 0 if chief is None else chief
+        leader = number == 0 if leader is None else leader
         return self.pool.submit(
-            gather_ranks, next(self._stores), roll(size, **more), number, facts, self.timeout_s, chief=chief
+            gather_ranks, next(self._stores), roster(size, **more), number, facts, self.timeout_s, leader=leader
         )
 
 

@@ -26,11 +26,11 @@ SERVER = """
 import ctypes, json, os, signal, sys, time, traceback
 from datetime import timedelta
 from torch.distributed import PrefixStore, TCPStore
-from imagenet_ddp.distributed.rendezvous import connectivity as echo
-from imagenet_ddp.distributed.rendezvous import consistency as facts
-from imagenet_ddp.distributed.rendezvous import gather_ranks as gathering
-from imagenet_ddp.distributed.rendezvous import failure_detector as lifeline
-from imagenet_ddp.distributed.rendezvous import address_file as pointer
+from imagenet_ddp.distributed.rendezvous import connectivity
+from imagenet_ddp.distributed.rendezvous import consistency
+from imagenet_ddp.distributed.rendezvous import gather_ranks
+from imagenet_ddp.distributed.rendezvous import failure_detector
+from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.distributed.rendezvous import store
 from imagenet_ddp.errors import ConfigError
 

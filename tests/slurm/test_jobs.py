@@ -103,7 +103,7 @@ def test_gpus_that_a_task_must_see(cluster: Cluster, work: Path, tree: Path) -> 
     done = cluster.run(command, cwd=work, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     said = " ".join(done.stderr.split())
-    assert "must see the 2 GPUs of its node, but sees 1 (CUDA_VISIBLE_DEVICES=" in said
+    assert "must see the 2 GPUs of its node, got 1 (CUDA_VISIBLE_DEVICES=" in said
     assert "Hint: #SBATCH --gpus-per-node=2" in said
 
 

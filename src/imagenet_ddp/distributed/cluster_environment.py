@@ -9,9 +9,9 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 class DetectedEnvironment(ClusterEnvironment):
     """A Place in the shape Lightning asks for."""
 
-    def __init__(self, place: WorldInfo):
+    def __init__(self, world_info: WorldInfo):
         super().__init__()
-        self._place = place
+        self._world_info = world_info
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -19,36 +19,36 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        return self._place.address or "127.0.0.1"
+        return self._world_info.address or "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        return self._place.port or DEFAULT_PORT
+        return self._world_info.port or DEFAULT_PORT
 
     @staticmethod
     def detect() -> bool:
         return False  # only ever given by hand
 
     def world_size(self) -> int:
-        return self._place.world_size
+        return self._world_info.world_size
 
     def set_world_size(self, size: int) -> None:
-        self._must_agree("world size", size, self._place.world_size)
+        self._must_agree("world size", size, self._world_info.world_size)
 
     def global_rank(self) -> int:
-        return self._place.rank
+        return self._world_info.rank
 
     def set_global_rank(self, rank: int) -> None:
-        self._must_agree("rank", rank, self._place.rank)
+        self._must_agree("rank", rank, self._world_info.rank)
 
     def local_rank(self) -> int:
-        return self._place.local_rank
+        return self._world_info.local_rank
 
     def node_rank(self) -> int:
-        return self._place.node_rank
+        return self._world_info.node_rank
 
     @staticmethod
-    def _must_agree(what: str, lightning: int, place: int) -> None:
+    def _must_agree(what: str, lightning: int, world_info: int) -> None:
         # a sampler with another world size than the process group sees a part of the data, in silence
-        if lightning != place:
-            raise RuntimeError(f"Lightning takes the {what} to be {lightning}, but the launcher made it {place}")
+        if lightning != world_info:
+            raise RuntimeError(f"Lightning takes the {what} to be {lightning}, but the launcher made it {world_info}")

@@ -24,12 +24,12 @@ FORWARDED = tuple(
 
 class WorkersFailedError(Exception):
     """A worker ended otherwise than with 0. exit_code: 2 refused, 128 + n stopped by signal n, 1 all else. The worker
-    has already said why, on its own standard error. starts_again: SLURM will start the job anew."""
+    has already said why, on its own standard error. is_requeued: SLURM will start the job anew."""
 
     def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code = exit_code
-        self.starts_again = False
+        self.is_requeued = False
         self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:

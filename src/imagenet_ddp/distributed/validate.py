@@ -64,20 +64,20 @@ def validate(
     if broken or (strategy["name"] in batch_split.DATA_PARALLEL and whole(2).accepts(num_nodes)):
         return found  # the world hangs on these values
     try:
-        rendezvous = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
+        launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
         return found + error.mistakes
-    if multirun and not rendezvous.alone:
-        found.append(_sweep(rendezvous, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
+    if multirun and not launch_info.standalone:
+        found.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
-    if (rendezvous.place.world_size if rendezvous.place else rendezvous.num_nodes * local) > 1:
+    if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
         found += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
-    several_nodes = rendezvous.num_nodes > 1
-    host = rendezvous.address.host if rendezvous.address and several_nodes else None
-    if not rendezvous.alone or num_devices(config["trainer"].get("devices")) != 1:
+    several_nodes = launch_info.num_nodes > 1
+    host = launch_info.address.host if launch_info.address and several_nodes else None
+    if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
         found += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
-    if rendezvous.address and rendezvous.address.file and not elsewhere:
-        found += address_file.mistakes(rendezvous.address.file)
+    if launch_info.address and launch_info.address.file and not elsewhere:
+        found += address_file.mistakes(launch_info.address.file)
     return found
 
 
@@ -97,17 +97,19 @@ def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[
     return found
 
 
-def _sweep(rendezvous: LaunchInfo, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
-    if rendezvous.place is not None:
-        size = f"WORLD_SIZE={environ['WORLD_SIZE']}" if "WORLD_SIZE" in environ else f"{rendezvous.place.world_size}"
+def _sweep(launch_info: LaunchInfo, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
+    if launch_info.world_info is not None:
+        size = (
+            f"WORLD_SIZE={environ['WORLD_SIZE']}" if "WORLD_SIZE" in environ else f"{launch_info.world_info.world_size}"
+        )
         return (
             f"-m starts the workers of each job itself, but this process is one of {size} that a launcher started "
-            f"({rendezvous.source}). Hint: without the launcher: `{line}`."
+            f"({launch_info.source}). Hint: without the launcher: `{line}`."
         )
     numbers = " ".join(map(str, range(num_jobs)))
     folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     return (
-        f"-m runs its jobs on one node, but trainer.num_nodes is {rendezvous.num_nodes}. Hint: on each node "
+        f"-m runs its jobs on one node, but trainer.num_nodes is {launch_info.num_nodes}. Hint: on each node "
         f"`for n in {numbers}; do {line}{folder} sweep.job=$n; done`"
     )
 
@@ -116,12 +118,12 @@ def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Whether this is, or may be, another machine than node 0, which alone needs the files of a run; False where the
     options are wrong."""
     try:
-        rendezvous = detect(config, environ)
-        if rendezvous.alone or rendezvous.num_nodes == 1:
+        launch_info = detect(config, environ)
+        if launch_info.standalone or launch_info.num_nodes == 1:
             return False
-        if rendezvous.node_rank is not None:
-            return rendezvous.node_rank > 0
-        host = rendezvous.address.host if rendezvous.address else None
+        if launch_info.node_rank is not None:
+            return launch_info.node_rank > 0
+        host = launch_info.address.host if launch_info.address else None
         return host is None or not interfaces.is_local(interfaces.resolve(host))
     except (ConfigError, OSError, TypeError, ValueError):
         return False

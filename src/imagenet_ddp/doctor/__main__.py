@@ -31,8 +31,8 @@ def main() -> None:
 def _doctor() -> None:
     options = command.planned("doctor", read, parse.without_local_rank)
     machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
-    place = machine.rendezvous.place if machine.rendezvous else None
-    reports = place is None or place.rank == 0  # of a launcher's processes rank 0 reports for all
+    world_info = machine.launch_info.world_info if machine.launch_info else None
+    reports = world_info is None or world_info.rank == 0  # of a launcher's processes rank 0 reports for all
     results: list[Check] = []
     for number, total, checks in _run_all(machine, options):
         results += checks
@@ -48,8 +48,8 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
     from imagenet_ddp.doctor import check_ranks
 
     here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
-    place = machine.rendezvous.place if machine.rendezvous else None
-    if place is not None and place.local_rank:
+    world_info = machine.launch_info.world_info if machine.launch_info else None
+    if world_info is not None and world_info.local_rank:
         here = []
     names = check_ranks.names(machine)
     total, results = len(here) + len(names), []
@@ -67,12 +67,12 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
     """Return the results of all ranks; [] on every node but the first."""
     from imagenet_ddp.doctor.check_ranks import not_joined  # torch
 
-    assert machine.rendezvous is not None
-    config, rendezvous = options.config, machine.rendezvous
+    assert machine.launch_info is not None
+    config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            met = coordinate.join_commands(options.request, rendezvous)
-            return coordinate.run_job(process.diagnose, (config, results), config, met, rendezvous)
+            met = coordinate.join_commands(options.request, launch_info)
+            return coordinate.run_job(process.diagnose, (config, results), config, met, launch_info)
         except ConfigError as error:
             return not_joined(error)
         except WorkersFailedError as error:

@@ -1,4 +1,4 @@
-"""Doctor's checks of how this machine finds the others: interfaces, variables, meeting place, names, port."""
+"""Doctor's checks of how this machine finds the others: interfaces, variables, rendezvous, host names, port."""
 
 import errno
 import ipaddress
@@ -70,7 +70,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
     if mistakes:
         return failed(mistakes)
-    found = machine.rendezvous
+    found = machine.launch_info
     if found is None:
         return passed("none, because of its variables")
     numbers = {
@@ -80,9 +80,9 @@ def _rendezvous(machine: Machine) -> list[Check]:
         "node_rank": found.node_rank,
         "num_local_processes": machine.num_local,
     }
-    if found.place is not None:
-        return passed(found.place.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
-    if found.alone:
+    if found.world_info is not None:
+        return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
+    if found.standalone:
         return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}", **numbers)
     which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
@@ -104,7 +104,7 @@ def _names(machine: Machine) -> list[Check]:
         what = f"the name {host}, where all meet, cannot be resolved on this machine: {error.strerror}"
         return failed([f"{what}. Hint: give the numeric address of node 0, or add the name to /etc/hosts."])
     # SLURM's own book of nodes is believed: it names this machine only where all nodes are on it
-    by_slurm = machine.rendezvous is not None and machine.rendezvous.source.startswith("slurm")
+    by_slurm = machine.launch_info is not None and machine.launch_info.source.startswith("slurm")
     if ipaddress.ip_address(number.partition("%")[0]).is_loopback and machine.has_other_nodes and not by_slurm:
         what = f"{host}, where all nodes meet, is {number} here, which is this machine itself on each"
         return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
@@ -113,12 +113,12 @@ def _names(machine: Machine) -> list[Check]:
 
 
 def _port(machine: Machine) -> list[Check]:
-    found = machine.rendezvous
+    found = machine.launch_info
     address = found.address if found else None
     if found is None or address is None or address.host is None:
         return _file(address) if address is not None and address.file else passed("none needed")
-    if found.place is not None and (found.place.store_is_served or found.place.rank):
-        return passed(f"{address.port} is kept by {'the launcher' if found.place.store_is_served else 'rank 0'}")
+    if found.world_info is not None and (found.world_info.store_is_served or found.world_info.rank):
+        return passed(f"{address.port} is kept by {'the launcher' if found.world_info.store_is_served else 'rank 0'}")
     try:
         number = interfaces.resolve(address.host)
     except OSError:

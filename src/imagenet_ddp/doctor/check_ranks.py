@@ -35,10 +35,10 @@ Config = Mapping[str, Any]
 
 def names(machine: Machine) -> list[str]:
     """List the checks below in the order in which they are reported; [] where no rank can start."""
-    if machine.no_device or machine.no_rendezvous or machine.rendezvous is None:
+    if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
-    place = machine.rendezvous.place
-    world_size = place.world_size if place else machine.rendezvous.num_nodes * machine.num_local
+    world_info = machine.launch_info.world_info
+    world_size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local
     if world_size == 1:
         return ["step", "scaling"]
     several = machine.has_other_nodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.distributed.launchers.detect import detect, located
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
@@ -39,7 +39,7 @@ class Machine:
     run_dir: Path
     kind: str = "cpu"  # cpu, cuda, mps
     no_device: list[str] = field(default_factory=list)  # why there is none
-    rendezvous: LaunchInfo | None = None
+    launch_info: LaunchInfo | None = None
     no_rendezvous: list[str] = field(default_factory=list)  # why there is none
     num_local: int = 1  # processes of this machine
 
@@ -53,12 +53,12 @@ class Machine:
     @property
     def has_other_nodes(self) -> bool:
         """Whether other machines take part."""
-        return self.rendezvous is not None and self.rendezvous.num_nodes > 1
+        return self.launch_info is not None and self.launch_info.num_nodes > 1
 
     @property
     def host(self) -> str | None:
         """Host name or IP address where the nodes meet; None for one machine, or where they meet through a file."""
-        address = self.rendezvous.address if self.rendezvous else None
+        address = self.launch_info.address if self.launch_info else None
         return address.host if address else None
 
 
@@ -77,10 +77,10 @@ def inspect_machine(
         machine.no_device = error.mistakes
     try:
         cpu = no_gpu_reason(config["trainer"]) is not None
-        found = located(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
-        machine.rendezvous = found
-        if found.place is not None:
-            machine.num_local = found.place.local_world_size or machine.num_local
+        found = with_known_host(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
+        machine.launch_info = found
+        if found.world_info is not None:
+            machine.num_local = found.world_info.local_world_size or machine.num_local
     except ConfigError as error:
         machine.no_rendezvous = error.mistakes
     return machine

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo, own_place
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_world_info
 from imagenet_ddp.engine.worker import join_world, run_in_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import exit_on_signal
@@ -21,7 +21,7 @@ def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[A
         from imagenet_ddp.doctor.check_ranks import check_world, not_joined
         from imagenet_ddp.engine.world import World  # torch from here on
 
-    info = world_info or own_place(os.environ) or WorldInfo()
+    info = world_info or spawned_world_info(os.environ) or WorldInfo()
     if info.world_size == 1:
         return check_world(config, World(info), node_checks)
     try:

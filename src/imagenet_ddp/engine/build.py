@@ -27,7 +27,7 @@ from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.memory_cache import hold
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
-from imagenet_ddp.distributed.rendezvous.shared_list import StoreBoard
+from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
@@ -64,7 +64,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # one epoch reads each image once
         source = hold(source, options["cache_mib"], shared=plan.num_workers.value > 0)
     images = source.train if source.train is not None else source.val
-    board = StoreBoard(world.store_client, "bad_images") if world.store_client is not None else None
+    board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.distributed.launchers import scontrol
-from imagenet_ddp.distributed.launchers.detect import detect, located
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
@@ -24,19 +24,19 @@ LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' 
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup
-    from imagenet_ddp.distributed.rendezvous.join import Meeting
+    from imagenet_ddp.distributed.rendezvous.join import Rendezvous
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
     """Recognise the launcher around this command, of a config that cli/parse.py has validated."""
     config = plain(request.configs[0], partial=True)
     cpu = no_gpu_reason(config["trainer"]) is not None
-    return located(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
+    return with_known_host(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
 
 
-def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Meeting | None":
+def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":
     """Wait for the other commands of this job and compare their options; None where this is the only one."""
-    if launch_info.alone or (launch_info.place is not None and launch_info.place.world_size == 1):
+    if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
     # a peer that ends is said in our words; torch's C++ would add its stack
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -45,8 +45,8 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Meeting |
     from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
 
     config = plain(request.configs[0], partial=True)
-    place = launch_info.place
-    speaks = place is None or place.local_rank == 0 or launch_info.by_hand  # else the first rank of this machine does
+    place = launch_info.world_info
+    speaks = place is None or place.local_rank == 0 or launch_info.manual  # else the first rank of this machine does
     try:
         _expect_backend(config)
         num_local = 1 if place else devices.count_devices(devices.local_devices(config["trainer"]))
@@ -71,13 +71,13 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
         raise ConfigError(wrong)
 
 
-def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
+def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     """Let number 0 decide for all: one folder, whatever the clocks say, and the checkpoint to continue from."""
-    if met is None:
+    if rendezvous is None:
         return make()
     from imagenet_ddp.distributed.rendezvous.send_file import send_file
 
-    group = met.gathering
+    group = rendezvous.rank_group
     if group.number == 0:
         try:
             job = make()
@@ -85,10 +85,12 @@ def agree(make: Callable[[], Job], met: "Meeting | None") -> Job:
             group.refuse(error, "job")
             raise
         run_dir = job.run_dir.resolve()
-        group.hear("job", [job.config, str(run_dir), os.path.relpath(run_dir), job.messages, job.finished, job.command])
+        group.broadcast(
+            "job", [job.config, str(run_dir), os.path.relpath(run_dir), job.messages, job.finished, job.command]
+        )
         send_file(group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, command = group.hear("job", None)
+    config, run_dir, relative, messages, finished, command = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
         folder_here = _folder_here(Path(run_dir), relative, group)
@@ -117,31 +119,31 @@ def run_job(
     task: Callable[[WorldInfo | None, Any], T],
     payload: Any,
     config: Mapping[str, Any],
-    met: "Meeting | None",
+    rendezvous: "Rendezvous | None",
     launch_info: LaunchInfo,
     *,
     own_processes: bool = False,
 ) -> T:
     """Call task(world_info, payload) in every process of this node. payload: can be pickled. own_processes: in a
     process of its own also where it is only one (a job of a sweep)."""
-    if launch_info.place is not None:
-        return task(met.place if met else launch_info.place, payload)
+    if launch_info.world_info is not None:
+        return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices
 
     num_local = batch_split.num_processes(
         config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
     )
-    if met is None and num_local == 1 and not own_processes:
+    if rendezvous is None and num_local == 1 and not own_processes:
         return task(None, payload)
     if num_local > 1:
         _expect_backend(config)
-    first = met.place if met else None
-    if met is not None and first is not None and first.node_rank > 0:
+    first = rendezvous.world_info if rendezvous else None
+    if rendezvous is not None and first is not None and first.node_rank > 0:
         last = first.rank + num_local - 1
         ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
         console.print_message(
-            f"Node {first.node_rank} of {first.num_nodes}, {ranks}, met at "
-            f"{first.address}:{first.port}. Node 0 ({met.gathering.members[0]['host']}) shows the run.",
+            f"Node {first.node_rank} of {first.num_nodes}, {ranks}, rendezvous at "
+            f"{first.address}:{first.port}. Node 0 ({rendezvous.rank_group.members[0]['host']}) shows the run.",
             sys.stdout,
         )
     workers = Workers(task, (None, payload), num_local, first, config["cluster"]["timeout_s"])
@@ -152,11 +154,11 @@ def run_job(
         return result
     except WorkersFailedError as error:
         here = first is None or first.node_rank == 0
-        if here and scontrol.is_due(error.exit_code - 128, config, os.environ):
-            error.starts_again = scontrol.start_again(os.environ)  # the workers of this node, so all, have saved
-        if met is not None and error.exit_code < 128:  # maybe before they met the others, who would wait for them
-            met.give_up(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
+        if here and scontrol.should_requeue(error.exit_code - 128, config, os.environ):
+            error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
+        if rendezvous is not None and error.exit_code < 128:  # maybe before they joined the others, who would wait
+            rendezvous.give_up(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
         raise
     finally:
-        if met is not None:
-            met.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+        if rendezvous is not None:
+            rendezvous.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)

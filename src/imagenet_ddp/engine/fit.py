@@ -89,7 +89,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         raise
     except Stopped as stop:
         log.say(f"Stopped and saved after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
-        if not scontrol.is_due(stop.signal_number, job.config, os.environ):
+        if not scontrol.should_requeue(stop.signal_number, job.config, os.environ):
             program = job.command.partition(" -m ")[0]  # python, or uv run python
             options = f"resume={parts.saver.last_path}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {program} -m imagenet_ddp.train {options}", whole=True)

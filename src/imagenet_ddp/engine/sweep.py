@@ -203,7 +203,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
             parse.show(error)
             codes[number] = 2
         except WorkersFailedError as error:
-            if error.exit_code > 128 and (own_launcher or error.starts_again):
+            if error.exit_code > 128 and (own_launcher or error.is_requeued):
                 error.exit()  # stopped: no further job
             codes[number] = error.exit_code
         if mark.parent.is_dir():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.distributed.launchers import scontrol
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo, own_place
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_world_info
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.errors import ConfigError, RunError
@@ -68,8 +68,10 @@ def run_in_process(
     """Join the other ranks, run body, and turn every end into an exit code that all ranks share. world: given where
     this process has joined already."""
     joined = world is not None
-    info = world_info or own_place(os.environ) or WorldInfo()
-    is_command = info.world_size == 1 and own_place(os.environ) is None  # this process is the command that was typed
+    info = world_info or spawned_world_info(os.environ) or WorldInfo()
+    is_command = (
+        info.world_size == 1 and spawned_world_info(os.environ) is None
+    )  # this process is the command that was typed
     try:
         with leaving():
             with import_torch():
@@ -97,9 +99,9 @@ def run_in_process(
         assert world is not None  # body raises it
         world.leave()
         # a worker that spawn.py has started leaves this to the command that was typed
-        here = own_place(os.environ) is None and info.rank == 0
-        if here and scontrol.is_due(stop.signal_number, config, os.environ):
-            scontrol.start_again(os.environ)  # all ranks have saved; this ends the job, and with it this process
+        here = spawned_world_info(os.environ) is None and info.rank == 0
+        if here and scontrol.should_requeue(stop.signal_number, config, os.environ):
+            scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
         if info.world_size > 1:
             _end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
@@ -147,7 +149,7 @@ def _end_at_once(code: int) -> NoReturn:
     """Threads of Gloo, and of stores that wait for others, may hold up an orderly end, or abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
-    address_file.remove_owned()
+    address_file.remove_own_files()
     os._exit(code)
 
 
@@ -159,7 +161,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     from imagenet_ddp.distributed.network import interfaces, nccl
     from imagenet_ddp.distributed.rendezvous import connectivity
     from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, SharedError, gather_ranks, mistakes_given_up
+    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, SharedError, abort_mistakes, gather_ranks
     from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
     from imagenet_ddp.engine.world import World
 
@@ -179,8 +181,8 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     )
     commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
     rank_group = gather_ranks(
-        PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, chief=info.rank == 0,
-        given_up=lambda: mistakes_given_up(commands),
+        PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
+        aborted=lambda: abort_mistakes(commands),
     )  # fmt: skip
     failure_detector = None
     try:
@@ -201,7 +203,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
 
         rank_group.collect("gpus", {"gpus": mine}, judge)
         if several:
-            connectivity.try_both_ways(rank_group, here[0])
+            connectivity.check_connectivity(rank_group, here[0])
     except ConfigError as error:
         if not isinstance(error, SharedError):
             rank_group.give_up(error)

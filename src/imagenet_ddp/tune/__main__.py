@@ -22,7 +22,7 @@ def main() -> None:
     try:
         plan = command.planned("tune", read, lambda argv: [written(token) for token in argv])
         code = _tune(plan, signals)
-        if scontrol.is_due(code - 128, plan.config, os.environ):
+        if scontrol.should_requeue(code - 128, plan.config, os.environ):
             _start_again(plan)
         sys.exit(code)
     except ConfigError as error:
@@ -50,7 +50,7 @@ def _tune(plan: Plan, signals: Signals) -> int:
 def _start_again(plan: Plan) -> None:
     """Requeue after SIGUSR2, which SLURM sends some time before the time limit (sbatch --signal=B:USR2@120)."""
     if plan.options["resume"] is not None:
-        scontrol.start_again(os.environ)
+        scontrol.requeue_and_print(os.environ)
     else:
         print("SLURM is not asked to start this job again, which would begin another study. Hint: tune.resume=auto and "
               "hydra.run.dir=FOLDER in the job's command.")  # fmt: skip

@@ -38,7 +38,7 @@ def test_what_is_written_is_read_again():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("file://nfs/job42", "three slashes before the path, but is file://nfs/job42, which would be a host's name "
+        ("file://nfs/job42", "three slashes before the path, got file://nfs/job42, which would be a host's name "
          "and a path. Hint: k=file:///nfs/job42."),  # T32
         ("file://job42", "Hint: k=file:///job42."),
         ("file:job42", "Hint: k=file:///job42."),
@@ -54,13 +54,13 @@ def test_what_is_written_is_read_again():
         ("tcp://", "Hint: k=tcp://HOST:29500."),
         (":29500", "Hint: k=tcp://HOST:29500."),
         ("a/b", "Hint: k=tcp://HOST:29500."),
-        ("a:", "the port of k must be from 1 to 65535, but is empty. Hint: k=a:29500."),
-        ("a:0", "but is 0. Hint: k=a:29500."),
-        ("a:65536", "but is 65536."),
-        ("a:b", "but is b."),
-        ("a:-1", "but is -1."),
-        ("a:٣", "but is ٣."),
-        ("[::1]:x", "but is x. Hint: k=[::1]:29500."),
+        ("a:", "the port of k must be from 1 to 65535, got empty. Hint: k=a:29500."),
+        ("a:0", "got 0. Hint: k=a:29500."),
+        ("a:65536", "got 65536."),
+        ("a:b", "got b."),
+        ("a:-1", "got -1."),
+        ("a:٣", "got ٣."),
+        ("[::1]:x", "got x. Hint: k=[::1]:29500."),
     ],
 )  # fmt: skip
 def test_refused(text: str, said: str):
@@ -90,7 +90,7 @@ def test_from_environment(environ: dict[str, str], address: Address | None):
 @pytest.mark.parametrize("port", ["0", "x", "-1", "65536", "1.5"])
 def test_a_wrong_master_port(port: str):
     for host in ("a", "10.0.0.1", "::1"):
-        with pytest.raises(ValueError, match=rf"MASTER_PORT is expected .* but is {port}\. Hint: MASTER_PORT=29500"):
+        with pytest.raises(ValueError, match=rf"MASTER_PORT must be .* got {port}\. Hint: MASTER_PORT=29500"):
             from_environment({"MASTER_ADDR": host, "MASTER_PORT": port})
     with pytest.raises(ValueError, match="MASTER_PORT"):
         parse("a", "cluster.address", port)

@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
-from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, own_place
+from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, spawned_world_info
 from imagenet_ddp.errors import ConfigError
 
 AUTO = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
@@ -107,7 +107,7 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
 )
 def test_alone(environ: dict[str, str], line: str):
     found = find(environ, line)
-    assert found.alone and found.place is None
+    assert found.standalone and found.world_info is None
     assert (found.num_nodes, found.node_rank) == (1, 0)
 
 
@@ -116,7 +116,7 @@ def test_alone(environ: dict[str, str], line: str):
 
 
 @pytest.mark.parametrize(
-    ("environ", "line", "place"),
+    ("environ", "line", "world_info"),
     [
         # torchrun, torch.distributed.launch
         (TORCHRUN_1, "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun")),
@@ -227,14 +227,16 @@ def test_alone(environ: dict[str, str], line: str):
          WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "own workers")),
     ],
 )  # fmt: skip
-def test_a_rank(environ: dict[str, str], line: str, place: WorldInfo):
+def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
     found = find(environ, line)
-    assert found.place == place
+    assert found.world_info == world_info
     assert (found.source, found.num_nodes, found.node_rank) == (
-        (place.source, place.num_nodes, place.node_rank) if place.world_size > 1 else ("one process", 1, 0)
+        (world_info.source, world_info.num_nodes, world_info.node_rank)
+        if world_info.world_size > 1
+        else ("one process", 1, 0)
     )
-    assert found.alone == (place.world_size == 1)
-    assert found.by_hand == (not found.alone and place.source in ("cluster.rank", "environment variables"))
+    assert found.standalone == (world_info.world_size == 1)
+    assert found.manual == (not found.standalone and world_info.source in ("cluster.rank", "environment variables"))
 
 
 # ---- a node ----------------------------------------------------------------------------------------------------------
@@ -281,12 +283,12 @@ def test_a_rank(environ: dict[str, str], line: str, place: WorldInfo):
 )  # fmt: skip
 def test_a_node(environ: dict[str, str], line: str, expected: tuple[str, str, int, int | None]):
     found = find(environ, line)
-    assert found.place is None
+    assert found.world_info is None
     assert (found.source, str(found.address), found.num_nodes, found.node_rank) == expected
 
 
 def test_a_node_without_gpus_has_one_process():
-    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).place is not None
+    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).world_info is not None
 
 
 # ---- the sentences ---------------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a place where the nodes meet"),
         # row 4: the mix-up
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "counts processes"
-         "...is 2: did you mean trainer.num_nodes=2 (machines)? Hint: one command per machine: trainer.num_nodes=2 "
+         "...got 2: did you mean trainer.num_nodes=2 (machines)? Hint: one command per machine: trainer.num_nodes=2 "
          "cluster.node_rank=1, without"),
         ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
          "did you mean trainer.num_nodes=8"),
@@ -319,20 +321,20 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "not set: cluster.local_rank. Hint: cluster.local_rank=LOCAL_RANK, ...one process: trainer.devices=1; ..."
          "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
-         "cluster.rank must be below cluster.world_size (2), but is 2. Hint: ranks count from 0, "
+         "cluster.rank must be below cluster.world_size (2), got 2. Hint: ranks count from 0, "
          "to cluster.rank=1."),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
          "cluster.local_rank must be below the processes of one node (2), got 2. Hint: local ranks"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 devices=2 cluster.address=a",
          "cluster.rank must be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + "
          "0 = 2, "
-         "but is 3. Hint: count the ranks node by node, 0, 1 on node 0."),
+         "got 3. Hint: count the ranks node by node, 0, 1 on node 0."),
         ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
-         "= 1 × 2 + 0 = 2, but is 0"),
+         "= 1 × 2 + 0 = 2, got 0"),
         ({}, "cluster.rank=3 cluster.world_size=4 num_nodes=3 devices=2 cluster.address=a",
-         "expected to be trainer.num_nodes × trainer.devices = 3 × 2, but is 4. Hint:"),
+         "must be trainer.num_nodes × trainer.devices = 3 × 2, got 4. Hint:"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
-         "expected to be a multiple of trainer.num_nodes (3), but is 4. Hint:"),
+         "must be a multiple of trainer.num_nodes (3), got 4. Hint:"),
         ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
          "needs a place where the processes meet, but there is no cluster.address and no MASTER_ADDR. Hint: on each"),
         # a launcher's world stands
@@ -352,11 +354,11 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "b:29511."
          " Hint: leave it out."),
         (TORCHRUN_2, "cluster.address=file:///x", "torchrun's, which meets at node-a:29511"),
-        (TORCHRUN_2, "cluster=tcp", "cluster=tcp expects an address. Hint: cluster.address=tcp://HOST:29500."),
+        (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
         (TORCHRUN_2, "devices=4", "trainer.devices must equal LOCAL_WORLD_SIZE (2, from the launcher), "
-         "but is 4. "
+         "got 4. "
          "Hint: set trainer.devices=2, or leave"),
-        (TORCHRUN_2, "num_nodes=3", "to equal WORLD_SIZE (4), but is 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
+        (TORCHRUN_2, "num_nodes=3", "must equal WORLD_SIZE (4), got 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
         (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "LOCAL_WORLD_SIZE must be the same on every node, got 2 "
          "here"
          "...Hint: the same --nproc_per_node on each."),
@@ -367,18 +369,18 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (BY_HAND | {"MASTER_PORT": "0"}, "devices=2", "MASTER_PORT must be from 1 to 65535, got 0. Hint:"),
         (BY_HAND | {"MASTER_ADDR": ""}, "devices=2", "not set: MASTER_ADDR. Hint:"),
         (BY_HAND | {"NODE_RANK": "0"}, "devices=2", "RANK must be NODE_RANK × 2 (processes per node) + "
-         "LOCAL_RANK = 0 × 2 + 1 = 1, but is 3. Hint:"),
+         "LOCAL_RANK = 0 × 2 + 1 = 1, got 3. Hint:"),
         (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK must be below the processes of one node "
          "(2)"),
-        (BY_HAND, "devices=3", "trainer.devices must divide WORLD_SIZE (4), but is 3. Hint:"),
-        (BY_HAND, "num_nodes=3", "trainer.num_nodes must divide WORLD_SIZE (4), but is 3. Hint:"),
+        (BY_HAND, "devices=3", "trainer.devices must divide WORLD_SIZE (4), got 3. Hint:"),
+        (BY_HAND, "num_nodes=3", "trainer.num_nodes must divide WORLD_SIZE (4), got 3. Hint:"),
         (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4 in the environment says that a launcher started this process, "
          "but not "
          "set: RANK. Hint: start it with torchrun"),
         (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3 in the environment...not set: WORLD_SIZE. Hint:"),
         (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. Hint:"),
         # Kubeflow: WORLD_SIZE counts machines
-        (KUBEFLOW, "devices=8", "WORLD_SIZE must count processes, a multiple of trainer.devices=8, but is 4 "
+        (KUBEFLOW, "devices=8", "WORLD_SIZE must count processes, a multiple of trainer.devices=8, got 4 "
          "(environment, without LOCAL_RANK), as where it counts machines. Hint: cluster.node_rank=$RANK "
          "trainer.num_nodes=4, on each machine."),
         (KUBEFLOW, "devices=4", "WORLD_SIZE=4 (environment, without LOCAL_RANK) may count processes or machines"
@@ -399,13 +401,13 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (STEP, "num_nodes=1", "trainer.num_nodes must equal the nodes of slurm job 4711 (2), got 1. "
          "Hint: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
         (STEP | {"CUDA_VISIBLE_DEVICES": "0"}, "", "each task of slurm job 4711 must see the 4 GPUs of its "
-         "node, but sees 1 (CUDA_VISIBLE_DEVICES=0). Hint: #SBATCH --gpus-per-node=4, "),
-        (PER_NODE | {"CUDA_VISIBLE_DEVICES": "0,1"}, "devices=8", "to see the 8 GPUs of its node, but sees 2"),
+         "node, got 1 (CUDA_VISIBLE_DEVICES=0). Hint: #SBATCH --gpus-per-node=4, "),
+        (PER_NODE | {"CUDA_VISIBLE_DEVICES": "0,1"}, "devices=8", "must see the 8 GPUs of its node, got 2"),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "
          "#SBATCH --ntasks-per-node=4."),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
         (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, as slurm job 4711 started 8 tasks"
-         "...but is 2 (environment). Hint: leave it out."),
+         "...got 2 (environment). Hint: leave it out."),
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
          "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR says where they meet. Hint:"),
@@ -435,9 +437,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "asks"),
         (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun asks for several. Hint:"),
         # cluster=tcp, file, env, and what they need
-        ({}, "cluster=tcp", "cluster=tcp expects an address. Hint: cluster.address=tcp://HOST:29500."),
-        ({}, "cluster=file num_nodes=2", "cluster=file expects an address. Hint: cluster.address=file:///PATH."),
-        ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp expects an address."),
+        ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
+        ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: cluster.address=file:///PATH."),
+        ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp needs an address."),
         ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp and cluster.address=file:///x do not "
          "fit. Hint:"),
         ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not "
@@ -453,10 +455,10 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.address=file:///nfs"),
         ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. Hint: "
          "cluster.address=file:///mnt/nfs/job1."),
-        ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, but "
-         "is b."),
+        ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, "
+         "got b."),
         ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST or "
-         "file:///PATH, but"),
+         "file:///PATH, got"),
         ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. Hint:"),
         ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. Hint:"),
         # node ranks
@@ -465,14 +467,14 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "trainer.num_nodes=<number of nodes> "
          "cluster.address=tcp://HOST:29500, the same on each, or `unset NODE_RANK` where it is left over."),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 says that there are several nodes...Hint:"),
-        ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank must be 0 (trainer.num_nodes=1), but "
-         "is 1. Hint:"),
-        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank must be a whole "
-         "number from 0 "
-         "to 1 (trainer.num_nodes=2), but is 2. Hint:"),
+        ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank must be 0 (trainer.num_nodes=1), "
+         "got 1. Hint:"),
+        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=2", "cluster.node_rank must be an "
+         "integer from 0 "
+         "to 1 (trainer.num_nodes=2), got 2. Hint:"),
         ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be an integer from 0 "
          "to 1"),
-        ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "but is empty. Hint:"),
+        ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "got empty. Hint:"),
     ],
 )  # fmt: skip
 def test_refused(environ: dict[str, str], line: str, said: str):
@@ -542,16 +544,18 @@ def test_restarted(environ: dict[str, str], again: bool):
 
 
 def test_only_our_own_workers_have_an_own_place():
-    assert own_place({}) is None
-    assert own_place(TORCHRUN_2) is None
-    own = own_place(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
+    assert spawned_world_info({}) is None
+    assert spawned_world_info(TORCHRUN_2) is None
+    own = spawned_world_info(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
     assert own == WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "MASTER_ADDR")
 
 
 def test_the_sentence_of_the_house():
-    place = find(STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "MASTER_PORT": "29511"}).place
-    assert place is not None
-    assert place.sentence() == (
+    world_info = find(
+        STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "MASTER_PORT": "29511"}
+    ).world_info
+    assert world_info is not None
+    assert world_info.sentence() == (
         "Rendezvous: slurm job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
     )  # fmt: skip
     assert WorldInfo().sentence() == "Rendezvous: none needed, one process."

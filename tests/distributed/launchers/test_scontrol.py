@@ -33,7 +33,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_running_job_starts_again(answers: Any, capsys: Any):
     called = answers(JOB)
-    assert scontrol.start_again({"SLURM_JOB_ID": "7"})
+    assert scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert called.read_text() == "show job 7 --oneliner\nrequeue 7\n"
     assert capsys.readouterr() == ("SLURM shall start job 7 again (scontrol requeue).\n", "")
 
@@ -56,7 +56,7 @@ def test_a_task_of_an_array_by_its_name(answers: Any):
 def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, why: str):
     """scancel leaves a job COMPLETING while its processes end."""
     called = answers(shown)
-    assert not scontrol.start_again({"SLURM_JOB_ID": "7"})
+    assert not scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert "requeue" not in called.read_text()
     assert f"SLURM does not start job 7 again: {why}" in capsys.readouterr().err
 

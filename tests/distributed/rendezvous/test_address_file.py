@@ -16,19 +16,19 @@ import pytest
 from conftest import ROOT
 
 from imagenet_ddp.distributed.rendezvous import address_file, timeout
-from imagenet_ddp.distributed.rendezvous.address_file import Pointed, find, mistakes, remove_owned
+from imagenet_ddp.distributed.rendezvous.address_file import StoreLocation, find, mistakes, remove_own_files
 from imagenet_ddp.errors import ConfigError
 
 OWN = """
 import os, sys, time
-from imagenet_ddp.distributed.rendezvous import address_file as pointer
-pointer.RENEW_S, pointer.STALE_S, pointer.LOOK_S = 0.1, 0.8, 0.02
+from imagenet_ddp.distributed.rendezvous import address_file
+address_file.RENEW_S, address_file.STALE_S, address_file.LOOK_S = 0.1, 0.8, 0.02
 job_id = sys.argv[2] or None
-found = pointer.find(sys.argv[1], job_id, 10, may_own=True, must_own=True, serve=lambda: (["10.9.9.9"], 4711))
+found = address_file.find(sys.argv[1], job_id, 10, may_own=True, must_own=True, serve=lambda: (["10.9.9.9"], 4711))
 print("owned" if found.owned else "joined", flush=True)
 how = sys.stdin.readline().strip()
 if how == "hard":
-    pointer.remove_owned()
+    address_file.remove_own_files()
     os._exit(2)
 sys.exit(3)
 """
@@ -40,7 +40,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(address_file, "STALE_S", 0.8)
     monkeypatch.setattr(address_file, "LOOK_S", 0.02)
     yield
-    remove_owned()
+    remove_own_files()
 
 
 def owner(file: Path, job_id: str = "") -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def end(process: subprocess.Popen[str], how: str = "well") -> int:
     return process.returncode
 
 
-def join(file: Path, job_id: str | None = None, **more: Any) -> Pointed:
+def join(file: Path, job_id: str | None = None, **more: Any) -> StoreLocation:
     options = {"may_own": False, "must_own": False, "serve": lambda: (["10.0.0.1"], 29500), **more}
     return find(str(file), job_id, options.pop("timeout_s", 10), **options)
 
@@ -77,7 +77,7 @@ def left(file: Path) -> list[str]:
 
 def test_the_first_owns_and_a_finished_job_leaves_nothing(file: Path):
     found = join(file, "a", may_own=True)
-    assert found == Pointed(("10.0.0.1",), 29500, True)
+    assert found == StoreLocation(("10.0.0.1",), 29500, True)
     content = json.loads(file.read_text())
     assert (content["job_id"], content["pid"], content["port"]) == ("a", os.getpid(), 29500)
     assert left(file) == ["job42", f"job42.{content['token']}"]
@@ -85,7 +85,7 @@ def test_the_first_owns_and_a_finished_job_leaves_nothing(file: Path):
     before = counter.read_text()
     time.sleep(0.4)
     assert counter.read_text() != before, "a counter, not a clock"
-    remove_owned()
+    remove_own_files()
     assert left(file) == []
     time.sleep(0.3)
     assert left(file) == [], "and it is not renewed after its end"
@@ -95,7 +95,9 @@ def test_the_first_owns_and_a_finished_job_leaves_nothing(file: Path):
 def test_joined(file: Path, how: str, code: int):
     process = owner(file, "a")
     found = join(file, "a", may_own=True)
-    assert found == Pointed(("127.0.0.1", "10.9.9.9"), 4711, False), "on the same machine the loopback is likeliest"
+    assert found == StoreLocation(("127.0.0.1", "10.9.9.9"), 4711, False), (
+        "on the same machine the loopback is likeliest"
+    )
     assert end(process, how) == code
     assert left(file) == []
 
@@ -118,7 +120,7 @@ def test_who_waits_for_rank_0_makes_nothing(file: Path, monkeypatch: pytest.Monk
 
 
 def test_a_joiner_that_comes_first_finds_the_owner(file: Path):
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     thread = threading.Thread(target=lambda: found.append(join(file)))
     thread.start()
     time.sleep(0.1)
@@ -128,7 +130,7 @@ def test_a_joiner_that_comes_first_finds_the_owner(file: Path):
 
 
 def test_of_many_one_owns(file: Path):
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     threads = [threading.Thread(target=lambda: found.append(join(file, may_own=True))) for _ in range(12)]
     for thread in threads:
         thread.start()
@@ -163,13 +165,13 @@ def test_a_stale_file_is_named_and_replaced(file: Path, capfd: Any):
         f"{file} is stale: its owner, {old['host']} (process {old['pid']}), no longer renews it. It is replaced."
         in said
     )
-    remove_owned()
+    remove_own_files()
     assert left(file) == [], "nothing is left of the old one"
 
 
 def test_who_may_not_own_waits_for_the_new_one(file: Path, capfd: Any):
     stale(file)
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     thread = threading.Thread(target=lambda: found.append(join(file)))
     thread.start()
     time.sleep(1.2)
@@ -182,7 +184,7 @@ def test_who_may_not_own_waits_for_the_new_one(file: Path, capfd: Any):
 
 def test_two_that_see_the_same_stale_file(file: Path):
     stale(file)
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     threads = [threading.Thread(target=lambda: found.append(join(file, may_own=True))) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -195,7 +197,7 @@ def test_two_that_see_the_same_stale_file(file: Path):
 def test_an_owner_that_was_only_slow_is_joined_after_all(file: Path):
     process = owner(file)
     process.send_signal(signal.SIGSTOP)
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     thread = threading.Thread(target=lambda: found.append(join(file)))
     thread.start()
     time.sleep(1.2)
@@ -214,7 +216,7 @@ def test_who_replaced_it_keeps_it(file: Path):
     process.send_signal(signal.SIGCONT)
     end(process)
     assert json.loads(file.read_text())["pid"] == os.getpid()
-    remove_owned()
+    remove_own_files()
     assert left(file) == []
 
 
@@ -254,7 +256,7 @@ def test_a_foreign_file_is_left_as_it_is(file: Path, content: str):
 def test_a_file_that_is_being_written_is_no_foreign_one(file: Path):
     """Also where the wait has lasted for long already."""
     stale(file)
-    found: list[Pointed] = []
+    found: list[StoreLocation] = []
     thread = threading.Thread(target=lambda: found.append(join(file, may_own=True)))
     thread.start()
     time.sleep(0.4)

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.rendezvous import connectivity
-from imagenet_ddp.distributed.rendezvous.connectivity import own_address, try_both_ways
+from imagenet_ddp.distributed.rendezvous.connectivity import check_connectivity, own_address
 from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, SharedError
 
 
@@ -23,7 +23,7 @@ def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.
     def one(rank: int) -> list[str]:
         threading.current_thread().name = str(rank)
         try:
-            try_both_ways(RankGroup(store, rank, members, "rank", 20), address_of(rank))
+            check_connectivity(RankGroup(store, rank, members, "rank", 20), address_of(rank))
         except SharedError as error:
             return error.mistakes
         return []

@@ -13,16 +13,16 @@ from imagenet_ddp.errors import ConfigError
 
 RANK = """
 number, size, port, then, grace_s = args
-lifeline.GRACE_S = grace_s
+failure_detector.GRACE_S = grace_s
 who = lambda n: f"rank {n}"
 if number == 0:
     raw = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
     print("port", raw.port)
 else:
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=20))
-roll = gathering.Roll(size, "rank", who, "")
-met = gathering.gather(PrefixStore("x", raw), roll, number, {}, 20, chief=number == 0)
-line = lifeline.Lifeline(met, ["127.0.0.1"], who, lifeline.end_process(who(number)))
+roster = gather_ranks.Roster(size, "rank", who, "")
+met = gather_ranks.gather_ranks(PrefixStore("x", raw), roster, number, {}, 20, leader=number == 0)
+line = failure_detector.FailureDetector(met, ["127.0.0.1"], who, failure_detector.end_process(who(number)))
 print("ready")
 exec(then)
 """
@@ -35,7 +35,7 @@ os._exit(1)
 """
 
 
-def crowd(*then: str, grace_s: float = 0.2) -> list[Member]:
+def start_ranks(*then: str, grace_s: float = 0.2) -> list[Member]:
     """One rank for each; they are ready when this returns."""
     first = crew().start(RANK, 0, len(then), 0, then[0], grace_s)
     port = int(first.says("port").split()[1])
@@ -49,7 +49,7 @@ def crowd(*then: str, grace_s: float = 0.2) -> list[Member]:
 @pytest.mark.parametrize("victim", [2, 1, 0])
 def test_a_rank_that_is_killed_ends_all(victim: int):
     """Within 5 s with the grace of a real run, naming it; exit code 1; and nobody is left."""
-    members = crowd(SLEEP, SLEEP, SLEEP, grace_s=failure_detector.GRACE_S if victim == 2 else 0.2)
+    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=failure_detector.GRACE_S if victim == 2 else 0.2)
     begin = time.monotonic()
     members[victim].kill()
     for number, member in enumerate(members):
@@ -64,7 +64,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_fails_tells_its_own_error(victim: int):
-    members = crowd(*(FAIL if number == victim else SLEEP for number in range(3)))
+    members = start_ranks(*(FAIL if number == victim else SLEEP for number in range(3)))
     for number, member in enumerate(members):
         assert member.wait() == 1
         if number == victim:
@@ -75,7 +75,7 @@ def test_a_rank_that_fails_tells_its_own_error(victim: int):
 
 def test_of_two_failures_the_first_is_the_one():
     """The second follows from it (a broken connection), and says so."""
-    members = crowd(SLEEP, FAIL, "time.sleep(1.2)" + FAIL, grace_s=10)
+    members = start_ranks(SLEEP, FAIL, "time.sleep(1.2)" + FAIL, grace_s=10)
     assert members[1].wait() == 1
     assert members[2].wait() == 1
     assert members[2].err == "follows rank 1 failed: ValueError: x of two lines\n"
@@ -89,7 +89,7 @@ def test_of_two_failures_the_first_is_the_one():
 )
 def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, said: str):
     leave = f"line.fail({what!r}, {code}); os._exit({code})"
-    members = crowd(*(leave if number == victim else SLEEP for number in range(3)))
+    members = start_ranks(*(leave if number == victim else SLEEP for number in range(3)))
     for number, member in enumerate(members):
         assert member.wait() == code
         if number != victim:
@@ -98,21 +98,21 @@ def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, 
 
 def test_a_clean_end_is_no_death():
     """In any order, and rank 0 waits for the others, but is not held up by them."""
-    members = crowd("line.end()", "line.end()", "time.sleep(1); line.end(); time.sleep(1)")
+    members = start_ranks("line.end()", "line.end()", "time.sleep(1); line.end(); time.sleep(1)")
     assert [member.wait() for member in members] == [0, 0, 0]
     assert [member.err for member in members] == ["", "", ""]
 
 
 def test_the_end_may_be_told_twice_and_takes_no_time():
     timed = "begin = time.monotonic(); line.end(); line.end(); print('took', time.monotonic() - begin)"
-    members = crowd(timed, "line.end(); line.end()")
+    members = start_ranks(timed, "line.end(); line.end()")
     assert [member.wait() for member in members] == [0, 0]
     assert float(members[0].says("took").split()[1]) < 5
 
 
 def test_a_death_at_the_end_of_others_is_still_one():
     """Rank 0 is done and waits for rank 1, which is killed."""
-    members = crowd("line.end(); time.sleep(60)", SLEEP)
+    members = start_ranks("line.end(); time.sleep(60)", SLEEP)
     time.sleep(0.3)
     members[1].kill()
     assert members[0].wait() == 1
@@ -121,7 +121,7 @@ def test_a_death_at_the_end_of_others_is_still_one():
 
 def test_rank_0_does_not_wait_for_ever():
     """Who is still at work is told that this is no death."""
-    members = crowd("lifeline.BYE_S = 0.3; line.end()", SLEEP)
+    members = start_ranks("failure_detector.BYE_S = 0.3; line.end()", SLEEP)
     assert members[0].wait() == 0
     time.sleep(0.5)
     assert members[1].is_there() and not members[1].err
@@ -130,7 +130,7 @@ def test_rank_0_does_not_wait_for_ever():
 
 def test_a_process_that_is_stopped_is_not_dead():
     """Swapped out, or in a debugger: longer than any heartbeat would wait, but the kernel answers for it."""
-    members = crowd(SLEEP, SLEEP, SLEEP)
+    members = start_ranks(SLEEP, SLEEP, SLEEP)
     for member in (members[1], members[0]):
         member.kill(signal.SIGSTOP)
         time.sleep(2)
@@ -144,9 +144,9 @@ def test_a_process_that_is_stopped_is_not_dead():
 
 def test_what_rank_0_cannot_read_harms_nobody():
     """A port scanner, and half a line."""
-    code = "print('lifeline', line._listener.getsockname()[1]); " + SLEEP
-    members = crowd(code, SLEEP)
-    port = int(members[0].says("lifeline").split()[1])
+    code = "print('detector', line._listener.getsockname()[1]); " + SLEEP
+    members = start_ranks(code, SLEEP)
+    port = int(members[0].says("detector").split()[1])
     for content in (b"GET / HTTP/1.0\r\n\r\n", b"bye\n", b"failed 1 x\n", b"\xff\xfe", b"7"):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(content)
@@ -158,7 +158,7 @@ def test_what_rank_0_cannot_read_harms_nobody():
 
 def test_a_death_is_told_once():
     told = "line._on_death = lambda code, what: print('died', code, what)\ntime.sleep(60)"
-    members = crowd(told, SLEEP, SLEEP)
+    members = start_ranks(told, SLEEP, SLEEP)
     members[1].kill()
     members[2].kill()
     members[0].says("died 1 rank ")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FACTS, Crowd, connect, met, mistakes, on_all, roll
+from helpers.fake_ranks import FACTS, Crowd, connect, met, mistakes, on_all, roster
 from helpers.process_pool import crew
 from torch.distributed import PrefixStore, TCPStore
 
@@ -55,10 +55,10 @@ def test_one_is_enough(crowd: Crowd):
 
 def test_numbers_are_assigned(crowd: Crowd):
     """The one that serves is node 0, whatever the order; given numbers are kept."""
-    others = [crowd.join(number, 4, chief=False, noun="node", assigned=True) for number in (None, 2, None)]
+    others = [crowd.join(number, 4, leader=False, noun="node", assigned=True) for number in (None, 2, None)]
     time.sleep(0.2)
-    chief = crowd.join(None, 4, chief=True, noun="node", assigned=True)
-    assert chief.result(15).number == 0
+    leader = crowd.join(None, 4, leader=True, noun="node", assigned=True)
+    assert leader.result(15).number == 0
     numbers = [other.result(15).number for other in others]
     assert numbers[1] == 2
     assert sorted(numbers) == [1, 2, 3]
@@ -89,9 +89,9 @@ def test_missing_ranks_are_named_in_time_on_all(crowd: Crowd, monkeypatch: pytes
 
 def test_missing_nodes_are_counted_where_numbers_are_assigned(crowd: Crowd):
     crowd.timeout_s = 0.3
-    chief = crowd.join(None, 4, chief=True, noun="node", assigned=True)
-    other = crowd.join(None, 4, chief=False, noun="node", assigned=True)
-    for future in (chief, other):
+    leader = crowd.join(None, 4, leader=True, noun="node", assigned=True)
+    other = crowd.join(None, 4, leader=False, noun="node", assigned=True)
+    for future in (leader, other):
         assert f"2 of 4 nodes joined after 0 s. There: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
 
 
@@ -117,7 +117,7 @@ def test_a_number_given_twice_is_told_to_all(crowd: Crowd):
 
 
 def test_two_hosts_and_processes_with_one_number_are_named():
-    expected = roll(4, noun="node")
+    expected = roster(4, noun="node")
     for arrival, host in enumerate(("a", "b")):
         expected.arrived[arrival] = {"host": host, "pid": 10 + arrival, "number": 1, "size": 4, "job_id": None}
     (text,) = module._unfit(expected)
@@ -141,22 +141,22 @@ def test_another_job_id_is_told_to_all(crowd: Crowd):
 
 
 def test_one_too_many(crowd: Crowd):
-    others = [crowd.join(None, 2, chief=False, noun="node", assigned=True) for _ in range(2)]
+    others = [crowd.join(None, 2, leader=False, noun="node", assigned=True) for _ in range(2)]
     time.sleep(0.2)
-    chief = crowd.join(None, 2, chief=True, noun="node", assigned=True)
-    for future in (chief, *others):
+    leader = crowd.join(None, 2, leader=True, noun="node", assigned=True)
+    for future in (leader, *others):
         assert mistakes(future)[0].startswith("3 nodes came, but 2 are expected: ")
 
 
 def test_a_late_comer_is_refused_alone(crowd: Crowd):
     members = met(crowd, 2)
     for number in (1, None, 0):
-        (text,) = mistakes(crowd.join(number, 2, chief=False), ConfigError)
+        (text,) = mistakes(crowd.join(number, 2, leader=False), ConfigError)
         assert text.startswith(
             f"this is {'one more rank' if number is None else f'rank {number}'}, but all 2 ranks of the job at"
         )
         assert "Hint: another address or port for another job, or cluster.job_id." in text
-    assert [future.result(5) for future in on_all(crowd, members, lambda m: m.hear("k", m.number))] == [0, 0]
+    assert [future.result(5) for future in on_all(crowd, members, lambda m: m.broadcast("k", m.number))] == [0, 0]
 
 
 def test_a_late_comer_to_a_refused_job_hears_why(crowd: Crowd):
@@ -180,7 +180,7 @@ def test_differing_facts_are_told_to_all(crowd: Crowd):
 def test_tell_and_hear(crowd: Crowd):
     members = met(crowd, 3)
     told = {"path": "/ä b", "lr": 0.1, "none": None, "list": [1, "x"]}
-    for future in on_all(crowd, members, lambda m: m.hear("job", told if m.number == 0 else None)):
+    for future in on_all(crowd, members, lambda m: m.broadcast("job", told if m.number == 0 else None)):
         assert future.result(5) == told
     for future in on_all(crowd, members, lambda m: m.tell("word", "x" if m.number == 0 else None)):
         assert future.result(5) == "x"
@@ -189,7 +189,7 @@ def test_tell_and_hear(crowd: Crowd):
 def test_refuse(crowd: Crowd):
     """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
     first, *others = met(crowd, 3)
-    waiting = on_all(crowd, others, lambda m: m.hear("job", None))
+    waiting = on_all(crowd, others, lambda m: m.broadcast("job", None))
     begin = time.monotonic()
     first.refuse(ConfigError(["a. Hint: b.", "c. Hint: d."]), "job")
     assert time.monotonic() - begin < 0.9
@@ -211,8 +211,8 @@ def test_who_gave_up_before_is_not_waited_for(connections: list[TCPStore]):
     begin = time.monotonic()
     with pytest.raises(SharedError, match="node 1"):
         gather_ranks(
-            PrefixStore("after", first), roll(2), 0, FACTS, 20, chief=True,
-            given_up=lambda: module.mistakes_given_up(store),
+            PrefixStore("after", first), roster(2), 0, FACTS, 20, leader=True,
+            aborted=lambda: module.abort_mistakes(store),
         )  # fmt: skip
     assert time.monotonic() - begin < 5
 
@@ -254,7 +254,7 @@ def test_every_wait_is_bounded_and_names_who(crowd: Crowd):
     begin = time.monotonic()
     for act, kind in (
         (lambda: second.tell("a", None, 0.3), ConfigError),
-        (lambda: second.hear("b", None, 0.3), ConfigError),
+        (lambda: second.broadcast("b", None, 0.3), ConfigError),
         (lambda: second.compare("c", {}, 0.3), ConfigError),
         (lambda: first.compare("d", {}, 0.3), SharedError),
     ):
@@ -281,8 +281,8 @@ def test_collect_is_judged_once_by_number_0(crowd: Crowd):
 CHIEF = """
 server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 print(server.port)
-expected = gathering.Roll(args[0], "rank", str, "")
-gathering.gather(PrefixStore("x", server), expected, 0, {"seed": 0}, 60, chief=True)
+expected = gather_ranks.Roster(args[0], "rank", str, "")
+gather_ranks.gather_ranks(PrefixStore("x", server), expected, 0, {"seed": 0}, 60, leader=True)
 print("met")
 time.sleep(60)
 """
@@ -291,23 +291,23 @@ time.sleep(60)
 @pytest.mark.parametrize("size", [3, 2])
 def test_a_chief_that_dies_is_said(size: int):
     """While the others still come (3), and when all have met (2)."""
-    chief = crew().start(CHIEF, size)
-    port = int(chief.says(""))
+    leader = crew().start(CHIEF, size)
+    port = int(leader.says(""))
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
     store = PrefixStore("x", raw)
 
     def take_part() -> None:
-        member = gather_ranks(store, roll(size), 1, FACTS, 60, chief=False)
-        member.hear("job", None, 60)
+        member = gather_ranks(store, roster(size), 1, FACTS, 60, leader=False)
+        member.broadcast("job", None, 60)
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(take_part)
         if size == 2:
-            chief.says("met")
+            leader.says("met")
         else:
             time.sleep(0.3)
         begin = time.monotonic()
-        chief.kill()
+        leader.kill()
         (text,) = mistakes(future, ConfigError)
         assert time.monotonic() - begin < 2
     assert text.startswith("the rendezvous store no longer answers (")

@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, consistency, store
 from imagenet_ddp.distributed.rendezvous.gather_ranks import SharedError
-from imagenet_ddp.distributed.rendezvous.join import Meeting, meet
+from imagenet_ddp.distributed.rendezvous.join import Rendezvous, meet
 from imagenet_ddp.errors import ConfigError
 
 MACHINE = threading.local()
@@ -35,7 +35,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in (("RENEW_S", 0.1), ("STALE_S", 0.8), ("LOOK_S", 0.02)):
         monkeypatch.setattr(address_file, name, value)
     yield
-    address_file.remove_owned()
+    address_file.remove_own_files()
 
 
 class Commands:
@@ -43,13 +43,13 @@ class Commands:
         self.pool, self.timeout_s = ThreadPoolExecutor(16), timeout_s
 
     def start(
-        self, rendezvous: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
-    ) -> Future[Meeting]:
+        self, launch_info: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
+    ) -> Future[Rendezvous]:
         config = {"seed": 0, "cluster": {**asdict(ClusterConfig()), "timeout_s": self.timeout_s}, **options}
 
-        def command() -> Meeting:
+        def command() -> Rendezvous:
             MACHINE.name = machine
-            return meet(rendezvous, config, num_local)
+            return meet(launch_info, config, num_local)
 
         return self.pool.submit(command)
 
@@ -62,7 +62,7 @@ def commands() -> Iterator[Commands]:
 
 
 def node(address: Address, rank: int | None, size: int = 2, **more: Any) -> LaunchInfo:
-    return LaunchInfo("cluster.address", address, None, size, rank, by_hand=True, **more)
+    return LaunchInfo("cluster.address", address, None, size, rank, manual=True, **more)
 
 
 def tcp() -> Address:
@@ -84,12 +84,12 @@ def test_nodes_meet_at_a_port(commands: Commands, ranks: tuple[int | None, ...])
     """Given, found out, and mixed: the one that serves is node 0, and holds rank 0."""
     address = tcp()
     met = [future.result(30) for future in [commands.start(node(address, rank, 3), 2) for rank in ranks]]
-    assert sorted(each.gathering.number for each in met) == [0, 1, 2]
+    assert sorted(each.rank_group.number for each in met) == [0, 1, 2]
     for each, rank in zip(met, ranks, strict=True):
-        number = each.gathering.number
+        number = each.rank_group.number
         assert rank in (None, number)
         assert each.starts_workers
-        assert each.place == WorldInfo(
+        assert each.world_info == WorldInfo(
             2 * number, 0, number, 6, 2, 3, "127.0.0.1", address.port, True, "cluster.address"
         )  # fmt: skip
 
@@ -99,9 +99,9 @@ def test_nodes_meet_through_a_file(commands: Commands, ranks: tuple[int | None, 
     address = Address(file=str(tmp_path / "job42"))
     futures = [commands.start(node(address, rank)) for rank in ranks]
     met = [future.result(30) for future in futures]
-    assert sorted(each.gathering.number for each in met) == [0, 1]
-    assert len({each.place.port for each in met}) == 1
-    address_file.remove_owned()
+    assert sorted(each.rank_group.number for each in met) == [0, 1]
+    assert len({each.world_info.port for each in met}) == 1
+    address_file.remove_own_files()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -194,11 +194,13 @@ def ranks(address: Address, local: int, size: int = 4, local_ranks: tuple[int, .
     found = []
     for rank in range(size):
         local_rank = local_ranks[rank] if local_ranks else rank % (local or 2)
-        place = WorldInfo(
+        world_info = WorldInfo(
             rank, local_rank, rank // local if local else 0, size, local, size // local if local else 1, address.host,
             address.port, False, "cluster.rank",
         )  # fmt: skip
-        found.append(LaunchInfo("cluster.rank", address, place, place.num_nodes, place.node_rank, by_hand=True))
+        found.append(
+            LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
+        )
     return found
 
 
@@ -208,7 +210,7 @@ def test_ranks_meet(commands: Commands):
     for rank, future in enumerate(futures):
         met = future.result(30)
         assert not met.starts_workers
-        assert met.place == WorldInfo(
+        assert met.world_info == WorldInfo(
             rank, rank % 2, rank // 2, 4, 2, 2, "127.0.0.1", address.port, False, "cluster.rank"
         )  # fmt: skip
 
@@ -216,13 +218,13 @@ def test_ranks_meet(commands: Commands):
 def test_ranks_meet_through_a_file(commands: Commands, tmp_path: Path):
     address = Address(file=str(tmp_path / "job"))
     met = [each.result(30) for each in [commands.start(each) for each in ranks(address, 2, 2)]]
-    assert [each.place.rank for each in met] == [0, 1]
-    assert all(each.place.address and each.place.port == met[0].place.port for each in met)
+    assert [each.world_info.rank for each in met] == [0, 1]
+    assert all(each.world_info.address and each.world_info.port == met[0].world_info.port for each in met)
 
 
 def test_nodes_are_counted_where_nobody_said(commands: Commands):
     futures = [commands.start(each, machine=name) for each, name in zip(ranks(tcp(), 0), "aabb", strict=True)]
-    places = [future.result(30).place for future in futures]
+    places = [future.result(30).world_info for future in futures]
     assert [(each.node_rank, each.local_rank, each.local_world_size, each.num_nodes) for each in places] == [
         (0, 0, 2, 2), (0, 1, 2, 2), (1, 0, 2, 2), (1, 1, 2, 2),
     ]  # fmt: skip
@@ -272,7 +274,7 @@ def test_local_ranks_that_do_not_fit(commands: Commands, machines: str, local_ra
 
 def test_a_missing_rank_is_named_with_its_node(commands: Commands):
     commands.timeout_s = 0.5
-    futures = [commands.start(each) for each in ranks(tcp(), 2) if each.place and each.place.rank != 3]
+    futures = [commands.start(each) for each in ranks(tcp(), 2) if each.world_info and each.world_info.rank != 3]
     for future in futures:
         assert "Missing: rank 3 (node 1, local rank 1). Hint:" in mistakes(future)[0]
 
@@ -283,9 +285,9 @@ def test_a_launcher_s_store_is_used(commands: Commands):
     address = Address("127.0.0.1", served.port)
     found = []
     for rank in range(2):
-        place = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
-        found.append(commands.start(LaunchInfo("torchrun", address, place, 1, 0)))
-    assert [each.result(30).gathering.number for each in found] == [0, 1]
+        world_info = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
+        found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
+    assert [each.result(30).rank_group.number for each in found] == [0, 1]
     assert served.check(["imagenet_ddp/1/commands/verdict"])
 
 

@@ -102,7 +102,7 @@ class Others:
         self.futures: list[Future[RankGroup]] = [
             pool.submit(
                 gather_ranks, PrefixStore(store.commands_prefix(0), each), Roster(size, "rank", str, "x."), number, {},
-                timeout_s, chief=number == 0,
+                timeout_s, leader=number == 0,
             )
             for number, each in enumerate([self.server, *clients])
         ]  # fmt: skip
@@ -161,7 +161,7 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
         1,
         {},
         5.0,
-        chief=False,
+        leader=False,
     )
     refusal.tell(Refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
@@ -174,7 +174,7 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
     def come() -> RankGroup:
         found = store.client("127.0.0.1", port, 10, "rank 1 of 2")
         return gather_ranks(
-            PrefixStore(store.commands_prefix(0), found), Roster(2, "rank", str, "x."), 1, {}, 5.0, chief=False
+            PrefixStore(store.commands_prefix(0), found), Roster(2, "rank", str, "x."), 1, {}, 5.0, leader=False
         )
 
     waiting = pool.submit(come)

@@ -52,15 +52,15 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, path: Path, content: bytes | None
     """On the disks of the others the path holds another content, or nothing: theirs is looked at by these threads,
     after number 0 has told of its own."""
     here, is_file = hashlib.sha256(path.read_bytes()).hexdigest(), Path.is_file
-    chief: set[int] = set()
+    leader: set[int] = set()
     digest = module.sha256
 
     def seen(each: Path) -> str:
         if each != path:
             return digest(each)
-        if not chief:
-            chief.add(threading.get_ident())
-        mine = threading.get_ident() in chief
+        if not leader:
+            leader.add(threading.get_ident())
+        mine = threading.get_ident() in leader
         return here if mine else hashlib.sha256(content or b"").hexdigest()
 
     monkeypatch.setattr(module, "sha256", seen)

@@ -126,10 +126,10 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
     known = {"broadcast_buffers"} if name == "own_buffers_older_torch" else ddp.KNOWN
     with patch.object(ddp, "ddp_arguments", partial(ddp.ddp_arguments, known=known)):
         strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
-    place = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
+    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
     watch = Watch()
     trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(place)], callbacks=[watch],
+        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(world_info)], callbacks=[watch],
         max_epochs=1, accumulate_grad_batches=accumulate, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip

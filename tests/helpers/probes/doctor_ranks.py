@@ -23,14 +23,14 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     rank, world_size, num_nodes = map(int, numbers_and_options[:3])
     store = dist.TCPStore("127.0.0.1", int(port), None, is_master=rank == 0, wait_for_workers=False)
     local = world_size // num_nodes
-    place = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
+    world_info = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
     torch.set_num_threads(1)
     read = options.read(list(numbers_and_options[3:]), os.environ)
     assert read is not None
     if what == "failing" and rank == 1:
         read.config["data"]["image_size"] = 8  # which the net cannot take
-    machine = [Check("data", place.node_rank != 1, "no val/", "make one")]
-    checks = check_world(read.config, World(place, store), machine)
+    node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
+    checks = check_world(read.config, World(world_info, store), node_checks)
     return [asdict(check) for check in checks]
 
 

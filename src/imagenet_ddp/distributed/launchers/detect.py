@@ -26,7 +26,7 @@ from typing import Any
 from imagenet_ddp.distributed.launchers import env_vars, manual, openmpi, scontrol, slurm, slurm_env
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, own_place
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, spawned_world_info
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
@@ -42,14 +42,14 @@ def detect(
 ) -> LaunchInfo:
     """config: resolved, its kinds checked. typed: the options as typed. cpu: there is no GPU, or none is wanted.
     Raises ConfigError with every mistake."""
-    own = own_place(environ)
+    own = spawned_world_info(environ)
     if own is not None:
         return LaunchInfo(own.source, Address(own.address, own.port or 0), own, own.num_nodes, own.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
     line = f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}"
-    asked = LaunchRequest(
+    request = LaunchRequest(
         num_nodes if isinstance(num_nodes, int) else None,
         None if one_process else num_devices(trainer.get("devices")),
         cluster,
@@ -62,8 +62,8 @@ def detect(
         ways[1:1] = [slurm.slurm_step, openmpi.openmpi, slurm.batch_shell]
     if launcher is None:
         ways.insert(0, manual.one_per_process)
-    found = next((found for way in ways if (found := way(asked, environ)) is not None), LaunchInfo())
-    if one_process and not found.alone:
+    found = next((found for way in ways if (found := way(request, environ)) is not None), LaunchInfo())
+    if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config['strategy']['name']} runs in one process, but {found.source} asks for several. "
             "Hint: strategy=ddp, or start it once, without a launcher."
@@ -73,7 +73,7 @@ def detect(
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
 
 
-def located(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
+def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
     """The same, by an address: a node of SLURM whose name no name server knows is in SLURM's own book."""
     if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
         return found
@@ -81,16 +81,16 @@ def located(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
         interfaces.resolve(found.address.host)
     except OSError:
         if host := scontrol.node_address(found.address.host):
-            place = replace(found.place, address=host) if found.place else None
-            return replace(found, address=replace(found.address, host=host), place=place)
+            world_info = replace(found.world_info, address=host) if found.world_info else None
+            return replace(found, address=replace(found.address, host=host), world_info=world_info)
     return found
 
 
 def _must_fit(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> None:
     """The launcher's numbers stand; those that are set and differ are refused."""
     theirs: dict[str, int | None] = {"node_rank": found.node_rank}
-    if found.place is not None:
-        theirs |= {key: getattr(found.place, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
+    if found.world_info is not None:
+        theirs |= {key: getattr(found.world_info, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
     given = {key: cluster[key] for key in ("rank", "local_rank", "world_size", "node_rank") if cluster[key] is not None}
     differing = [
         f"cluster.{key}={value}, where {f'it says {theirs[key]}' if key in theirs else 'each task starts its workers'}"
@@ -107,7 +107,7 @@ def _must_fit(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> N
 def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)  # by torch, another at each start
-    if run_id != "none" and not made_up and found.place is not None:
+    if run_id != "none" and not made_up and found.world_info is not None:
         return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
     return slurm_env.run_key(environ)
 

@@ -19,12 +19,12 @@ def name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
     return task_name(environ) if by_tasks and "RANK" not in environ else None
 
 
-def launched(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def launched(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """One command per process."""
-    by_variables = asked.cluster["name"] == "env"
+    by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
-        by_node = "NODE_RANK" in environ or asked.cluster["node_rank"] is not None
-        by_node = by_node or ((asked.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
+        by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
+        by_node = by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
         if by_variables and not by_node:
             needed = [name for name in ("MASTER_ADDR", "WORLD_SIZE", "RANK") if not environ.get(name)]
             raise ConfigError(
@@ -35,31 +35,31 @@ def launched(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | N
         return None
     if "RANK" not in environ and not by_variables and task_name(environ):
         return None  # exported in a batch script; tasks.py holds it against the step
-    if _counts_machines(asked, environ):
+    if _counts_machines(request, environ):
         return None
     number = _numbers(environ)
-    missing = _missing(asked, environ, number)
+    missing = _missing(request, environ, number)
     if missing:
         raise ConfigError(_incomplete(environ, missing, number.get("WORLD_SIZE")))
     rank, size, local_rank = number["RANK"], number["WORLD_SIZE"], number["LOCAL_RANK"]
     local = number.get("LOCAL_WORLD_SIZE")
-    _must_agree(asked, size, local)
+    _must_agree(request, size, local)
     if size == 1:
-        return LaunchInfo(place=WorldInfo(source="a launcher's single process"))
-    address = asked.address(environ)
+        return LaunchInfo(world_info=WorldInfo(source="a launcher's single process"))
+    address = request.address(environ)
     assert address is not None
     by_torchrun = "TORCHELASTIC_RUN_ID" in environ
     theirs = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    if by_torchrun and asked.cluster["address"] and (address.host, str(address.port)) != theirs:
+    if by_torchrun and request.cluster["address"] and (address.host, str(address.port)) != theirs:
         raise ConfigError(
             f"the world is torchrun's, which meets at {theirs[0]}:{theirs[1]}, but cluster.address is "
-            f"{asked.cluster['address']}. Hint: leave it out."
+            f"{request.cluster['address']}. Hint: leave it out."
         )
-    local_size = local or asked.devices or (size // asked.num_nodes if asked.num_nodes else 0)
+    local_size = local or request.devices or (size // request.num_nodes if request.num_nodes else 0)
     node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", rank // local_size if local_size else 0))
-    if asked.cluster["node_rank"] is not None and not by_torchrun:
-        node_rank = asked.cluster["node_rank"]
-    place = WorldInfo(
+    if request.cluster["node_rank"] is not None and not by_torchrun:
+        node_rank = request.cluster["node_rank"]
+    world_info = WorldInfo(
         rank=rank,
         local_rank=local_rank,
         node_rank=node_rank,
@@ -72,20 +72,20 @@ def launched(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | N
         source="torchrun" if by_torchrun else "environment variables",
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0),
     )
-    if wrong := place.misnumbered():
+    if wrong := world_info.misnumbered():
         raise ConfigError(wrong)
-    return LaunchInfo(place.source, address, place, place.num_nodes, node_rank, by_hand=not by_torchrun)
+    return LaunchInfo(world_info.source, address, world_info, world_info.num_nodes, node_rank, manual=not by_torchrun)
 
 
-def _counts_machines(asked: LaunchRequest, environ: Mapping[str, str]) -> bool:
+def _counts_machines(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
     """Whether each of these commands is a machine's: cluster.node_rank=$RANK (Kubeflow), or NODE_RANK and no RANK."""
-    if {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} & environ.keys() or asked.num_nodes is None:
+    if {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} & environ.keys() or request.num_nodes is None:
         return False
-    size, by_key = environ.get("WORLD_SIZE"), asked.cluster["node_rank"] is not None
-    if size == str(asked.num_nodes) and by_key:
+    size, by_key = environ.get("WORLD_SIZE"), request.cluster["node_rank"] is not None
+    if size == str(request.num_nodes) and by_key:
         return True
-    processes = str(asked.num_nodes * (asked.devices or 0))
-    return "RANK" not in environ and (by_key or "NODE_RANK" in environ) and size in (str(asked.num_nodes), processes)
+    processes = str(request.num_nodes * (request.devices or 0))
+    return "RANK" not in environ and (by_key or "NODE_RANK" in environ) and size in (str(request.num_nodes), processes)
 
 
 def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
@@ -107,11 +107,11 @@ def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
     return number
 
 
-def _missing(asked: LaunchRequest, environ: Mapping[str, str], number: dict[str, int]) -> list[str]:
+def _missing(request: LaunchRequest, environ: Mapping[str, str], number: dict[str, int]) -> list[str]:
     """Names that are needed and not set; a LOCAL_RANK that follows from the others is put into number."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in number]
     if missing == ["LOCAL_RANK"]:
-        rank, size, devices, num_nodes = number["RANK"], number["WORLD_SIZE"], asked.devices, asked.num_nodes
+        rank, size, devices, num_nodes = number["RANK"], number["WORLD_SIZE"], request.devices, request.num_nodes
         local = number.get("LOCAL_WORLD_SIZE")
         if local is None and num_nodes is not None and size > num_nodes and size % num_nodes == 0:
             local = size // num_nodes
@@ -121,7 +121,7 @@ def _missing(asked: LaunchRequest, environ: Mapping[str, str], number: dict[str,
             raise ConfigError(_machines_or_processes(size, devices, num_nodes))
         if local is not None:
             number["LOCAL_RANK"], missing = rank % local, []
-    addressed = asked.cluster["address"] is not None and asked.cluster["name"] != "env"
+    addressed = request.cluster["address"] is not None and request.cluster["name"] != "env"
     if number.get("WORLD_SIZE") != 1 and not addressed and not environ.get("MASTER_ADDR"):
         missing.append("MASTER_ADDR")
     return missing
@@ -132,7 +132,7 @@ def _machines_or_processes(size: int, devices: int, num_nodes: int | None) -> st
     machines = f"cluster.node_rank=$RANK trainer.num_nodes={size}, on each machine"
     if size % devices or size == num_nodes:
         return (
-            f"WORLD_SIZE must count processes, a multiple of trainer.devices={devices}, but is {size} "
+            f"WORLD_SIZE must count processes, a multiple of trainer.devices={devices}, got {size} "
             f"(environment, without LOCAL_RANK), as where it counts machines. Hint: {machines}."
         )
     return (
@@ -156,9 +156,9 @@ def _incomplete(environ: Mapping[str, str], missing: list[str], size: int | None
     )
 
 
-def _must_agree(asked: LaunchRequest, size: int, local: int | None) -> None:
+def _must_agree(request: LaunchRequest, size: int, local: int | None) -> None:
     """The launcher's world stands; options that differ from it are refused."""
-    found, devices, num_nodes = [], asked.devices, asked.num_nodes
+    found, devices, num_nodes = [], request.devices, request.num_nodes
     leave_out = "leave trainer.devices and trainer.num_nodes out: the launcher's numbers are followed"
     if local is not None and size % local:
         found.append(
@@ -179,7 +179,7 @@ def _must_agree(asked: LaunchRequest, size: int, local: int | None) -> None:
         )
     elif not found and (devices or num_nodes) and size % (devices or num_nodes or 1):
         key, value = ("devices", devices) if devices else ("num_nodes", num_nodes)
-        found.append(f"trainer.{key} must divide WORLD_SIZE ({size}), but is {value}. Hint: {leave_out}.")
+        found.append(f"trainer.{key} must divide WORLD_SIZE ({size}), got {value}. Hint: {leave_out}.")
     if found:
         raise ConfigError(found)
 

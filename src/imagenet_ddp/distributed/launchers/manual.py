@@ -10,19 +10,19 @@ from imagenet_ddp.errors import ConfigError
 KEYS = ("rank", "local_rank", "world_size")
 
 
-def one_per_process(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """cluster.rank, cluster.local_rank, cluster.world_size: as the old tutorials' --rank and --world-size. A key that
     is not set is read from the variable of its name."""
-    cluster = asked.cluster
+    cluster = request.cluster
     given = {f"cluster.{key}": cluster[key] for key in KEYS if cluster[key] is not None}
     if not given:
         return None
     rank, local_rank, size = (_number(cluster[key], environ.get(key.upper())) for key in KEYS)
     if size is not None:
-        _ask_back(asked, environ, rank, size)
-    devices = asked.devices
-    if devices is None and asked.num_nodes and size is not None and size % asked.num_nodes == 0:
-        devices = size // asked.num_nodes
+        _ask_back(request, environ, rank, size)
+    devices = request.devices
+    if devices is None and request.num_nodes and size is not None and size % request.num_nodes == 0:
+        devices = size // request.num_nodes
     missing = [f"cluster.{key}" for key, value in (("rank", rank), ("world_size", size)) if value is None]
     if local_rank is None and size is not None and devices is None and size > 1:
         missing.append("cluster.local_rank")
@@ -35,19 +35,19 @@ def one_per_process(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
             f"{', '.join(f'{key}={value}' for key, value in given.items())} means one command per process, but not "
             f"set: {', '.join(missing)}. Hint: {line}, of this process (its number, processes in all, its number on "
             f"its machine);{one_each} where one command is one machine: trainer.num_nodes={max(size or 2, 2)} "
-            f"cluster.node_rank={node}{_place(asked, environ)}, without {' and '.join(given)}."
+            f"cluster.node_rank={node}{_place(request, environ)}, without {' and '.join(given)}."
         )
     assert rank is not None and size is not None
     found = []
     if rank >= size:
         found.append(
-            f"cluster.rank must be below cluster.world_size ({size}), but is {rank}. "
+            f"cluster.rank must be below cluster.world_size ({size}), got {rank}. "
             f"Hint: ranks count from 0, to cluster.rank={size - 1}."
         )
-    if asked.num_nodes is not None and size != asked.num_nodes * (devices or 0):
-        wanted = f"trainer.num_nodes × trainer.devices = {asked.num_nodes} × {devices}"
+    if request.num_nodes is not None and size != request.num_nodes * (devices or 0):
+        wanted = f"trainer.num_nodes × trainer.devices = {request.num_nodes} × {devices}"
         if devices is None:
-            wanted = f"a multiple of trainer.num_nodes ({asked.num_nodes})"
+            wanted = f"a multiple of trainer.num_nodes ({request.num_nodes})"
         found.append(
             f"cluster.world_size must be {wanted}, got {size}. "
             "Hint: leave trainer.num_nodes and trainer.devices out, or set what fits."
@@ -55,8 +55,8 @@ def one_per_process(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
     if found:
         raise ConfigError(found)
     if size == 1:
-        return LaunchInfo(place=WorldInfo(source="cluster.rank"))
-    address = asked.address(environ)
+        return LaunchInfo(world_info=WorldInfo(source="cluster.rank"))
+    address = request.address(environ)
     if address is None:
         raise ConfigError(
             f"cluster.world_size={size} needs a place where the processes meet, but there is no cluster.address and "
@@ -66,7 +66,7 @@ def one_per_process(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
         assert devices is not None
         local_rank = rank % devices
     node_rank = cluster["node_rank"]
-    place = WorldInfo(
+    world_info = WorldInfo(
         rank=rank,
         local_rank=local_rank,
         node_rank=node_rank if node_rank is not None else rank // devices if devices else 0,
@@ -78,9 +78,9 @@ def one_per_process(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
         store_is_served=False,
         source="cluster.rank",
     )
-    if wrong := place.misnumbered(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
+    if wrong := world_info.misnumbered(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
         raise ConfigError(wrong)
-    return LaunchInfo("cluster.rank", address, place, place.num_nodes, place.node_rank, by_hand=True)
+    return LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
 
 
 def _number(key: Any, variable: str | None) -> int | None:
@@ -89,27 +89,27 @@ def _number(key: Any, variable: str | None) -> int | None:
     return int(variable) if variable is not None and variable.isdecimal() else None
 
 
-def _place(asked: LaunchRequest, environ: Mapping[str, str]) -> str:
+def _place(request: LaunchRequest, environ: Mapping[str, str]) -> str:
     """The address to type beside the number of nodes, where there is none yet."""
-    return "" if asked.address(environ) else " cluster.address=tcp://HOST:29500"
+    return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"
 
 
-def _ask_back(asked: LaunchRequest, environ: Mapping[str, str], rank: int | None, size: int) -> None:
+def _ask_back(request: LaunchRequest, environ: Mapping[str, str], rank: int | None, size: int) -> None:
     """In some tutorials rank and world size count machines."""
-    devices = asked.devices or 1
-    if devices > 1 and (size % devices or size == asked.num_nodes):
+    devices = request.devices or 1
+    if devices > 1 and (size % devices or size == request.num_nodes):
         raise ConfigError(
-            f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, but "
-            f"is {size}: did you mean trainer.num_nodes={size} (machines)? "
+            f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, "
+            f"got {size}: did you mean trainer.num_nodes={size} (machines)? "
             f"Hint: one command per machine: trainer.num_nodes={size} "
-            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_place(asked, environ)}, without "
+            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_place(request, environ)}, without "
             "cluster.world_size and cluster.rank."
         )
 
 
-def one_per_node(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """trainer.num_nodes > 1: where do the nodes meet, and which is this one?"""
-    cluster, num_nodes = asked.cluster, asked.num_nodes
+    cluster, num_nodes = request.cluster, request.num_nodes
     sources = {"cluster.node_rank": cluster["node_rank"]}
     sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
     source = next((key for key, value in sources.items() if value is not None), None)
@@ -120,17 +120,17 @@ def one_per_node(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo
         unset = f", or `unset {source}` where it is left over" if source != "cluster.node_rank" else ""
         raise ConfigError(
             f"{source}={node_rank} says that there are several nodes, but trainer.num_nodes is not set. "
-            f"Hint: trainer.num_nodes=<number of nodes>{_place(asked, environ)}, the same on each{unset}."
+            f"Hint: trainer.num_nodes=<number of nodes>{_place(request, environ)}, the same on each{unset}."
         )
     if node_rank is not None and num_nodes is not None and (num_nodes > 1 or meant):
         last = num_nodes - 1
         if not node_rank.isdecimal() or int(node_rank) > last:
             raise ConfigError(
                 f"{source} must be {f'an integer from 0 to {last}' if last else '0'} "
-                f"(trainer.num_nodes={num_nodes}), but is {node_rank or 'empty'}. Hint: nodes count from 0, "
+                f"(trainer.num_nodes={num_nodes}), got {node_rank or 'empty'}. Hint: nodes count from 0, "
                 f"cluster.node_rank={f'<0 to {last}>' if last else '0'}."
             )
-    address = asked.address(environ)
+    address = request.address(environ)
     if (num_nodes or 1) <= 1:
         if cluster["address"] is not None:
             raise ConfigError(
@@ -143,7 +143,7 @@ def one_per_node(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo
         raise ConfigError(
             f"trainer.num_nodes={num_nodes} needs a place where the nodes meet, but there is no cluster.address, no "
             "MASTER_ADDR in the environment, and no launcher's RANK and WORLD_SIZE. Hint: type on each node "
-            f"`MASTER_ADDR=<address of node 0> {asked.line}`."
+            f"`MASTER_ADDR=<address of node 0> {request.line}`."
         )
     source = "MASTER_ADDR" if cluster["address"] is None else "cluster.address"
-    return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, by_hand=True)
+    return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)

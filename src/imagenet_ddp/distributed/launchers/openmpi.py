@@ -9,13 +9,13 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
 
-def openmpi(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     found = numbers(environ)
     if found is None:
         return None
     size, rank, local_size, local_rank = found
     num_nodes = -(-size // local_size)
-    address = asked.address(environ)
+    address = request.address(environ)
     if address is None:
         if num_nodes > 1:
             raise ConfigError(
@@ -31,7 +31,7 @@ def openmpi(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | No
             f"{local_size}. Hint: `mpirun --map-by slot ...`, or `--map-by ppr:{local_size}:node`."
         )
     return assign_ranks(
-        asked,
+        request,
         environ,
         Tasks(
             "OpenMPI", size, num_nodes, local_rank, rank // local_size, local_size if even else None, None,

@@ -31,7 +31,7 @@ class LaunchRequest:
         try:
             if text is None:
                 if name in FORMS:
-                    raise ConfigError(f"cluster={name} expects an address. Hint: cluster.address={FORMS[name]}.")
+                    raise ConfigError(f"cluster={name} needs an address. Hint: cluster.address={FORMS[name]}.")
                 return from_environment(environ)
             address = parse(text, "cluster.address", environ.get("MASTER_PORT"))
         except ValueError as error:

@@ -19,12 +19,12 @@ def node_address(name: str) -> str | None:
     return found[1] if done.returncode == 0 and found and found[1] != name else None
 
 
-def is_due(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Whether a stop by this signal asks for another turn of a SLURM job."""
     return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
 
 
-def start_again(environ: Mapping[str, str]) -> bool:
+def requeue_and_print(environ: Mapping[str, str]) -> bool:
     """requeue, and what came of it is said."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"SLURM shall start job {job} again (scontrol requeue).", flush=True)

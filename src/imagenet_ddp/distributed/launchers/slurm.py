@@ -11,11 +11,11 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 
 
-def slurm_step(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def slurm_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     step = slurm_env.read_step(environ)
     if step is None:
         return None
-    address = asked.address(environ)
+    address = request.address(environ)
     if address is None and (step.num_nodes == 1 or step.hosts):
         # on one node no name needs to resolve
         host = HERE if step.num_nodes == 1 else step.hosts[0]
@@ -28,7 +28,7 @@ def slurm_step(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         )
     per_node = step.tasks_per_node[0] if len(set(step.tasks_per_node)) == 1 else None
     return assign_ranks(
-        asked,
+        request,
         environ,
         Tasks(
             step.name, step.num_tasks, step.num_nodes, step.local_task, step.node, per_node, step.gpus_per_node,
@@ -44,26 +44,26 @@ def _job_id(step: slurm_env.Step, environ: Mapping[str, str]) -> str:
     return f"{step.name}.{step.step_id}" + (f", restart {restart}" if restart != "0" else "")
 
 
-def batch_shell(asked: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Inside of a SLURM job, but no task of several: only this node would work. Who names this node's number, or an
     address in an option, starts the other nodes in another way."""
     if "SLURM_JOB_ID" not in environ:
         return None
     job_nodes, in_step = slurm_env.num_job_nodes(environ), slurm_env.in_step(environ)
-    others_come = asked.cluster["address"] or asked.cluster["node_rank"] is not None or "NODE_RANK" in environ
-    if (asked.num_nodes or (1 if in_step else job_nodes)) <= 1 or (others_come and asked.num_nodes is not None):
+    others_come = request.cluster["address"] or request.cluster["node_rank"] is not None or "NODE_RANK" in environ
+    if (request.num_nodes or (1 if in_step else job_nodes)) <= 1 or (others_come and request.num_nodes is not None):
         return None
     job = environ["SLURM_JOB_ID"]
-    per_node = f" --ntasks-per-node={asked.devices}" if asked.devices else ""
-    if asked.num_nodes is None:
+    per_node = f" --ntasks-per-node={request.devices}" if request.devices else ""
+    if request.num_nodes is None:
         here, only = "", ", or trainer.num_nodes=1 for this node alone"
     else:
-        here, only = f" and trainer.num_nodes is {asked.num_nodes}", ""
-    if asked.num_nodes is not None and asked.num_nodes > job_nodes:
-        hint = f"`sbatch --nodes={asked.num_nodes}`, and in its script `srun{per_node} {asked.line}`"
+        here, only = f" and trainer.num_nodes is {request.num_nodes}", ""
+    if request.num_nodes is not None and request.num_nodes > job_nodes:
+        hint = f"`sbatch --nodes={request.num_nodes}`, and in its script `srun{per_node} {request.line}`"
     else:
-        nodes = f" --nodes={asked.num_nodes}" if in_step else ""
-        hint = f"`srun{nodes}{per_node} {asked.line}`{only}"
+        nodes = f" --nodes={request.num_nodes}" if in_step else ""
+        hint = f"`srun{nodes}{per_node} {request.line}`{only}"
     started = "is the only task of its step" if in_step else "was not started by srun"
     raise ConfigError(
         f"SLURM job {job} has {count_noun(job_nodes, 'node')}{here}, but this command {started}, so it "

@@ -38,24 +38,24 @@ def port_or_default(environ: Mapping[str, str], default: int) -> int:
         raise ConfigError(str(error)) from error
 
 
-def assign_ranks(asked: LaunchRequest, environ: Mapping[str, str], tasks: Tasks) -> LaunchInfo:
+def assign_ranks(request: LaunchRequest, environ: Mapping[str, str], tasks: Tasks) -> LaunchInfo:
     """nodes × devices tasks: each is a rank. One per node and several devices: each starts its local workers."""
     found = []
-    if asked.num_nodes is not None and asked.num_nodes != tasks.num_nodes:
+    if request.num_nodes is not None and request.num_nodes != tasks.num_nodes:
         found.append(
-            f"trainer.num_nodes must equal the nodes of {tasks.source} ({tasks.num_nodes}), but is "
-            f"{asked.num_nodes}. Hint: {tasks.nodes_hint.format(asked.num_nodes)}, or leave trainer.num_nodes out."
+            f"trainer.num_nodes must equal the nodes of {tasks.source} ({tasks.num_nodes}), got "
+            f"{request.num_nodes}. Hint: {tasks.nodes_hint.format(request.num_nodes)}, or leave trainer.num_nodes out."
         )
     if tasks.per_node is None:
         found.append(
             f"{tasks.source} started {tasks.num_tasks} tasks on {tasks.num_nodes} nodes, not the same number on "
-            f"each. Hint: {tasks.per_node_option}={asked.devices or -(-tasks.num_tasks // tasks.num_nodes)}."
+            f"each. Hint: {tasks.per_node_option}={request.devices or -(-tasks.num_tasks // tasks.num_nodes)}."
         )
     if found:
         raise ConfigError(found)
     assert tasks.address is not None and tasks.per_node is not None
-    devices = asked.devices
-    if devices is None and tasks.per_node == 1 and not asked.cpu and (tasks.gpus_per_node or 1) > 1:
+    devices = request.devices
+    if devices is None and tasks.per_node == 1 and not request.cpu and (tasks.gpus_per_node or 1) > 1:
         devices = tasks.gpus_per_node
     by_node = tasks.per_node == 1 and (devices or 1) > 1
     if devices is not None and devices != tasks.per_node and not by_node:
@@ -66,17 +66,17 @@ def assign_ranks(asked: LaunchRequest, environ: Mapping[str, str], tasks: Tasks)
             f"(one per device) or {tasks.num_nodes} (one per node). Hint: {tasks.per_node_option}={devices}, or "
             f"trainer.devices={tasks.per_node}.{tasks.more_hint.format(devices)}"
         )
-    if wrong := _too_few_gpus(asked, environ, tasks, devices or 1 if by_node else tasks.per_node):
+    if wrong := _too_few_gpus(request, environ, tasks, devices or 1 if by_node else tasks.per_node):
         raise ConfigError(wrong)
     size = tasks.num_nodes * (devices or 1) if by_node else tasks.num_tasks
     if environ.get("WORLD_SIZE", str(size)) not in (str(size), str(tasks.num_tasks)):
         raise ConfigError(
             f"WORLD_SIZE must be {size}, as {tasks.source} started {tasks.num_tasks} tasks "
-            f"({tasks.variable}), but is {environ['WORLD_SIZE']} (environment). Hint: leave it out."
+            f"({tasks.variable}), got {environ['WORLD_SIZE']} (environment). Hint: leave it out."
         )
     if by_node:
         return LaunchInfo(tasks.source, tasks.address, None, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
-    place = WorldInfo(
+    world_info = WorldInfo(
         # node by node, whatever srun --distribution says: so does Lightning
         rank=tasks.node * tasks.per_node + tasks.local_task,
         local_rank=tasks.local_task,
@@ -89,17 +89,17 @@ def assign_ranks(asked: LaunchRequest, environ: Mapping[str, str], tasks: Tasks)
         store_is_served=False,
         source=tasks.source,
     )
-    return LaunchInfo(tasks.source, tasks.address, place, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
+    return LaunchInfo(tasks.source, tasks.address, world_info, tasks.num_nodes, tasks.node, job_id=tasks.job_id)
 
 
-def _too_few_gpus(asked: LaunchRequest, environ: Mapping[str, str], tasks: Tasks, needed: int) -> str | None:
+def _too_few_gpus(request: LaunchRequest, environ: Mapping[str, str], tasks: Tasks, needed: int) -> str | None:
     """Each process takes the GPU of its local rank, so it must see those of the whole node."""
     shown = environ.get("CUDA_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES", ""))
     num_seen = len([name for name in shown.split(",") if name])
-    if asked.cpu or not num_seen or num_seen >= needed:
+    if request.cpu or not num_seen or num_seen >= needed:
         return None
     return (
-        f"each task of {tasks.source} must see the {needed} GPUs of its node, but sees {num_seen} "
+        f"each task of {tasks.source} must see the {needed} GPUs of its node, got {num_seen} "
         f"(CUDA_VISIBLE_DEVICES={shown}). Hint: #SBATCH --gpus-per-node={needed}, without --gpus-per-task and with "
         "`srun --gpu-bind=none`."
     )

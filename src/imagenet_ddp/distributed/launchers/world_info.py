@@ -49,7 +49,7 @@ class WorldInfo:
         if self.rank != self.node_rank * local + self.local_rank:
             return [
                 f"{rank} must be {node_rank} × {local} (processes per node) + {local_rank} = "
-                f"{self.node_rank} × {local} + {self.local_rank} = {self.node_rank * local + self.local_rank}, but is "
+                f"{self.node_rank} × {local} + {self.local_rank} = {self.node_rank * local + self.local_rank}, got "
                 f"{self.rank}. Hint: count the ranks node by node, {', '.join(map(str, range(local)))} on node 0."
             ]
         return []
@@ -61,19 +61,19 @@ class LaunchInfo:
 
     source: str = "one process"
     address: Address | None = None  # None: alone
-    place: WorldInfo | None = None
+    world_info: WorldInfo | None = None
     num_nodes: int = 1
     node_rank: int | None = 0  # None: found out when the nodes meet
-    by_hand: bool = False  # somebody typed each command, so each says itself what is wrong
+    manual: bool = False  # somebody typed each command, so each says itself what is wrong
     job_id: str | None = None
     run_key: str | None = None  # names the run's folder, the same when the launcher starts the job again
 
     @property
-    def alone(self) -> bool:
+    def standalone(self) -> bool:
         return self.address is None
 
 
-def own_place(environ: Mapping[str, str]) -> WorldInfo | None:
+def spawned_world_info(environ: Mapping[str, str]) -> WorldInfo | None:
     """The place of a worker that spawn.py started; None in any other process."""
     if environ.get("TORCHELASTIC_RUN_ID") != OWN_RUN_ID or "IMAGENET_DDP_SOURCE" not in environ:
         return None  # the second, because a torchrun may be given that name too

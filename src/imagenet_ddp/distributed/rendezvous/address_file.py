@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
-from imagenet_ddp.distributed.rendezvous.timeout import Patience
+from imagenet_ddp.distributed.rendezvous.timeout import Deadline
 from imagenet_ddp.errors import ConfigError
 
 RENEW_S = 2.0
@@ -32,7 +32,7 @@ LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
-class Pointed:
+class StoreLocation:
     """Where the file leads. owned: by this process, which serves the store."""
 
     hosts: tuple[str, ...]  # numeric addresses of the owner, the likeliest first
@@ -76,13 +76,13 @@ def find(
     may_own: bool,
     must_own: bool,
     serve: Callable[[], tuple[list[str], int]],
-) -> Pointed:
+) -> StoreLocation:
     """Own the file, or find its owner. may_own: false for those who wait for rank 0. must_own: rank 0 itself.
     serve: starts the store; the addresses and the port of it."""
     file = Path(path)
     if found := mistakes(path):
         raise ConfigError(found)
-    patience = Patience(timeout_s)
+    patience = Deadline(timeout_s)
     stale: tuple[str, str] | None = None  # token and count of a file that was given up
     odd_since: float | None = None  # a file that is being written looks odd for a moment
     while True:
@@ -90,7 +90,7 @@ def find(
         if seen is None and not file.exists() and may_own:
             hosts, port = serve()
             if _own(file, job_id, hosts, port):
-                return Pointed(tuple(hosts), port, True)
+                return StoreLocation(tuple(hosts), port, True)
             continue
         if seen is not None and (seen["token"], _value(_counter(file, seen["token"]))) != stale:
             alive = _alive(file, seen)
@@ -125,7 +125,7 @@ def owner(path: str) -> tuple[list[str], tuple[int, ...]] | None:
     return (["127.0.0.1", *seen["hosts"]] if here else seen["hosts"]), (seen["port"],)
 
 
-def _join(file: Path, seen: dict[str, Any], job_id: str | None, must_own: bool) -> Pointed:
+def _join(file: Path, seen: dict[str, Any], job_id: str | None, must_own: bool) -> StoreLocation:
     owner = f"{seen['host']} (process {seen['pid']}"
     if seen["job_id"] != job_id:
         raise ConfigError(
@@ -140,7 +140,7 @@ def _join(file: Path, seen: dict[str, Any], job_id: str | None, must_own: bool) 
     hosts = [host for host in seen["hosts"] if not host.startswith("127.")]
     if seen["machine"] == this_process()["machine"]:
         hosts.insert(0, "127.0.0.1")
-    return Pointed(tuple(hosts or seen["hosts"]), seen["port"], False)
+    return StoreLocation(tuple(hosts or seen["hosts"]), seen["port"], False)
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -234,6 +234,6 @@ _ENDS: list[Callable[[], None]] = []
 
 
 @atexit.register
-def remove_owned() -> None:
+def remove_own_files() -> None:
     while _ENDS:
         _ENDS.pop()()

@@ -26,21 +26,21 @@ def own_address(environ: Mapping[str, str], master: str) -> str:
     return interfaces.source_address(interfaces.resolve(master)) or master
 
 
-def try_both_ways(gathering: RankGroup, address: str) -> None:
+def check_connectivity(rank_group: RankGroup, address: str) -> None:
     """In every rank; the first of each machine listens and tries the others. address: where the other machines reach
     this one. Raises ConfigError on all, naming who does not reach whom."""
-    machines = [str(member["machine"]) for member in gathering.members]
+    machines = [str(member["machine"]) for member in rank_group.members]
     names = list(dict.fromkeys(machines))
     node_of = [names.index(machine) for machine in machines]
     firsts = [machines.index(name) for name in names]
-    number = gathering.number
+    number = rank_group.number
     mine: dict[str, Any] = {}
     listener = listen() if firsts[node_of[number]] == number else None
     if listener is not None:
         token = secrets.token_hex(8)
         threading.Thread(target=_answer, args=(listener, token), name="echo", daemon=True).start()
         me = {"host": address, "port": listener.getsockname()[1], "token": token}
-        store = gathering.store
+        store = rank_group.store
         store.set(f"echo/{node_of[number]}", json.dumps(me))
         for node in _targets(node_of[number], len(names)):
             with answered():
@@ -50,8 +50,8 @@ def try_both_ways(gathering: RankGroup, address: str) -> None:
 
     def judge(all_found: list[Mapping[str, str]]) -> list[str]:
         return [
-            f"node {node_of[rank]} ({gathering.members[rank]['host']}) cannot reach node {node} "
-            f"({gathering.members[firsts[int(node)]]['host']}) at {why}, though both reach the rendezvous. "
+            f"node {node_of[rank]} ({rank_group.members[rank]['host']}) cannot reach node {node} "
+            f"({rank_group.members[firsts[int(node)]]['host']}) at {why}, though both reach the rendezvous. "
             "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other at "
             "all TCP ports, or nccl.env.GLOO_SOCKET_IFNAME / nccl.env.NCCL_SOCKET_IFNAME names the wrong interface."
             for rank, found in enumerate(all_found)
@@ -59,7 +59,7 @@ def try_both_ways(gathering: RankGroup, address: str) -> None:
         ]
 
     try:
-        gathering.collect("echo", mine, judge)
+        rank_group.collect("echo", mine, judge)
     finally:
         if listener is not None:
             listener.close()

@@ -30,32 +30,32 @@ class FailureDetector:
 
     def __init__(
         self,
-        gathering: RankGroup,
+        rank_group: RankGroup,
         hosts: list[str],
         label: Callable[[int], str],
         on_death: Callable[[int, str], None],
     ):
         """hosts: this machine's addresses, where rank 0 listens."""
-        self._gathering, self._label, self._on_death = gathering, label, on_death
+        self._rank_group, self._label, self._on_death = rank_group, label, on_death
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.failed: str | None = None  # the first failure, this rank's own or another's
         self.code = 1  # exit code that goes with it
         self._peers: dict[socket.socket, int] = {}
-        self._there = set(range(1, gathering.size))  # who has neither left nor died: rank 0 waits for them at the end
+        self._there = set(range(1, rank_group.size))  # who has neither left nor died: rank 0 waits for them at the end
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
-        if gathering.number == 0:
+        if rank_group.number == 0:
             self._listener = listen()
             port = self._listener.getsockname()[1]
-            gathering.tell("lifeline", json.dumps({"hosts": hosts, "port": port}))
+            rank_group.tell("failure_detector", json.dumps({"hosts": hosts, "port": port}))
             target = self._serve
         else:
-            told = json.loads(gathering.tell("lifeline", None))
+            told = json.loads(rank_group.tell("failure_detector", None))
             self._connection = connect(told["hosts"], told["port"], CONNECT_S)
-            self._connection.sendall(f"{gathering.number}\n".encode())
+            self._connection.sendall(f"{rank_group.number}\n".encode())
             target = self._listen
-        self._thread = threading.Thread(target=target, name="lifeline", daemon=True)
+        self._thread = threading.Thread(target=target, name="failure_detector", daemon=True)
         self._thread.start()
 
     def fail(self, what: str, code: int = 1) -> bool:
@@ -189,7 +189,7 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         console.print_message(f"{rank} ends because {sentence}")
-        address_file.remove_owned()
+        address_file.remove_own_files()
         os._exit(code)
 
     return end

@@ -15,7 +15,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, Store
 
 from imagenet_ddp.distributed.rendezvous import consistency
-from imagenet_ddp.distributed.rendezvous.timeout import Patience
+from imagenet_ddp.distributed.rendezvous.timeout import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 
@@ -28,7 +28,7 @@ class SharedError(ConfigError):
     """Mistakes that all members are told in the same words, so that one of each machine may say them."""
 
 
-def mistakes_given_up(store: Store) -> list[str]:
+def abort_mistakes(store: Store) -> list[str]:
     """Of the one who gave up in the gathering at this store; [] where none has."""
     return json.loads(store.get(GIVEN_UP)) if store.check([GIVEN_UP]) else []
 
@@ -84,9 +84,9 @@ class RankGroup:
             numbers = lacking()
             return shorten_list([self.name(number) for number in numbers], 10)
 
-        patience = Patience(timeout_s)
+        patience = Deadline(timeout_s)
         while True:
-            if mistakes := mistakes_given_up(self.store):
+            if mistakes := abort_mistakes(self.store):
                 raise SharedError(mistakes)
             if done():
                 return
@@ -104,7 +104,7 @@ class RankGroup:
             _wait_for_readers(self.store, key, self.size - 1)
 
     @answered()
-    def hear(self, key: str, value: Any | None, timeout_s: float | None = None) -> Any:
+    def broadcast(self, key: str, value: Any | None, timeout_s: float | None = None) -> Any:
         """tell, for a plain value; ConfigError where number 0 refused."""
         told = json.loads(self.tell(key, None if self.number else json.dumps({"value": value}), timeout_s))
         if "mistakes" in told:
@@ -166,44 +166,44 @@ class Roster:
 @answered()
 def gather_ranks(
     store: Store,
-    roll: Roster,
+    roster: Roster,
     number: int | None,
     mine: Mapping[str, Any],
     timeout_s: float,
     *,
-    chief: bool,
+    leader: bool,
     about: Mapping[str, Any] | None = None,
     judge: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
-    given_up: Callable[[], list[str]] = lambda: [],
+    aborted: Callable[[], list[str]] = lambda: [],
 ) -> RankGroup:
     """Waits until all have arrived, each number once, with equal facts. Raises the chief's ConfigError on all.
     about: what the others are told of this member, and need not be equal. judge: the chief's further mistakes;
     given_up: those of somebody who will not come."""
     arrival = int(store.add("arrivals", 1)) - 1
-    me = {**consistency.this_process(), "number": number, "size": roll.size, "job_id": roll.job_id, "facts": mine}
+    me = {**consistency.this_process(), "number": number, "size": roster.size, "job_id": roster.job_id, "facts": mine}
     store.set(f"arrival/{arrival}", json.dumps({**me, "about": dict(about or {})}))
-    patience = Patience(timeout_s if chief else timeout_s + GRACE_S)
-    if chief:
-        verdict = _judge(store, roll, arrival, patience, judge, given_up)
+    patience = Deadline(timeout_s if leader else timeout_s + GRACE_S)
+    if leader:
+        verdict = _judge(store, roster, arrival, patience, judge, aborted)
         store.set("verdict", json.dumps(verdict))
         if verdict["mistakes"]:
             _wait_for_readers(store, "verdict", int(store.add("arrivals", 0)) - 1)
     else:
         while not store.check(["verdict"]):
-            if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):
-                _read_arrivals(store, roll)
-                raise ConfigError(_lacking(roll, patience.seconds))
+            if not patience.lasts(lambda seconds: _waiting(store, roster, seconds), POLL_S):
+                _read_arrivals(store, roster)
+                raise ConfigError(_lacking(roster, patience.seconds))
         verdict = json.loads(store.get("verdict"))
         store.add("verdict/read", 1)
     if verdict["mistakes"]:
         raise SharedError(verdict["mistakes"])
     numbers = {int(key): value for key, value in verdict["numbers"].items()}
     if arrival not in numbers:
-        raise ConfigError(_too_late(roll, number, verdict["members"]))
-    return RankGroup(store, numbers[arrival], verdict["members"], roll.noun, timeout_s)
+        raise ConfigError(_too_late(roster, number, verdict["members"]))
+    return RankGroup(store, numbers[arrival], verdict["members"], roster.noun, timeout_s)
 
 
-def arrive_refused(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
+def report_refusal(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
     """Tell those who gather at this store that this command was refused, and why; whether they heard it. Nothing is
     told once they have met: they did so without this one."""
     if store.check(["verdict"]):
@@ -220,7 +220,7 @@ def arrive_refused(store: Store, number: int | None, noun: str, job_id: str | No
     return bool(json.loads(store.get("verdict"))["mistakes"])
 
 
-def refuse_all(store: Store, number: int | None, noun: str, size: int, mistakes: list[str]) -> None:
+def refuse_everyone(store: Store, number: int | None, noun: str, size: int, mistakes: list[str]) -> None:
     """The chief itself was refused: all who come, up to size of them, are told why."""
     me = {**consistency.this_process(), "number": number, "noun": noun, "refused": mistakes}
     store.set("verdict", json.dumps({"mistakes": _said_of_refused(me), "numbers": {}, "members": []}))
@@ -233,61 +233,61 @@ def _said_of_refused(one: Mapping[str, Any]) -> list[str]:
     return [f"{who} ({one['host']}) was refused: {mistake}" for mistake in one["refused"]]
 
 
-def _refused(roll: Roster) -> list[str]:
+def _refused(roster: Roster) -> list[str]:
     """Of those the others wait for. A number that is there already was refused by mistake, or in another job."""
-    there = {each["number"] for each in roll.arrived.values()}
+    there = {each["number"] for each in roster.arrived.values()}
     missing = [
         each
-        for each in roll.refused.values()
-        if each["job_id"] == roll.job_id
-        and (each["number"] is None or each["noun"] != roll.noun or each["number"] not in there)
+        for each in roster.refused.values()
+        if each["job_id"] == roster.job_id
+        and (each["number"] is None or each["noun"] != roster.noun or each["number"] not in there)
     ]
-    return [text for each in missing for text in _said_of_refused(each)] if len(roll.arrived) < roll.size else []
+    return [text for each in missing for text in _said_of_refused(each)] if len(roster.arrived) < roster.size else []
 
 
 def _judge(
     store: Store,
-    roll: Roster,
+    roster: Roster,
     own: int,
-    patience: Patience,
+    patience: Deadline,
     judge: Callable[[list[dict[str, Any]]], list[str]],
-    given_up: Callable[[], list[str]],
+    aborted: Callable[[], list[str]],
 ) -> dict[str, Any]:
     """The chief's part."""
     while True:
-        _read_arrivals(store, roll)
-        mistakes = _unfit(roll) or _refused(roll) or given_up()
-        if mistakes or len(roll.arrived) >= roll.size:
+        _read_arrivals(store, roster)
+        mistakes = _unfit(roster) or _refused(roster) or aborted()
+        if mistakes or len(roster.arrived) >= roster.size:
             break
-        if not patience.lasts(lambda seconds: _waiting(store, roll, seconds), POLL_S):
-            mistakes = [_lacking(roll, patience.seconds)]
+        if not patience.lasts(lambda seconds: _waiting(store, roster, seconds), POLL_S):
+            mistakes = [_lacking(roster, patience.seconds)]
             break
     numbers: dict[int, int] = {}
     members: list[dict[str, Any]] = []
     if not mistakes:
-        free = [n for n in range(roll.size) if n not in {each["number"] for each in roll.arrived.values()}]
-        for arrival, each in sorted(roll.arrived.items(), key=lambda item: item[0] != own):
+        free = [n for n in range(roster.size) if n not in {each["number"] for each in roster.arrived.values()}]
+        for arrival, each in sorted(roster.arrived.items(), key=lambda item: item[0] != own):
             numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
-        ordered = [roll.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
-        mistakes = consistency.differences([each["facts"] for each in ordered], roll.noun)
+        ordered = [roster.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
+        mistakes = consistency.differences([each["facts"] for each in ordered], roster.noun)
         members = [{**{key: each[key] for key in ("host", "pid", "machine")}, **each["about"]} for each in ordered]
         mistakes = mistakes or judge(members)
     return {"mistakes": mistakes, "numbers": numbers, "members": members}
 
 
-def _read_arrivals(store: Store, roll: Roster) -> None:
+def _read_arrivals(store: Store, roster: Roster) -> None:
     count = int(store.add("arrivals", 0))
-    known = roll.arrived.keys() | roll.refused.keys()
+    known = roster.arrived.keys() | roster.refused.keys()
     new = [n for n in range(count) if n not in known and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
         one = json.loads(text)
-        (roll.refused if "refused" in one else roll.arrived)[number] = one
+        (roster.refused if "refused" in one else roster.arrived)[number] = one
 
 
-def _unfit(roll: Roster) -> list[str]:
+def _unfit(roster: Roster) -> list[str]:
     """Who cannot be part of this, whoever else comes."""
     found = []
-    everyone = list(roll.arrived.values())
+    everyone = list(roster.arrived.values())
     ids = sorted({str(each["job_id"]) for each in everyone})
     if len(ids) > 1:
         found.append(
@@ -298,50 +298,50 @@ def _unfit(roll: Roster) -> list[str]:
     if len(sizes) > 1:
         whose = "; ".join(f"{size} by {_hosts([e for e in everyone if e['size'] == size])}" for size in sizes)
         found.append(
-            f"the number of {roll.noun}s is not the same on all: {whose}. Hint: the same trainer.num_nodes and "
+            f"the number of {roster.noun}s is not the same on all: {whose}. Hint: the same trainer.num_nodes and "
             "trainer.devices on each."
         )
     for number in sorted({each["number"] for each in everyone if each["number"] is not None}):
         same = [each for each in everyone if each["number"] == number]
         if len(same) > 1:
-            key = "cluster.node_rank or NODE_RANK" if roll.noun == "node" else "RANK or cluster.rank"
+            key = "cluster.node_rank or NODE_RANK" if roster.noun == "node" else "RANK or cluster.rank"
             found.append(
-                f"{roll.noun} {number} must be given once, got claimed by {_hosts(same, pids=True)}. "
+                f"{roster.noun} {number} must be given once, got claimed by {_hosts(same, pids=True)}. "
                 f"Hint: {key} must differ on each."
             )
-    if not found and len(everyone) > roll.size:
+    if not found and len(everyone) > roster.size:
         found.append(
-            f"{len(everyone)} {roll.noun}s came, but {roll.size} are expected: {_hosts(everyone, pids=True)}. "
+            f"{len(everyone)} {roster.noun}s came, but {roster.size} are expected: {_hosts(everyone, pids=True)}. "
             "Hint: start the command once on each, or set cluster.job_id where two jobs share an address."
         )
     return found
 
 
-def _lacking(roll: Roster, seconds: float) -> str:
-    joined = f"{len(roll.arrived)} of {roll.size} {roll.noun}s joined after {seconds:.0f} s"
-    return f"{joined}. {_missing(roll)} Hint: {roll.hint}"
+def _lacking(roster: Roster, seconds: float) -> str:
+    joined = f"{len(roster.arrived)} of {roster.size} {roster.noun}s joined after {seconds:.0f} s"
+    return f"{joined}. {_missing(roster)} Hint: {roster.hint}"
 
 
-def _waiting(store: Store, roll: Roster, seconds: float) -> str:
-    _read_arrivals(store, roll)
-    joined = f"{len(roll.arrived)} of {roll.size} {roll.noun}s joined after {seconds:.0f} s"
-    return f"{joined}, waiting. {_missing(roll)}"
+def _waiting(store: Store, roster: Roster, seconds: float) -> str:
+    _read_arrivals(store, roster)
+    joined = f"{len(roster.arrived)} of {roster.size} {roster.noun}s joined after {seconds:.0f} s"
+    return f"{joined}, waiting. {_missing(roster)}"
 
 
-def _missing(roll: Roster) -> str:
-    everyone = list(roll.arrived.values())
+def _missing(roster: Roster) -> str:
+    everyone = list(roster.arrived.values())
     given = {each["number"] for each in everyone}
-    if roll.assigned and None in given:
-        more = roll.size - len(everyone)
-        return f"There: {_hosts(everyone)}. Missing: {count_noun(more, f'more {roll.noun}')}."
-    names = [roll.label(number) for number in range(roll.size) if number not in given]
+    if roster.assigned and None in given:
+        more = roster.size - len(everyone)
+        return f"There: {_hosts(everyone)}. Missing: {count_noun(more, f'more {roster.noun}')}."
+    names = [roster.label(number) for number in range(roster.size) if number not in given]
     return f"Missing: {shorten_list(names, 10)}."
 
 
-def _too_late(roll: Roster, number: int | None, members: Sequence[Mapping[str, Any]]) -> str:
-    whose = f"{roll.noun} {number}" if number is not None else f"one more {roll.noun}"
+def _too_late(roster: Roster, number: int | None, members: Sequence[Mapping[str, Any]]) -> str:
+    whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
     return (
-        f"this is {whose}, but all {len(members)} {roll.noun}s of the job at this address are there already: "
+        f"this is {whose}, but all {len(members)} {roster.noun}s of the job at this address are there already: "
         f"{_hosts(members, pids=True)}. Hint: another address or port for another job, or cluster.job_id."
     )
 

@@ -18,11 +18,11 @@ from imagenet_ddp.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """This command among the others. place: that of its process, or of the first worker it starts."""
 
-    gathering: RankGroup
-    place: WorldInfo
+    rank_group: RankGroup
+    world_info: WorldInfo
     starts_workers: bool
 
     def leave(self, timeout_s: float = 10.0) -> None:
@@ -33,11 +33,11 @@ class Meeting:
 
     def give_up(self, why: str, timeout_s: float = 2.0) -> None:
         """The others' workers may still wait for those of this node."""
-        _bounded(lambda: self.gathering.give_up(ConfigError(why)), timeout_s)
+        _bounded(lambda: self.rank_group.give_up(ConfigError(why)), timeout_s)
 
     def _leave(self) -> None:
-        self.gathering.store.add("left", 1)
-        while self.gathering.number == 0 and int(self.gathering.store.add("left", 0)) < self.gathering.size:
+        self.rank_group.store.add("left", 1)
+        while self.rank_group.number == 0 and int(self.rank_group.store.add("left", 0)) < self.rank_group.size:
             time.sleep(0.05)
 
 
@@ -51,77 +51,77 @@ def _bounded(act: Callable[[], None], timeout_s: float) -> None:
     thread.join(timeout_s)
 
 
-def meet(rendezvous: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Meeting:
+def meet(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:
     """config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
     Raises ConfigError, the same on all where they have met at all."""
     timeout_s = config["cluster"]["timeout_s"]
-    place = rendezvous.place
-    number = place.rank if place else rendezvous.node_rank
-    size = place.world_size if place else rendezvous.num_nodes
-    noun = "rank" if place else "node"
+    world_info = launch_info.world_info
+    number = world_info.rank if world_info else launch_info.node_rank
+    size = world_info.world_size if world_info else launch_info.num_nodes
+    noun = "rank" if world_info else "node"
     who = f"{noun} {number} of {size}" if number is not None else f"one of {size} nodes"
-    meeting_store, host, port, chief = _store(rendezvous, number, timeout_s, who)
-    served_here = place is None or not place.store_is_served
-    roll = Roster(
+    meeting_store, host, port, leader = _store(launch_info, number, timeout_s, who)
+    served_here = world_info is None or not world_info.store_is_served
+    roster = Roster(
         size,
         noun,
-        _label(place),
-        _hint(rendezvous, host, port),
-        rendezvous.job_id,
-        assigned=place is None,
+        _label(world_info),
+        _hint(launch_info, host, port),
+        launch_info.job_id,
+        assigned=world_info is None,
     )
-    attempt = place.attempt if place else 0
+    attempt = world_info.attempt if world_info else 0
     prefixed = PrefixStore(store.commands_prefix(attempt), meeting_store)
-    mine = consistency.of_this_command(config, None if place else num_local)
-    about = {"local_rank": place.local_rank} if place else {}
-    chief = chief if served_here else number == 0
+    mine = consistency.of_this_command(config, None if world_info else num_local)
+    about = {"local_rank": world_info.local_rank} if world_info else {}
+    leader = leader if served_here else number == 0
 
     def judge(members: Sequence[Mapping[str, Any]]) -> list[str]:
-        return _misplaced(place, members) if place is not None else []
+        return _misplaced(world_info, members) if world_info is not None else []
 
-    gathering = gather_ranks(prefixed, roll, number, mine, timeout_s, chief=chief, about=about, judge=judge)
-    if place is not None:
-        place = replace(place, address=host, port=port)
-        if not place.local_world_size:
-            place = _counted(place, gathering)
-        return Meeting(gathering, place, False)
+    rank_group = gather_ranks(prefixed, roster, number, mine, timeout_s, leader=leader, about=about, judge=judge)
+    if world_info is not None:
+        world_info = replace(world_info, address=host, port=port)
+        if not world_info.local_world_size:
+            world_info = _counted(world_info, rank_group)
+        return Rendezvous(rank_group, world_info, False)
     first = WorldInfo(
-        rank=gathering.number * num_local,
-        node_rank=gathering.number,
+        rank=rank_group.number * num_local,
+        node_rank=rank_group.number,
         world_size=size * num_local,
         local_world_size=num_local,
         num_nodes=size,
         address=host,
         port=port,
-        source=rendezvous.source,
+        source=launch_info.source,
     )
-    return Meeting(gathering, first, True)
+    return Rendezvous(rank_group, first, True)
 
 
-def _label(place: WorldInfo | None) -> Any:
-    if place is None:
+def _label(world_info: WorldInfo | None) -> Any:
+    if world_info is None:
         return lambda number: f"node {number}"
-    local = place.local_world_size
+    local = world_info.local_world_size
     if not local:
         return lambda number: f"rank {number}"
     return lambda number: f"rank {number} (node {number // local}, local rank {number % local})"
 
 
-def _store(rendezvous: LaunchInfo, number: int | None, timeout_s: float, who: str) -> tuple[Store, str, int, bool]:
+def _store(launch_info: LaunchInfo, number: int | None, timeout_s: float, who: str) -> tuple[Store, str, int, bool]:
     """(store, its host and port, whether this process serves it)."""
-    address, place = rendezvous.address, rendezvous.place
+    address, world_info = launch_info.address, launch_info.world_info
     assert address is not None
     if address.file is not None:
-        return _by_file(address.file, rendezvous, number, timeout_s, who)
+        return _by_file(address.file, launch_info, number, timeout_s, who)
     assert address.host
     host, port = address.host, address.port
-    if place is not None and place.store_is_served:
+    if world_info is not None and world_info.store_is_served:
         return store.client(host, port, timeout_s, who, ours=False), host, port, False
     if address.more_ports:
         if number == 0:
-            served = store.serve_one_of(host, (port, *address.more_ports), rendezvous.job_id)
+            served = store.serve_one_of(host, (port, *address.more_ports), launch_info.job_id)
         else:
-            job_id = rendezvous.job_id or ""
+            job_id = launch_info.job_id or ""
             served = store.client(host, port, timeout_s, who, more_ports=address.more_ports, job_id=job_id)
         return served, host, served.port, number == 0
     if number == 0 or (number is None and _is_ours(host)):
@@ -146,7 +146,7 @@ def _is_ours(host: str) -> bool:
 
 
 def _by_file(
-    file: str, rendezvous: LaunchInfo, number: int | None, timeout_s: float, who: str
+    file: str, launch_info: LaunchInfo, number: int | None, timeout_s: float, who: str
 ) -> tuple[Store, str, int, bool]:
     served: list[Store] = []
 
@@ -156,7 +156,7 @@ def _by_file(
         return [*interfaces.reachable_addresses(), "127.0.0.1"], served[0].port  # type: ignore[attr-defined]
 
     found = address_file.find(
-        file, rendezvous.job_id, timeout_s, may_own=number in (0, None), must_own=number == 0, serve=serve
+        file, launch_info.job_id, timeout_s, may_own=number in (0, None), must_own=number == 0, serve=serve
     )
     if found.owned:
         return served[0], found.hosts[0], found.port, True
@@ -171,22 +171,22 @@ def _by_file(
     )
 
 
-def _counted(place: WorldInfo, gathering: RankGroup) -> WorldInfo:
+def _counted(world_info: WorldInfo, rank_group: RankGroup) -> WorldInfo:
     """Nodes as the ranks' machines show them, where nobody said how many processes each has."""
-    machines = [str(each["machine"]) for each in gathering.members]
+    machines = [str(each["machine"]) for each in rank_group.members]
     nodes = list(dict.fromkeys(machines))
     return replace(
-        place,
+        world_info,
         local_world_size=len(machines) // len(nodes),
         num_nodes=len(nodes),
-        node_rank=nodes.index(machines[place.rank]),
+        node_rank=nodes.index(machines[world_info.rank]),
     )
 
 
-def _misplaced(place: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[str]:
+def _misplaced(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ranks that do not lie on the machines as their numbers say. place: of one of them."""
-    if place.local_world_size:
-        return _scattered(place.local_world_size, members)
+    if world_info.local_world_size:
+        return _scattered(world_info.local_world_size, members)
     machines = [str(each["machine"]) for each in members]
     counts = {str(each["host"]): machines.count(str(each["machine"])) for each in members}
     if len(set(counts.values())) > 1:
@@ -196,7 +196,7 @@ def _misplaced(place: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[s
             "Hint: as many commands on each."
         ]
     local = len(machines) // len(set(machines))
-    return _scattered(local, members) or _misnumbered(place.source, local, members)
+    return _scattered(local, members) or _misnumbered(world_info.source, local, members)
 
 
 def _misnumbered(source: str, local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -235,12 +235,12 @@ def _scattered(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
     return []
 
 
-def _hint(rendezvous: LaunchInfo, host: str, port: int) -> str:
+def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
     """Why somebody may be missing."""
-    address = rendezvous.address
+    address = launch_info.address
     if address is not None and address.file is not None:
         reach = f"does that machine reach {host}:{port}, and is {address.file} on the same disk there?"
-    elif rendezvous.place is None and _is_loopback(host):
+    elif launch_info.world_info is None and _is_loopback(host):
         reach = f"{host} is this machine itself on every node: give the address of node 0 that the others see."
     else:
         reach = f"does that machine reach {host}:{port}?"

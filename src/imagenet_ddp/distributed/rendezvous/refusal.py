@@ -17,7 +17,7 @@ from typing import Any
 
 from imagenet_ddp.distributed.launchers import env_vars
 from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.detect import detect, located
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.rendezvous import address_file
@@ -51,18 +51,24 @@ def of(config: Mapping[str, Any], environ: Mapping[str, str]) -> Refused | None:
     """config: resolved; what is wrong in it may be its numbers. None: nobody waits for this command, or another
     process of its node speaks for it."""
     try:
-        found = located(detect(config, environ), environ)
+        found = with_known_host(detect(config, environ), environ)
     except ConfigError:
         return _typed(config, environ)
-    place = found.place
-    if found.address is None or (place.world_size if place else found.num_nodes) < 2:
+    world_info = found.world_info
+    if found.address is None or (world_info.world_size if world_info else found.num_nodes) < 2:
         return None
-    if not found.by_hand and (found.num_nodes == 1 or (place is not None and place.local_rank)):
+    if not found.manual and (found.num_nodes == 1 or (world_info is not None and world_info.local_rank)):
         return None  # the launcher ends the others, or the node's first process speaks
-    if place is None:
+    if world_info is None:
         return Refused(found.address, "node", found.node_rank, found.num_nodes, found.job_id)
     return Refused(
-        found.address, "rank", place.rank, place.world_size, found.job_id, place.attempt, place.store_is_served
+        found.address,
+        "rank",
+        world_info.rank,
+        world_info.world_size,
+        found.job_id,
+        world_info.attempt,
+        world_info.store_is_served,
     )
 
 
@@ -126,9 +132,9 @@ def _call(refused: Refused, mistakes: list[str], seconds: float) -> bool:
         )  # fmt: skip
         commands = PrefixStore(store.commands_prefix(refused.attempt), served)
         if refused.number == 0:
-            gather_ranks.refuse_all(commands, 0, refused.noun, refused.size, mistakes)
+            gather_ranks.refuse_everyone(commands, 0, refused.noun, refused.size, mistakes)
             return True
-        return gather_ranks.arrive_refused(commands, refused.number, refused.noun, refused.job_id, mistakes)
+        return gather_ranks.report_refusal(commands, refused.number, refused.noun, refused.job_id, mistakes)
 
     return _bounded(call)
 
@@ -153,7 +159,7 @@ def _serve(refused: Refused, mistakes: list[str], seconds: float) -> bool | None
 
             served = store.serve_listener(listener)
             commands = PrefixStore(store.commands_prefix(refused.attempt), served)
-            gather_ranks.refuse_all(commands, refused.number, refused.noun, refused.size, mistakes)
+            gather_ranks.refuse_everyone(commands, refused.number, refused.noun, refused.size, mistakes)
             return True
 
         return _bounded(serve)

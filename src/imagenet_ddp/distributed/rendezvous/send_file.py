@@ -10,7 +10,7 @@ from typing import Any
 from torch.distributed import Store
 
 from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, answered
-from imagenet_ddp.distributed.rendezvous.timeout import Patience
+from imagenet_ddp.distributed.rendezvous.timeout import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 
@@ -19,23 +19,23 @@ POLL_S = 0.002
 
 
 @answered()
-def send_file(gathering: RankGroup, path: Path | None) -> Path | None:
+def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
     """Number 0's file on all: their own where it lies there too with the same content, else a copy. None: none."""
-    store, number, timeout_s = gathering.store, gathering.number, gathering.timeout_s
-    if gathering.size == 1:
+    store, number, timeout_s = rank_group.store, rank_group.number, rank_group.timeout_s
+    if rank_group.size == 1:
         return path
     mine = None
     if number == 0 and path is not None:
         mine = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256(path)}
-    told = gathering.hear("file", mine)
+    told = rank_group.broadcast("file", mine)
     if told is None:
         return None
     there = number == 0 or _is_there(told)
     store.set(f"file/of/{number}", "there" if there else "lacking")
     if number == 0:
-        lacking = lambda: [n for n in range(gathering.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
-        gathering.wait(lambda: not lacking(), timeout_s, lacking, f"whether they have {path}")
-        needy = [n for n in range(gathering.size) if store.get(f"file/of/{n}") == b"lacking"]
+        lacking = lambda: [n for n in range(rank_group.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
+        rank_group.wait(lambda: not lacking(), timeout_s, lacking, f"whether they have {path}")
+        needy = [n for n in range(rank_group.size) if store.get(f"file/of/{n}") == b"lacking"]
         if needy:
             assert path is not None
             _send(store, path, len(needy), timeout_s)
@@ -79,7 +79,7 @@ def _receive(store: Store, told: Mapping[str, Any], timeout_s: float) -> Path:
 
 
 def _wait(done: Callable[[], bool], timeout_s: float, what: str) -> None:
-    patience = Patience(timeout_s)
+    patience = Deadline(timeout_s)
     while not done():
         if not patience.lasts(lambda seconds: f"{what} yet, {seconds:.0f} s.", POLL_S):
             raise ConfigError(f"{what} within {timeout_s:g} s. Hint: a shared disk.")

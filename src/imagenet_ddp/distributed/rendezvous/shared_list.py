@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch.distributed import Store
 
 
-class StoreBoard:
+class SharedList:
     """key: of this board. store_client: a new connection; made when there is something to say or to read."""
 
     def __init__(self, store_client: Callable[[], Store], key: str):

@@ -14,7 +14,7 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous.timeout import Patience
+from imagenet_ddp.distributed.rendezvous.timeout import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
@@ -30,13 +30,13 @@ def commands_prefix(attempt: int) -> str:
     return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
-def connect(place: WorldInfo, timeout_s: float) -> Store:
+def connect(world_info: WorldInfo, timeout_s: float) -> Store:
     """Keys are this attempt's own, where a launcher starts the workers anew after a failure. A connection of its own
     at each call: a client that waits blocks every other user of it."""
-    assert place.address and place.port
-    who = f"rank {place.rank} of {place.world_size}"
-    store = client(place.address, place.port, timeout_s, who, ours=not place.store_is_served)
-    return PrefixStore(f"imagenet_ddp/{place.attempt}", store)
+    assert world_info.address and world_info.port
+    who = f"rank {world_info.rank} of {world_info.world_size}"
+    store = client(world_info.address, world_info.port, timeout_s, who, ours=not world_info.store_is_served)
+    return PrefixStore(f"imagenet_ddp/{world_info.attempt}", store)
 
 
 def serve_one_of(host: str, ports: Sequence[int], job_id: str | None) -> TCPStore:
@@ -110,7 +110,7 @@ def client(
     """Waits for the server to come, at most timeout_s, and says so every 10 s. ours: served by `serve`, not by a
     launcher. more_ports: the store may be at one of these too, and says job_id there. ConfigError: a name that does not
     resolve, no route, no answer, another program."""
-    patience, ports = Patience(timeout_s), (port, *more_ports)
+    patience, ports = Deadline(timeout_s), (port, *more_ports)
     silent = 0
     while True:
         why = ""

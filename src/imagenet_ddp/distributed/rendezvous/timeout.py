@@ -8,7 +8,7 @@ from imagenet_ddp.system import console
 SAY_EVERY_S = 10.0
 
 
-class Patience:
+class Deadline:
     """Begins when it is made."""
 
     def __init__(self, timeout_s: float):
