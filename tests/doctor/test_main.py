@@ -176,7 +176,7 @@ def test_a_port_that_is_free(machine: Callable[..., Machine]):
 def test_a_name_that_does_not_resolve(machine: Callable[..., Machine]):
     one = machine(*manual(29_500, "nowhere.invalid"))
     check = only(one, "names")
-    assert not check.ok and "the name nowhere.invalid" in check.what and "/etc/hosts" in check.hint
+    assert not check.ok and "the host name nowhere.invalid" in check.what and "/etc/hosts" in check.hint
     assert only(one, "port").ok and only(one, "interfaces").ok  # each says its own only
 
 

@@ -1,4 +1,4 @@
-"""Doctor's checks of what a run reads and writes: how the images lie, whether they can be read, the run folder."""
+"""Check what a run reads and writes: the layout of the images, whether they can be read, the run folder."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
 
 
 def _own_source(machine: Machine) -> list[Check]:
-    """data._target_: opened, as training does."""
+    """Open data._target_, as training does."""
     from imagenet_ddp.data.sources.registry import open_source
 
     source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
@@ -52,9 +52,9 @@ def _samples(layout: Layout) -> list[Check]:
     from imagenet_ddp.data.decoding.image import decode
 
     if layout.mistakes:
-        return passed("not read, because of what data found")
+        return passed("not read, because the check data failed")
     if not any(split.samples for split in layout.splits.values()):
-        return passed("nothing that could be read one by one")
+        return passed("no images that could be read one by one")
     reading = data_layout.read_samples(layout, decode)
     if reading.mistakes:
         return failed(reading.mistakes)
@@ -64,7 +64,7 @@ def _samples(layout: Layout) -> list[Check]:
 
 
 def _run_folder(machine: Machine) -> list[Check]:
-    """The folder itself is not made: its nearest parent that is there must take it."""
+    """Check that the folder could be made in its nearest existing parent; it is not made."""
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
         return failed(mistakes)
     wanted = machine.run_dir.absolute()
@@ -82,8 +82,10 @@ def _run_folder(machine: Machine) -> list[Check]:
 
 
 def checkpoint_bytes(config: Any) -> int:
-    """Weights, buffers, and the optimiser's memory: as many numbers as weights for momentum, twice as many are assumed
-    of an optimiser that is not ours."""
+    """Return the size of weights, buffers and the optimiser's state.
+
+    That is as many numbers as weights for momentum; twice as many are assumed for an optimiser that is not ours.
+    """
     import torch
 
     from imagenet_ddp.models.create_model import create_model
@@ -97,7 +99,7 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Of the data, by its folders; 1,000 where they cannot say."""
+    """Count the classes by the folders; 1,000 where there are none to count."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:
@@ -108,7 +110,7 @@ def num_classes(config: Any) -> int:
 
 
 def checks() -> tuple[tuple[str, CheckFunction], ...]:
-    """Made anew for each examination: what the first finds, the second reads."""
+    """Make the checks for one report: the second one reads what the first one found."""
     found: list[Layout] = []
 
     def layout(machine: Machine) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Doctor's checks of how this machine finds the others: interfaces, variables, rendezvous, host names, port."""
+"""Check how this machine finds the others: interfaces, variables, rendezvous, host names, port."""
 
 import errno
 import ipaddress
@@ -22,18 +22,18 @@ def _interfaces(machine: Machine) -> list[Check]:
     if host is None:
         return passed(", ".join(words) or "none known", **numbers)
     try:
-        way = interfaces.route_to(interfaces.resolve(host))
+        interface = interfaces.route_to(interfaces.resolve(host))
     except OSError:
         return passed(f"{', '.join(words)}; none chosen, as {host} does not resolve", **numbers)
-    if way is None:
+    if interface is None:
         return failed([f"no interface of this machine ({', '.join(words)}) leads to {host}. "
                                      "Hint: is the address right, and in a network this machine is in?"])  # fmt: skip
-    numbers |= {"to_meeting_place": way.name, "link_mbit_per_s": link_mbit_per_s(way.name)}
-    return passed(f"{', '.join(words)}; to {host} through {way.name}", **numbers)
+    numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s(interface.name)}
+    return passed(f"{', '.join(words)}; to {host} through {interface.name}", **numbers)
 
 
 def link_mbit_per_s(name: str) -> int | None:
-    """What the card says of its cable; None where it does not say (most clouds)."""
+    """Return the rate that the network card reports; None where it reports none (most clouds)."""
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):
@@ -66,13 +66,13 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 def _rendezvous(machine: Machine) -> list[Check]:
     mistakes = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
     mistakes += [text for text in machine.no_rendezvous if text not in mistakes]
-    # those of the check before
+    # except those of the check `variables`
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
     if mistakes:
         return failed(mistakes)
     found = machine.launch_info
     if found is None:
-        return passed("none, because of its variables")
+        return passed("none: the variables are wrong")
     numbers = {
         "source": found.source,
         "address": str(found.address) if found.address else None,
@@ -95,18 +95,18 @@ def _names(machine: Machine) -> list[Check]:
         own_address = interfaces.resolve(own)
     except OSError:
         own_address = None
-    words = f"{own} (this machine) is {own_address or 'not known by name, which is no hindrance here'}"
+    words = f"{own} (this machine) is {own_address or 'not resolvable by name, which does no harm here'}"
     if host is None:
         return passed(words, host_name=own, own_address=own_address)
     try:
         number = interfaces.resolve(host)
     except OSError as error:
-        what = f"the name {host}, where all meet, cannot be resolved on this machine: {error.strerror}"
+        what = f"the host name {host}, where all meet, cannot be resolved on this machine: {error.strerror}"
         return failed([f"{what}. Hint: give the numeric address of node 0, or add the name to /etc/hosts."])
-    # SLURM's own book of nodes is believed: it names this machine only where all nodes are on it
+    # SLURM's list of nodes is trusted: it names this machine only where all nodes are on it
     by_slurm = machine.launch_info is not None and machine.launch_info.source.startswith("slurm")
     if ipaddress.ip_address(number.partition("%")[0]).is_loopback and machine.has_other_nodes and not by_slurm:
-        what = f"{host}, where all nodes meet, is {number} here, which is this machine itself on each"
+        what = f"{host}, where all nodes meet, is {number}: on every node that is the node itself"
         return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
     where = "this machine" if interfaces.is_local(number) else "another machine"
     return passed(f"{host} is {number}, {where}; {words}", host_name=own, own_address=own_address, address=number)
@@ -118,7 +118,7 @@ def _port(machine: Machine) -> list[Check]:
     if found is None or address is None or address.host is None:
         return _file(address) if address is not None and address.file else passed("none needed")
     if found.world_info is not None and (found.world_info.store_is_served or found.world_info.rank):
-        return passed(f"{address.port} is kept by {'the launcher' if found.world_info.store_is_served else 'rank 0'}")
+        return passed(f"{address.port} is used by {'the launcher' if found.world_info.store_is_served else 'rank 0'}")
     try:
         number = interfaces.resolve(address.host)
     except OSError:

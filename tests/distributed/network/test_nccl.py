@@ -195,12 +195,12 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
     assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
         f"nccl.env.GLOO_SOCKET_IFNAME must be an interface of this machine by its whole name {LISTED}, "
         "got typo. Hint: set nccl.env.GLOO_SOCKET_IFNAME=ens3 (it routes to 10.1.1.9), "
-        "or nccl.env.GLOO_SOCKET_IFNAME=null: it is then found."
+        "or nccl.env.GLOO_SOCKET_IFNAME=null: it is then chosen."
     ]
     assert validate(config(), {"NCCL_SOCKET_IFNAME": "typo"}, "10.2.2.9") == [
         f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo (environment). "
         "Hint: export NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9), or `unset NCCL_SOCKET_IFNAME`: "
-        "it is then found."
+        "it is then chosen."
     ]
 
 
@@ -328,7 +328,7 @@ def test_files_that_nccl_reads(tmp_path: Path):
     }
     (text,) = validate(config(), {}, None)
     assert f"got =ens1f0 ({tmp_path}/.nccl.conf)." in text
-    assert text.endswith("or take it out of that file: it is then found.")
+    assert text.endswith("or take it out of that file: it is then chosen.")
     assert file_variables({"NCCL_CONF_FILE": str(tmp_path / "none")}) == {}
 
 
