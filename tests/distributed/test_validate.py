@@ -112,7 +112,7 @@ def without(*names: str) -> dict[str, str]:
         ),
         ({"trainer__num_nodes": 3}, TORCHRUN, "got 8 × 3 = 24. Hint: set trainer.num_nodes=2."),
         ({"trainer__devices": 5}, without("LOCAL_WORLD_SIZE"), "trainer.devices must divide WORLD_SIZE (16)"),
-        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "but is 16 (LOCAL_WORLD_SIZE, from the launcher)"),
+        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "got 16 (LOCAL_WORLD_SIZE, from the launcher)"),
         (
             {"trainer__devices": 3},
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
@@ -123,7 +123,7 @@ def without(*names: str) -> dict[str, str]:
             {},
             "with several processes, whose clocks differ, got 00:00:10:00.",
         ),
-        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true expects GPUs"),
+        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true needs GPUs"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
             {"strategy__name": "dp", "trainer__devices": 2},

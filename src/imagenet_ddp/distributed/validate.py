@@ -200,7 +200,7 @@ def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
         what = "names GPUs" if names_gpus else "means all GPUs"
         errors.append(
             f"trainer.devices={shown(devices)} {what}, but {reason}. "
-            f"Hint: set trainer.devices={count or 2}, the number of CPU processes."
+            f"Hint: set trainer.devices={count or 2}: that many CPU processes."
         )
         return errors
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
