@@ -70,7 +70,7 @@ def test_what_only_the_nodes_have_is_not_refused() -> None:
     around = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0"}
     command = read(
         "trainer.num_nodes=2", "trainer.devices=8", "data=imagenet", "data.root=/mnt/nowhere", "resume=/mnt/last.ckpt",
-        "nccl.socket_ifname='=ib7'", "cluster.address=file:///mnt/nowhere/job", "hydra.run.dir=/proc/no/runs",
+        "nccl.env.NCCL_SOCKET_IFNAME='=ib7'", "cluster.address=file:///mnt/nowhere/job", "hydra.run.dir=/proc/no/runs",
         "strategy.process_group_backend=nccl", **around,
     ).command  # fmt: skip
     assert command[1] == "--nodes=2"
@@ -108,7 +108,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["slurm job 1 determines the world, and these"]),
-        (("nccl.debug=LOUD", "trainer.devices=2"), ["nccl.debug must be VERSION"]),
+        (("nccl.env.NCCL_DEBUG=LOUD", "trainer.devices=2"), ["nccl.env.NCCL_DEBUG must be"]),
         (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
         (("data=packed",), ["data.root must be a packed folder"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),

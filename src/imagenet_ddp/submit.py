@@ -150,7 +150,7 @@ def _shape(config: DictConfig, options: Any) -> Iterator[str]:
     """Yield the options of sbatch that follow from train's; --gpus-per-node=0 too, as the script requests a GPU."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
-    tasks = batch_split.processes(config.strategy, devices)
+    tasks = batch_split.num_processes(config.strategy, devices)
     cpus = (options.cpus_per_device or CPUS_PER_DEVICE) * devices // tasks
     if options.cpus_per_device is None and isinstance(workers, int):  # of each process
         cpus = workers + 1

@@ -28,7 +28,6 @@ from imagenet_ddp.config import schema, trainer_options
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.distributed.strategies import ddp_options
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import validate as learning_check
@@ -242,7 +241,9 @@ LINES = [
         "strategy=dp trainer.sync_batchnorm=true", "strategy=balanced_dp strategy.first_device_batch=0 "
         "trainer.devices=1", "strategy.static_graph=true trainer.accumulate_grad_batches=2",
         "strategy.comm_hook=powersgd trainer.precision=16-mixed",
-        "strategy.comm_hook=bf16 strategy.process_group_backend=mpi", "nccl.socket_ifname=ens99 trainer.devices=2",
+        "strategy.comm_hook=bf16 strategy.process_group_backend=mpi",
+        "nccl.env.NCCL_SOCKET_IFNAME=ens99 trainer.devices=2",
+        "nccl.socket_ifname=lo", "nccl.env.NCCL_SOCKET_IFNAM=lo trainer.devices=2", "nccl.env.PATH=x trainer.devices=2",
         "cluster=env", "cluster=tcp trainer.num_nodes=2", "cluster=file trainer.num_nodes=2",
         "cluster=tcp trainer.num_nodes=2 cluster.address=file:///tmp/gone_job",
         "cluster=env trainer.num_nodes=2 cluster.node_rank=0 cluster.address=tcp://127.0.0.1:1",
@@ -268,7 +269,7 @@ LINES = [
     Case("strategy=dp", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("-m seed=1,2", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("", {"NODE_RANK": "1"}),
-    Case("nccl.socket_ifname=eth0 trainer.devices=2", {"NCCL_SOCKET_IFNAME": "lo"}),
+    Case("nccl.env.NCCL_SOCKET_IFNAME=eth0 trainer.devices=2", {"NCCL_SOCKET_IFNAME": "lo"}),
 ]  # fmt: skip
 
 
@@ -294,7 +295,6 @@ def _of_tables() -> Iterator[Case]:
         **learning_check.KINDS,
         **distributed_check.KINDS,
         **{f"strategy.{key}": value for key, value in ddp_options.KINDS.items()},
-        **{f"nccl.{key}": (value.allowed, value.example) for key, value in nccl.KEYS.items()},
     }
     kinds = known_keys("train")
     for key, (allowed, _) in tables.items():

@@ -66,7 +66,7 @@ MEET = "cluster.address=tcp://10.0.0.1:23456"
         ("gone", ["train data=imagefolder data.root=gone"]),
         ("-a resnet50 gone", ["train data=imagenet data.root=gone model.name=resnet50"]),
         ("data=imagefolder --data-path pets", ["train data.root=pets data=imagefolder"]),
-        ("NCCL_P2P_DISABLE=1 NCCL_SOCKET_IFNAME=ens3", ["train nccl.p2p_disable=true nccl.socket_ifname=ens3"]),
+        ("NCCL_NET=IB GLOO_SOCKET_IFNAME=ens3", ["train nccl.env.NCCL_NET=IB nccl.env.GLOO_SOCKET_IFNAME=ens3"]),
         ("-m --lr 0.1 seed=1,2", ["train -m seed=1,2 optim.lr=0.1"]),
         ("--config-dir mine --epochs=3", ["train --config-dir mine trainer.max_epochs=3"]),
         ("-b256 -j4 -p 10", ["train data.batch_size=256 data.num_workers=4 trainer.log_every_n_steps=10"]),
@@ -97,8 +97,8 @@ def test_machines_or_processes_is_asked_back():
 
 
 def test_variables_stand_in_front():
-    (line,) = answered("NCCL_ALGO=Ring --lr 1").lines
-    assert line == ("", "NCCL_ALGO=Ring python -m imagenet_ddp.train optim.lr=1")
+    (line,) = answered("OMP_NUM_THREADS=2 --lr 1").lines
+    assert line == ("", "OMP_NUM_THREADS=2 python -m imagenet_ddp.train optim.lr=1")
 
 
 @pytest.mark.parametrize(

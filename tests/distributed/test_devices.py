@@ -30,7 +30,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus(asked: object, found: object, number: int) -> None:
     local = devices.local_devices({"accelerator": "auto", "devices": asked})
     assert local == found
-    assert devices.count(local) == number
+    assert devices.count_devices(local) == number
 
 
 @pytest.mark.usefixtures("gpus")
@@ -42,12 +42,12 @@ def test_gpus_that_are_not_there(asked: object) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_without_gpu() -> None:
-    assert devices.accelerator("auto") == "cpu"
+    assert devices.device_type("auto") == "cpu"
     assert devices.local_devices({"accelerator": "auto", "devices": "auto"}) == 1
     assert devices.local_devices({"accelerator": "cpu", "devices": 3}) == 3
     for asked in ("gpu", "cuda"):
-        with pytest.raises(ConfigError, match=f"trainer.accelerator={asked} expects a GPU"):
-            devices.accelerator(asked)
+        with pytest.raises(ConfigError, match=f"trainer.accelerator={asked} needs a GPU"):
+            devices.device_type(asked)
 
 
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_a_gpu_that_two_ranks_share_is_named() -> None:
     def label(rank: int) -> str:
         return f"rank {rank} (node {rank // 2}, local rank {rank % 2})"
 
-    assert devices.shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], label) == []
-    assert devices.shared_gpus([None, None], label) == []  # CPUs
-    (text,) = devices.shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
+    assert devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], label) == []
+    assert devices.find_shared_gpus([None, None], label) == []  # CPUs
+    (text,) = devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
     assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. Hint: LOCAL_RANK" in text
 
 
@@ -86,9 +86,9 @@ def test_own_gpus(
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     trainer = {"accelerator": "auto", "devices": asked}
-    assert [each.number for each in devices.own_gpus(trainer, local_rank, num)] == numbers
-    with pytest.raises(ConfigError, match="local rank 4 expects GPU 4, but torch finds 4 on this machine"):
-        devices.own_gpus({"accelerator": "auto", "devices": 1}, 4)
+    assert [each.number for each in devices.rank_gpus(trainer, local_rank, num)] == numbers
+    with pytest.raises(ConfigError, match="local rank 4 needs GPU 4, but torch finds 4 on this machine"):
+        devices.rank_gpus({"accelerator": "auto", "devices": 1}, 4)
 
 
 @pytest.mark.usefixtures("gpus")

@@ -1,9 +1,22 @@
-"""nvidia-smi's answers, as texts."""
+"""nvidia-smi's answers as texts, and GPUs in the words of the log from made-up properties."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.nvidia_gpus import Card, order_may_differ, read, visible
+from imagenet_ddp.distributed.nvidia_gpus import (
+    Gpu,
+    RankGpu,
+    describe_gpus,
+    order_may_differ,
+    parse_gpus,
+    visible_gpus,
+    warn_of_unseen_gpus,
+)
+
+H200 = "NVIDIA H200"
 
 ANSWER = """\
 0, GPU-aa11, NVIDIA A100-SXM4-80GB, 81920, 3, 8.0
@@ -13,18 +26,18 @@ ANSWER = """\
 
 
 def test_what_nvidia_smi_says():
-    found = read(ANSWER)
-    assert found[1] == Card(1, "GPU-ab22", "NVIDIA A100-SXM4-80GB", 81_920, 40_000, 8.0)
-    assert [card.has_bf16 for card in found] == [True, True, False]
+    found = parse_gpus(ANSWER)
+    assert found[1] == Gpu(1, "GPU-ab22", "NVIDIA A100-SXM4-80GB", 81_920, 40_000, 8.0)
+    assert [gpu.has_bf16 for gpu in found] == [True, True, False]
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed because\nit could not\n"])
-def test_no_answer_is_no_card(text: str):
-    assert read(text) == []
+def test_no_answer_is_no_gpu(text: str):
+    assert parse_gpus(text) == []
 
 
-def test_what_a_card_does_not_say_is_zero():
-    assert read("0, GPU-aa11, NVIDIA H100, [N/A], [N/A], 9.0\n") == [Card(0, "GPU-aa11", "NVIDIA H100", 0, 0, 9.0)]
+def test_what_a_gpu_does_not_say_is_zero():
+    assert parse_gpus("0, GPU-aa11, NVIDIA H100, [N/A], [N/A], 9.0\n") == [Gpu(0, "GPU-aa11", "NVIDIA H100", 0, 0, 9.0)]
 
 
 @pytest.mark.parametrize(
@@ -40,22 +53,96 @@ def test_what_a_card_does_not_say_is_zero():
         ("GPU-a", []),  # fits two
     ],
 )
-def test_visible_cards(variable: str | None, numbers: list[int]):
+def test_visible_gpus(variable: str | None, numbers: list[int]):
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    found = visible(read(ANSWER), environ)
-    assert found is not None and [card.number for card in found] == numbers
+    found = visible_gpus(parse_gpus(ANSWER), environ)
+    assert found is not None and [gpu.number for gpu in found] == numbers
 
 
-def test_a_part_of_a_card_is_no_card():
-    assert visible(read(ANSWER), {"CUDA_VISIBLE_DEVICES": "MIG-1234"}) is None
+def test_a_part_of_a_gpu_is_no_gpu():
+    assert visible_gpus(parse_gpus(ANSWER), {"CUDA_VISIBLE_DEVICES": "MIG-1234"}) is None
 
 
-def test_different_cards_may_be_numbered_otherwise():
-    assert order_may_differ(read(ANSWER), {})
-    assert not order_may_differ(read(ANSWER), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    assert not order_may_differ(read(ANSWER)[:2], {})
+def test_different_gpus_may_be_numbered_otherwise():
+    assert order_may_differ(parse_gpus(ANSWER), {})
+    assert not order_may_differ(parse_gpus(ANSWER), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert not order_may_differ(parse_gpus(ANSWER)[:2], {})
 
 
 def test_without_nvidia_smi_there_are_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert nvidia_gpus.cards() == []
+    assert nvidia_gpus.query_gpus() == []
+
+
+def made(number: int, physical: int, visible: str | None = None, model: str = H200, **more: Any) -> RankGpu:
+    keys = {"name": model, "uuid": f"{physical:08x}-0000-1111-2222-333333333333", "pci_bus_id": 0x1B + physical,
+            "pci_device_id": 0, "pci_domain_id": 0}  # fmt: skip
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    return RankGpu.from_properties(SimpleNamespace(**(keys | more)), number, environ)
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (made(2, 2), "GPU 2 (GPU-00000002, bus 1D:00.0)"),
+        (made(1, 3, "0,3"), "cuda:1 = GPU 3 (GPU-00000003, bus 1E:00.0)"),
+        (made(0, 3, "GPU-00000003"), "cuda:0 (GPU-00000003, bus 1E:00.0)"),
+        (made(0, 0, "MIG-5", uuid="MIG-5f2-a"), "cuda:0 (MIG-5f2-a, bus 1B:00.0)"),
+        (made(0, 0, pci_domain_id=2), "GPU 0 (GPU-00000000, bus 0002:1B:00.0)"),
+        (made(0, 0, pci_bus_id=None), "GPU 0 (GPU-00000000)"),
+    ],
+)
+def test_one_gpu(one: RankGpu, words: str) -> None:
+    assert one.words == words
+    assert RankGpu(**one.plain()) == one, "through the store"
+
+
+def test_one_line_for_each_node() -> None:
+    """Eight ranks are one line, 64 are eight; what all of a node share is said once."""
+    eight = {rank: [made(rank, rank)] for rank in range(8)}
+    (line,) = describe_gpus(eight, dict.fromkeys(range(8), "a"), 8)
+    assert line.startswith(f"GPUs, {H200}: rank 0 GPU 0 (GPU-00000000, bus 1B:00.0), rank 1 GPU 1 (")
+    assert line.endswith("rank 7 GPU 7 (GPU-00000007, bus 22:00.0).")
+    assert len(line) < 400
+
+    many = {rank: [made(rank % 8, rank % 8)] for rank in range(64)}
+    found = describe_gpus(many, {rank: f"host{rank // 8}" for rank in range(64)}, 8)
+    assert [each.partition(":")[0] for each in found] == [f"GPUs of node {n} (host{n}), {H200}" for n in range(8)]
+    assert ": rank 56 GPU 0 (" in found[7] and ", rank 63 GPU 7 (" in found[7]
+
+
+def test_what_cuda_visible_devices_maps_to() -> None:
+    two = {0: [made(0, 0, "0,3")], 1: [made(1, 3, "0,3", model="NVIDIA A10")]}
+    assert describe_gpus(two, {0: "a", 1: "a"}, 2) == [
+        "GPUs, CUDA_VISIBLE_DEVICES=0,3: rank 0 NVIDIA H200 cuda:0 = GPU 0 (GPU-00000000, bus 1B:00.0), "
+        "rank 1 NVIDIA A10 cuda:1 = GPU 3 (GPU-00000003, bus 1E:00.0)."
+    ]
+
+
+def test_one_process() -> None:
+    assert describe_gpus({0: [made(0, 3, "3")]}, {0: ""}, 1) == [
+        f"GPU, {H200}, CUDA_VISIBLE_DEVICES=3: cuda:0 = GPU 3 (GPU-00000003, bus 1E:00.0)."
+    ]
+    both = [made(0, 0), made(1, 1)]  # strategy=dp
+    assert describe_gpus({0: both}, {0: ""}, 1) == [
+        f"GPUs, {H200}: GPU 0 (GPU-00000000, bus 1B:00.0) and GPU 1 (GPU-00000001, bus 1C:00.0)."
+    ]
+    assert describe_gpus({0: [], 1: []}, {0: "a", 1: "a"}, 2) == [], "CPUs"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "kind", "visible", "warned"),
+    [
+        ("auto", "cpu", "0,3", True),
+        ("cpu", "cpu", "0,3", False),
+        ("auto", "cuda", "0,3", False),
+        ("auto", "cpu", "", False),
+        ("auto", "cpu", "-1", False),
+        ("auto", "cpu", None, False),
+    ],
+)
+def test_gpus_that_torch_does_not_find(accelerator: str, kind: str, visible: str | None, warned: bool) -> None:
+    found = warn_of_unseen_gpus(accelerator, kind, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("Warning: CUDA_VISIBLE_DEVICES=0,3 is set, but torch finds no GPU: training on the")

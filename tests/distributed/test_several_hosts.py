@@ -438,8 +438,8 @@ def test_two_jobs_in_one_file(two: tuple[Host, Host], small: list[str], tmp_path
 
 
 def test_a_wrong_interface(two: tuple[Host, Host], small: list[str]) -> None:
-    found = ends(*start(two, *small, *TWO, "nccl.gloo_socket_ifname=eth9", env=AT_ZETA))
-    refused(found, "nccl.gloo_socket_ifname", "eth9", "nccl.gloo_socket_ifname=ens5")
+    found = ends(*start(two, *small, *TWO, "nccl.env.GLOO_SOCKET_IFNAME=eth9", env=AT_ZETA))
+    refused(found, "nccl.env.GLOO_SOCKET_IFNAME", "eth9", "nccl.env.GLOO_SOCKET_IFNAME=ens5")
 
 
 def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> None:

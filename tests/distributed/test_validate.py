@@ -77,9 +77,9 @@ def without(*names: str) -> dict[str, str]:
     ("typed", "environ", "said"),
     [
         ({"strategy__name": "bp"}, {}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
-        ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s is expected"),
+        ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s must be"),
         ({"strategy__process_group_backend": "nccl"}, {}, "nccl is for GPUs, but this machine has no GPU."),
-        ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s is expected"),
+        ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s must be"),
         ({"cluster__num_threads": 0}, {}, "cluster.num_threads must be auto or an integer ≥ 1"),
         (
             {"trainer__devices": 99},
@@ -112,7 +112,7 @@ def without(*names: str) -> dict[str, str]:
         ),
         ({"trainer__num_nodes": 3}, TORCHRUN, "got 8 × 3 = 24. Hint: set trainer.num_nodes=2."),
         ({"trainer__devices": 5}, without("LOCAL_WORLD_SIZE"), "trainer.devices must divide WORLD_SIZE (16)"),
-        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "but is 16 (LOCAL_WORLD_SIZE, from the launcher)"),
+        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "got 16 (LOCAL_WORLD_SIZE, from the launcher)"),
         (
             {"trainer__devices": 3},
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
@@ -123,7 +123,7 @@ def without(*names: str) -> dict[str, str]:
             {},
             "with several processes, whose clocks differ, got 00:00:10:00.",
         ),
-        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true expects GPUs"),
+        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true needs GPUs"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
             {"strategy__name": "dp", "trainer__devices": 2},
@@ -139,7 +139,7 @@ def without(*names: str) -> dict[str, str]:
         ({"cluster__world_size": 0}, {}, "cluster.world_size must be an integer ≥ 1 or null"),
         ({"cluster__name": "udp"}, {}, "cluster.name must be auto, tcp, file or env, got udp."),
         ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook must be"),
-        ({"nccl__debug": "LOUD", "trainer__devices": 2}, {}, "nccl.debug must be"),
+        ({"nccl__env": {"NCCL_DEBUG": "LOUD"}, "trainer__devices": 2}, {}, "nccl.env.NCCL_DEBUG must be"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], environ: dict[str, str], said: str):
@@ -214,7 +214,7 @@ def test_gpus_that_are_booked_but_not_there():
 def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], refused: bool):
     """A task of a step, on a node with four."""
     monkeypatch.setattr(validate_module, "GPU_PATHS", ("/",))
-    monkeypatch.setattr(validate_module, "cards", lambda: [None] * 4)
+    monkeypatch.setattr(validate_module, "query_gpus", lambda: [None] * 4)
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
     found = [text for text in validate(config(), step | environ) if "SLURM_GPUS_ON_NODE" in text]
     assert len(found) == refused

@@ -135,7 +135,7 @@ def _time_model(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], 1))
     training = make_training(config, device, num_classes)
-    times = step_timer.steps(training, [(training.net, False)], budget_s=MODEL_S, warm_up=2)[0]
+    times = step_timer.time_steps(training, [(training.net, False)], budget_s=MODEL_S, warm_up=2)[0]
     torch.set_num_threads(threads)
     return {
         "name": config["model"]["_target_"] or config["model"]["name"],

@@ -30,7 +30,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.network import nccl
+from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.distributed.strategies import ddp_options
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import validate as learning_check
@@ -43,7 +43,6 @@ EXAMPLES: dict[str, str] = {
     **{f"loader.{key}": example for key, (_, example) in data_check.LOADER_KINDS.items()},
     **{key: example for key, (_, example) in (learning_check.KINDS | distributed_check.KINDS).items()},
     **{f"strategy.{key}": example for key, (_, example) in ddp_options.KINDS.items()},
-    **{f"nccl.{key}": known.example for key, known in nccl.KEYS.items()},
     "resume": "auto",
     "checkpoint": "FILE",
 }
@@ -285,6 +284,8 @@ class Composer:
         value = override.value()
         if parent == "trainer" and last in trainer_options.REFUSED:
             return trainer_options.refusal(last, value)
+        if text := nccl_names.answer(key, value=value):
+            return text
         if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
             wrong = getattr(cause, "full_key", None)
             one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}

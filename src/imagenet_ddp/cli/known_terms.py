@@ -247,9 +247,9 @@ TERMS: tuple[Term, ...] = (
         role="first_device_batch",
     ),
     Term(
-        "nccl.socket_ifname={}",
-        "and so on for each variable of NCCL, Gloo and libfabric in docs/nccl.md. In the environment, in front of the "
-        "command, all variables work as they are",
+        "nccl.env.NCCL_SOCKET_IFNAME={}",
+        "and so on for each variable of NCCL, Gloo and libfabric, by its own name. In the environment, in front of the "
+        "command, they work too",
         {"tutorials": "NCCL_SOCKET_IFNAME"},
         role="variable",
     ),

@@ -8,6 +8,7 @@ from typing import Any
 
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.config import schema, trainer_options
+from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.distributed.strategies import ddp_options
 
 _TYPE_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "a group of keys"}
@@ -43,7 +44,7 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """The sentence for a key that no schema knows. where: " (in experiment/mine.yaml)"."""
-    if text := ddp_options.answer(key, where):
+    if text := ddp_options.answer(key, where) or nccl_names.answer(key, where):
         return text
     if key.split(".")[0] == "saving":
         return f"{key} is not a known key{where}. Hint: callbacks.checkpoint.every_n_epochs=10."

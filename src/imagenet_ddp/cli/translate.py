@@ -16,7 +16,7 @@ from imagenet_ddp.cli.suggest import closest, known_keys
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed.network import nccl
+from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 
 # Hydra's own options; a test holds them against its parser.
@@ -195,11 +195,8 @@ def _word(term: Term, typed: str, value: str) -> Word:
 
 
 def _variable(name: str, value: str, token: str) -> Word:
-    for key, known in nccl.KEYS.items():
-        if name in (known.variable, *known.old_names):
-            is_flag = known.allowed.accepts(True) and not known.allowed.accepts(1)
-            text = {"1": "true", "0": "false"}.get(value, value.lower()) if is_flag else value
-            return Word(token, [f"nccl.{key}={_quoted(text)}"], role="variable")
+    if name.startswith(nccl_names.PREFIXES):
+        return Word(token, [f"nccl.env.{name}={_quoted(value)}"], role="variable")
     return Word(token, [f"{name}={value}"], "a variable of the environment, in front of the command", "variable")
 
 

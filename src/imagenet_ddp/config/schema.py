@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig
 
 
 def conf_dir() -> Path:
@@ -152,26 +152,11 @@ class ClusterConfig:
 
 @dataclass
 class NcclConfig:
-    """Environment variables of NCCL, Gloo and libfabric; None: not set by a key. Sources: docs/nccl.md."""
+    """Environment variables of NCCL, Gloo and libfabric, by their own names: see docs/nccl.md."""
 
     name: str = "default"
-    socket_ifname: str | None = None  # NCCL_SOCKET_IFNAME: interfaces; eth: prefix, =eth0: whole name, ^lo,docker: not
-    gloo_socket_ifname: str | None = None  # GLOO_SOCKET_IFNAME: whole names of interfaces; as many on every node
-    socket_family: str | None = None  # NCCL_SOCKET_FAMILY: AF_INET (IPv4) or AF_INET6
-    net: str | None = None  # NCCL_NET: IB, Socket or the name of a plugin; nothing else is then tried
-    ib_disable: bool | None = None  # NCCL_IB_DISABLE: true: no InfiniBand or RoCE, sockets instead
-    ib_hca: str | None = None  # NCCL_IB_HCA: InfiniBand cards, by prefix, =whole name or ^not; :port may follow
-    ib_gid_index: int | None = None  # NCCL_IB_GID_INDEX: entry of the card's address table that RoCE uses; -1: found
-    net_gdr_level: str | None = None  # NCCL_NET_GDR_LEVEL: farthest card that reads GPU memory: LOC PIX PXB PHB SYS
-    p2p_disable: bool | None = None  # NCCL_P2P_DISABLE: true: GPUs do not read each other's memory
-    shm_disable: bool | None = None  # NCCL_SHM_DISABLE: true: the network, not /dev/shm, between GPUs without P2P
-    debug: str | None = None  # NCCL_DEBUG: how much NCCL prints: VERSION, WARN, INFO, TRACE
-    debug_subsys: str | None = None  # NCCL_DEBUG_SUBSYS: parts of NCCL that print at INFO: INIT,NET, ... or ALL
-    debug_file: str | None = None  # NCCL_DEBUG_FILE: path, %h host, %p process; NCCL's own: the standard output
-    async_error_handling: int | None = None  # TORCH_NCCL_ASYNC_ERROR_HANDLING: see docs/nccl.md; 3: end the process
-    blocking_wait: bool | None = None  # TORCH_NCCL_BLOCKING_WAIT: true: wait() holds the CPU, and there is no watchdog
-    fi_provider: str | None = None  # FI_PROVIDER: libfabric's providers, such as efa
-    fi_efa_use_device_rdma: bool | None = None  # FI_EFA_USE_DEVICE_RDMA: true: required; false: not used; None: found
+    # without struct, so that nccl.env.NCCL_DEBUG=INFO needs no +
+    env: dict[str, Any] = field(default_factory=lambda: DictConfig({}, flags={"struct": False}))  # type: ignore
 
 
 @dataclass

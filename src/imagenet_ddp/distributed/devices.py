@@ -1,4 +1,4 @@
-"""Which devices this node's processes use, and the precision that suits them. Never makes a CUDA context."""
+"""Choose the devices of this node's processes, their threads and their precision. Never makes a CUDA context."""
 
 import os
 import platform
@@ -8,81 +8,84 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.distributed.gpu_names import Gpu, gpu
+from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
 
-def accelerator(asked: str) -> str:
-    """cpu, cuda or mps behind trainer.accelerator."""
-    if asked in ("cuda", "gpu", "auto"):
+def device_type(accelerator: str) -> str:
+    """Return the cpu, cuda or mps that trainer.accelerator stands for."""
+    if accelerator in ("cuda", "gpu", "auto"):
         if torch.cuda.is_available():
             return "cuda"
-        if asked != "cuda" and torch.backends.mps.is_available():
+        if accelerator != "cuda" and torch.backends.mps.is_available():
             return "mps"
-        if asked == "auto":
+        if accelerator == "auto":
             return "cpu"
-        found = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
-        raise ConfigError(f"trainer.accelerator={asked} expects a GPU, but {found}. Hint: trainer.accelerator=auto.")
-    if asked == "mps" and not torch.backends.mps.is_available():
+        reason = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
+        raise ConfigError(f"trainer.accelerator={accelerator} needs a GPU: {reason}. Hint: trainer.accelerator=auto.")
+    if accelerator == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            "trainer.accelerator=mps expects a Mac's GPU, but there is none. Hint: trainer.accelerator=auto."
+            "trainer.accelerator=mps needs a Mac's GPU, and this machine has none. Hint: trainer.accelerator=auto."
         )
-    return asked
+    return accelerator
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
-    """How many devices of this node take part, or which: trainer.devices, where auto means all GPUs, or one CPU
-    process."""
-    kind, asked = accelerator(trainer["accelerator"]), trainer["devices"]
-    if isinstance(asked, str) and asked != "auto":
-        numbers = [int(part) for part in asked.split(",") if part.strip()]
-        asked = numbers if "," in asked else numbers[0]
+    """Return how many devices of this node take part, or which.
+
+    trainer.devices=auto means all GPUs, or one CPU process.
+    """
+    kind, requested = device_type(trainer["accelerator"]), trainer["devices"]
+    if isinstance(requested, str) and requested != "auto":
+        numbers = [int(part) for part in requested.split(",") if part.strip()]
+        requested = numbers if "," in requested else numbers[0]
     if kind != "cuda":
-        return 1 if asked in ("auto", -1) else asked
+        return 1 if requested in ("auto", -1) else requested
     available = torch.cuda.device_count()
-    if asked in ("auto", -1):
+    if requested in ("auto", -1):
         return available
-    wanted = asked if isinstance(asked, list) else list(range(asked))
-    missing = [number for number in wanted if number >= available]
-    if missing or not wanted:
+    numbers = requested if isinstance(requested, list) else list(range(requested))
+    if not numbers or max(numbers) >= available:
+        within = ", within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         raise ConfigError(
-            f"trainer.devices={asked} expects GPUs {wanted}, but torch finds {available} (numbered from 0"
-            f"{', within CUDA_VISIBLE_DEVICES' if 'CUDA_VISIBLE_DEVICES' in os.environ else ''}). "
+            f"trainer.devices={requested} needs GPUs {numbers}, but torch finds {available} (numbered from 0{within}). "
             f"Hint: trainer.devices={available}."
         )
-    return asked
+    return requested
 
 
-def count(devices: int | list[int]) -> int:
+def count_devices(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
 
 
-def own_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[Gpu]:
-    """Those this process is to use, as the driver names them; [] on other devices. num: more than one in a process
-    that has all of its node (dp)."""
-    if accelerator(trainer["accelerator"]) != "cuda":
+def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
+    """Return the GPUs of the process with this local rank; [] on other devices.
+
+    num: more than one in a process that has all of its node (strategy=dp).
+    """
+    if device_type(trainer["accelerator"]) != "cuda":
         return []
-    asked = local_devices(trainer)
-    numbers = asked if isinstance(asked, list) else list(range(max(asked, local_rank + 1)))
-    first = local_rank % len(numbers)
-    mine, there = numbers[first : first + num], torch.cuda.device_count()
-    if missing := [number for number in mine if number >= there]:
+    local = local_devices(trainer)
+    numbers = local if isinstance(local, list) else list(range(max(local, local_rank + 1)))
+    first, available = local_rank % len(numbers), torch.cuda.device_count()
+    own = numbers[first : first + num]
+    if max(own) >= available:
         raise ConfigError(
-            f"local rank {local_rank} expects GPU {missing[0]}, but torch finds {there} on this "
-            "machine. Hint: as many processes per node as it has GPUs."
+            f"local rank {local_rank} needs GPU {max(own)}, but torch finds {available} on this machine. "
+            "Hint: as many processes per node as it has GPUs."
         )
-    return [gpu(torch.cuda.get_device_properties(number), number, os.environ) for number in mine]
+    return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 
 
 def first_device(trainer: Mapping[str, Any]) -> torch.device:
-    """Of a command that needs one: the first of trainer.devices."""
-    kind, asked = accelerator(trainer["accelerator"]), local_devices(trainer)
-    return torch.device(kind, asked[0] if isinstance(asked, list) else 0) if kind == "cuda" else torch.device(kind)
+    """Return the device of a command that needs one: the first of trainer.devices."""
+    kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
+    return torch.device(kind, local[0] if isinstance(local, list) else 0) if kind == "cuda" else torch.device(kind)
 
 
-def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
-    """A sentence for each GPU that several ranks would use; uuids: one per rank."""
+def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
+    """Return an error for each GPU that several ranks would use. uuids: one per rank."""
     users: dict[str, list[int]] = {}
     for rank, uuid in enumerate(uuids):
         if uuid is not None:
@@ -95,11 +98,11 @@ def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> lis
     ]
 
 
-def choose_precision(asked: str | int | None, kind: str) -> tuple[str, str]:
-    """(Lightning's precision, the reason)."""
-    if asked not in ("auto", None):
-        return str(asked), "as set"
-    if asked is None:
+def choose_precision(requested: str | int | None, kind: str) -> tuple[str, str]:
+    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps."""
+    if requested not in ("auto", None):
+        return str(requested), "as set"
+    if requested is None:
         return "32-true", "Lightning's default"
     if kind == "cuda":
         name = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "this GPU"
@@ -112,7 +115,7 @@ def choose_precision(asked: str | int | None, kind: str) -> tuple[str, str]:
 
 
 def cpu_has_bf16() -> bool:
-    """By the kernel's flags: without these units bf16 on a CPU is emulated, and slower than fp32."""
+    """Read the kernel's CPU flags: without these units bf16 is emulated, and slower than fp32."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.is_file():
         return False
@@ -120,16 +123,15 @@ def cpu_has_bf16() -> bool:
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
 
 
-def use_threads(count: int) -> None:
-    """Set the number of CPU threads of this process, and the variable: where OMP_NUM_THREADS is not set Lightning's
-    launcher sets a number of its own."""
+def set_num_threads(count: int) -> None:
+    """Set the number of CPU threads of this process, and OMP_NUM_THREADS, which Lightning would set otherwise."""
     torch.set_num_threads(count)
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
-def choose_num_threads(asked: int | str, local_world_size: int) -> int:
-    """CPU threads per process: the same whatever started it, because sums in another order are other bits. torchrun
-    alone would say 1, a plain start all cores."""
-    if asked != "auto":
-        return int(asked)
-    return cores_per_process(local_world_size)
+def choose_num_threads(requested: int | str, local_world_size: int) -> int:
+    """Return the CPU threads per process: the same with every launcher, because another order of sums changes bits.
+
+    torchrun alone would take 1, a plain start all cores.
+    """
+    return cores_per_process(local_world_size) if requested == "auto" else int(requested)

@@ -1,17 +1,23 @@
-"""NVIDIA's cards of this machine as the driver numbers them, without making a CUDA context. No torch here."""
+"""Identify NVIDIA's GPUs without making a CUDA context: as the driver numbers them, and as the log names them.
+
+Plain values only: no torch, no GPU needed.
+"""
 
 import os
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 QUERY = ("index", "uuid", "name", "memory.total", "memory.used", "compute_cap")
 BF16_CAPABILITY = 8.0  # Ampere; CUDA C++ Programming Guide, "Arithmetic Instructions"
 
 
 @dataclass(frozen=True)
-class Card:
-    number: int  # physical: nvidia-smi's, in the order of the PCI bus
+class Gpu:
+    """A GPU of this machine, from nvidia-smi."""
+
+    number: int  # physical, in the order of the PCI bus
     uuid: str
     name: str
     memory_mib: int
@@ -23,54 +29,126 @@ class Card:
         return self.capability >= BF16_CAPABILITY
 
 
-def cards(timeout_s: float = 20.0) -> list[Card]:
-    """All of them, whatever CUDA_VISIBLE_DEVICES says; [] where there is no nvidia-smi, or it does not answer."""
+def query_gpus(timeout_s: float = 20.0) -> list[Gpu]:
+    """List all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] where nvidia-smi is missing or does not answer."""
     command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
     environ = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environ, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return read(done.stdout)
+    return parse_gpus(done.stdout)
 
 
-def read(text: str) -> list[Card]:
-    """nvidia-smi's answer to QUERY. What a card does not say ("[N/A]", as with MIG) is 0."""
-    found = []
+def parse_gpus(text: str) -> list[Gpu]:
+    """Parse nvidia-smi's answer to QUERY. A number that it does not give ("[N/A]", as with MIG) is 0."""
+    gpus = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == len(QUERY) and parts[0].isdecimal():
             index, uuid, name, *numbers = parts
-            memory, used, capability = (float(part) if _is_number(part) else 0.0 for part in numbers)
-            found.append(Card(int(index), uuid, name, int(memory), int(used), capability))
-    return found
+            memory, used, capability = (float(n) if n.replace(".", "", 1).isdecimal() else 0.0 for n in numbers)
+            gpus.append(Gpu(int(index), uuid, name, int(memory), int(used), capability))
+    return gpus
 
 
-def visible(all_cards: list[Card], environ: Mapping[str, str]) -> list[Card] | None:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order: torch's cuda:0 is the first. None: it names something else
-    than cards (a MIG instance). CUDA stops reading at the first entry that fits no card."""
+def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | None:
+    """List the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: torch's cuda:0 is the first.
+
+    None where it names parts of GPUs (MIG). CUDA stops reading at the first entry that matches no GPU.
+    """
     text = environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
-        return all_cards
-    found: list[Card] = []
+        return gpus
+    visible: list[Gpu] = []
     for entry in (part.strip() for part in text.split(",")):
         if entry.startswith("MIG"):
             return None
         if entry.isdecimal():
-            fits = [card for card in all_cards if card.number == int(entry)]
+            matches = [gpu for gpu in gpus if gpu.number == int(entry)]
         else:
-            fits = [card for card in all_cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
-        if len(fits) != 1:
+            matches = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+        if len(matches) != 1:
             break
-        found += fits
-    return found
+        visible += matches
+    return visible
 
 
-def order_may_differ(all_cards: list[Card], environ: Mapping[str, str]) -> bool:
-    """CUDA numbers the fastest card first unless it is told otherwise, the driver goes by the bus: with different cards
-    in one machine the numbers of CUDA_VISIBLE_DEVICES may mean others than nvidia-smi's."""
-    return len({card.name for card in all_cards}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+def order_may_differ(gpus: list[Gpu], environ: Mapping[str, str]) -> bool:
+    """Return whether the numbers of CUDA_VISIBLE_DEVICES may mean other GPUs than nvidia-smi's.
+
+    By default CUDA numbers the fastest GPU first, the driver goes by the bus: they differ where models do.
+    """
+    return len({gpu.name for gpu in gpus}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
+@dataclass(frozen=True)
+class RankGpu:
+    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None where not set."""
+
+    number: int
+    model: str
+    uuid: str  # as nvidia-smi -L shows it
+    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" where torch does not know
+    visible: str | None = None
+
+    @classmethod
+    def from_properties(cls, properties: Any, number: int, environ: Mapping[str, str]) -> "RankGpu":
+        """properties: of torch.cuda.get_device_properties(number)."""
+        uuid = str(properties.uuid)
+        uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        bus, domain = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_domain_id", 0)
+        address = "" if bus is None else f"{bus:02X}:{properties.pci_device_id:02X}.0"
+        address = f"{domain:04X}:{address}" if address and domain else address
+        return cls(number, str(properties.name), uuid, address, environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def words(self) -> str:
+        """cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits of a UUID."""
+        entries = [part.strip() for part in (self.visible or "").split(",") if part.strip()]
+        entry = entries[self.number] if self.number < len(entries) else None
+        if self.visible is None:
+            name = f"GPU {self.number}"
+        elif entry is not None and entry.isdecimal():
+            name = f"cuda:{self.number} = GPU {entry}"
+        else:  # named by a UUID, which does not tell its number
+            name = f"cuda:{self.number}"
+        bus = f", bus {self.bus}" if self.bus else ""
+        return f"{name} ({self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]}{bus})"
+
+
+def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping[int, str], per_node: int) -> list[str]:
+    """Write one log line per node that has GPUs. hosts: of each rank; per_node: ranks of a node."""
+    lines = []
+    for node in sorted({rank // per_node for rank in gpus_of_ranks}):
+        own = {rank: gpus for rank, gpus in sorted(gpus_of_ranks.items()) if rank // per_node == node and gpus}
+        if not own:
+            continue
+        all_gpus = [gpu for gpus in own.values() for gpu in gpus]
+        models, visible = {gpu.model for gpu in all_gpus}, {gpu.visible for gpu in all_gpus}
+        head = ["GPUs" if len(all_gpus) > 1 else "GPU"]
+        if len(hosts) > per_node:
+            head[0] += f" of node {node} ({hosts[min(own)]})"
+        head += models if len(models) == 1 else ()
+        head += [f"CUDA_VISIBLE_DEVICES={value}" for value in visible if value is not None and len(visible) == 1]
+        each = [
+            ("" if len(hosts) == 1 else f"rank {rank} ")
+            + " and ".join(f"{gpu.model + ' ' if len(models) > 1 else ''}{gpu.words}" for gpu in gpus)
+            for rank, gpus in own.items()
+        ]
+        lines.append(f"{', '.join(head)}: {', '.join(each)}.")
+    return lines
+
+
+def warn_of_unseen_gpus(accelerator: str, device_type: str, environ: Mapping[str, str]) -> list[str]:
+    """Warn where CUDA_VISIBLE_DEVICES names GPUs that torch does not find. accelerator: trainer.accelerator."""
+    named = environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if device_type != "cpu" or accelerator == "cpu" or named in ("", "-1", "NoDevFiles"):
+        return []
+    return [
+        f"Warning: CUDA_VISIBLE_DEVICES={named} is set, but torch finds no GPU: training on the CPU. Hint: nvidia-smi "
+        "shows what the driver finds; trainer.accelerator=gpu makes this an error."
+    ]

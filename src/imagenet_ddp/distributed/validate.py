@@ -1,4 +1,4 @@
-"""Mistakes in who takes part: devices, nodes, launcher, meeting place. Before torch is imported: GPUs are not asked."""
+"""Check devices, nodes, launcher and rendezvous before torch is imported, so without asking it for GPUs."""
 
 import shlex
 import sys
@@ -13,18 +13,18 @@ from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.nvidia_gpus import cards
+from imagenet_ddp.distributed.nvidia_gpus import query_gpus
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.distributed.strategies import batch_split, ddp_options
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
-PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
-# Where a GPU may show without asking torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
+PROCESSES_PER_CORE = 4  # more would only swap
+# Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
 KINDS: dict[str, tuple[Kind, str]] = {
-    "strategy.name": (choice("auto", "ddp", *batch_split.NAMES), "auto"),
+    "strategy.name": (choice("auto", "ddp", *batch_split.DATA_PARALLEL), "auto"),
     "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
     "cluster.node_rank": (whole(0) | NULL, "null"),
     "cluster.rank": (whole(0) | NULL, "null"),
@@ -45,56 +45,59 @@ def validate(
     num_jobs: int = 2,
     elsewhere: bool = False,
 ) -> list[str]:
-    """Sentences, none where all is well. typed: the options as typed, for the line to type instead. num_jobs: of -m.
-    elsewhere: of a SLURM job on other machines, with as many nodes and devices as the config says."""
+    """Return all errors.
+
+    typed: the options as typed, for the line to type instead. num_jobs: of -m. elsewhere: for a SLURM job on other
+    machines, with as many nodes and devices as the config sets.
+    """
     if elsewhere:
-        local = batch_split.processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
+        local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
-    found: list[str] = []
+    errors: list[str] = []
     for key, (allowed, example) in KINDS.items():
         node, name = key.split(".")
-        found += expect(key, config[node][name], allowed, f"{key}={example}")
-    broken = bool(found)
-    found += _cpu(config, environ)
-    found += _gpus_of_other_jobs(config["trainer"], environ)
-    found += _booked_gpus(config["trainer"], environ)
+        errors += expect(key, config[node][name], allowed, f"{key}={example}")
+    unusable = bool(errors)
+    errors += _cpu(config, environ)
+    errors += _gpus_of_other_jobs(config["trainer"], environ)
+    errors += _missing_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
-    found += ddp_options.mistakes(config)
-    found += batch_split.mistakes(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
-    if broken or (strategy["name"] in batch_split.NAMES and whole(2).accepts(num_nodes)):
-        return found  # the world hangs on these values
+    errors += ddp_options.validate(config)
+    errors += batch_split.validate(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
+    if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and whole(2).accepts(num_nodes)):
+        return errors  # the number of processes depends on these values
     try:
-        launch_info = detect(config, environ, verb=verb, typed=typed, cpu=has_no_gpu(config["trainer"]) is not None)
+        launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
-        return found + error.mistakes
+        return errors + error.mistakes
     if multirun and not launch_info.standalone:
-        found.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
-    local = batch_split.processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
+        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
+    local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
-        found += validate_several(config["trainer"], on_cpu=has_no_gpu(config["trainer"]) is not None)
+        errors += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
     several_nodes = launch_info.num_nodes > 1
     host = launch_info.address.host if launch_info.address and several_nodes else None
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
-        found += nccl.mistakes(config["nccl"], environ, host, elsewhere=elsewhere)
+        errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
-        found += address_file.validate(launch_info.address.file)
-    return found
+        errors += address_file.validate(launch_info.address.file)
+    return errors
 
 
-def validate_several(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
-    """List what several processes cannot do together."""
-    found: list[str] = []
+def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+    """Return errors in what several processes cannot do together."""
+    errors: list[str] = []
     interval = trainer.get("val_check_interval")
     if isinstance(interval, str | Mapping):
-        found.append(
+        errors.append(
             "trainer.val_check_interval must be a number of batches or a share of an epoch with several processes, "
             f"whose clocks differ, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
         )
     if trainer.get("sync_batchnorm") is True and on_cpu:
-        found.append(
-            "trainer.sync_batchnorm=true expects GPUs, but this runs on CPUs. Hint: trainer.sync_batchnorm=false."
+        errors.append(
+            "trainer.sync_batchnorm=true needs GPUs, but this runs on CPUs. Hint: trainer.sync_batchnorm=false."
         )
-    return found
+    return errors
 
 
 def _sweep(launch_info: LaunchInfo, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
@@ -115,8 +118,10 @@ def _sweep(launch_info: LaunchInfo, line: str, environ: Mapping[str, str], num_j
 
 
 def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether this is, or may be, another machine than node 0, which alone needs the files of a run; False where the
-    options are wrong."""
+    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run.
+
+    False where the options are wrong.
+    """
     try:
         launch_info = detect(config, environ)
         if launch_info.standalone or launch_info.num_nodes == 1:
@@ -129,8 +134,8 @@ def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
         return False
 
 
-def has_no_gpu(trainer: Mapping[str, Any]) -> str | None:
-    """Why only CPUs take part; None where there may be a GPU."""
+def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
+    """Return reason only CPUs take part; None where there may be a GPU."""
     accelerator = trainer.get("accelerator")
     if accelerator == "cpu":
         return "trainer.accelerator is cpu"
@@ -140,64 +145,72 @@ def has_no_gpu(trainer: Mapping[str, Any]) -> str | None:
 
 
 def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """srun --gpu-bind=none (SLURM 22.05, several tasks) takes CUDA_VISIBLE_DEVICES away. Where SLURM does not hide the
-    devices themselves, a task then takes the first ones of the node, whosever they are."""
-    ours = environ.get("SLURM_GPUS_ON_NODE", "")
+    """Refuse to guess which GPUs of a shared node belong to this job.
+
+    srun --gpu-bind=none (SLURM 22.05, several tasks) removes CUDA_VISIBLE_DEVICES. Where SLURM does not hide
+    the devices themselves, a task would then use the first ones of the node, even if they are another job's.
+    """
+    num_own = environ.get("SLURM_GPUS_ON_NODE", "")
     if (
         not slurm_env.in_step(environ)
-        or not ours.isdecimal()
+        or not num_own.isdecimal()
         or "CUDA_VISIBLE_DEVICES" in environ
-        or has_no_gpu(trainer)
+        or no_gpu_reason(trainer)
     ):
         return []
-    seen = len(cards())
-    if seen <= int(ours):
+    num_present = len(query_gpus())
+    if num_present <= int(num_own):
         return []
     return [
-        f"this job has {ours} of the node's {seen} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES does not say "
-        "which, and the first ones may be another job's. Hint: srun without --gpu-bind."
+        f"this job has {num_own} of the node's {num_present} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES "
+        "is not set, and the first ones may be another job's. Hint: srun without --gpu-bind."
     ]
 
 
-def _booked_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """A CPU training in an allocation of GPUs is a mistake, unless it was asked for."""
-    booked = environ.get("SLURM_GPUS_ON_NODE", "0")
-    if trainer.get("accelerator") != "auto" or not booked.isdecimal() or int(booked) == 0 or not has_no_gpu(trainer):
+def _missing_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """Refuse CPU training in an allocation of GPUs, unless trainer.accelerator asks for it."""
+    num_allocated = environ.get("SLURM_GPUS_ON_NODE", "0")
+    if (
+        trainer.get("accelerator") != "auto"
+        or not num_allocated.isdecimal()
+        or int(num_allocated) == 0
+        or not no_gpu_reason(trainer)
+    ):
         return []
     return [
-        f"this job has {booked} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
+        f"this job has {num_allocated} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
         "Hint: another node (sbatch --exclude), or trainer.accelerator=cpu to do without."
     ]
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """What can be said of CPU processes; nothing where there may be a GPU."""
+    """Check the number and the backend of CPU processes; nothing where there may be a GPU."""
     trainer = config["trainer"]
-    devices, why = trainer.get("devices"), has_no_gpu(trainer)
-    if not ACCEPTED["devices"][0].accepts(devices) or why is None:
-        return []  # said already, or left to torch
-    found = []
+    devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
+    if not ACCEPTED["devices"][0].accepts(devices) or reason is None:
+        return []  # reported already, or left to torch
+    errors = []
     if config["strategy"]["process_group_backend"] == "nccl":
-        found.append(
-            f"strategy.process_group_backend=nccl is for GPUs, but {why}. Hint: strategy.process_group_backend=null."
+        errors.append(
+            f"strategy.process_group_backend=nccl is for GPUs, but {reason}. Hint: strategy.process_group_backend=null."
         )
-    count, from_where = num_devices(devices), ""
+    count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if names_gpus or devices in (-1, "-1"):
         what = "names GPUs" if names_gpus else "means all GPUs"
-        found.append(
-            f"trainer.devices={shown(devices)} {what}, but {why}. "
-            f"Hint: set trainer.devices={count or 2}: so many CPU processes."
+        errors.append(
+            f"trainer.devices={shown(devices)} {what}, but {reason}. "
+            f"Hint: set trainer.devices={count or 2}: that many CPU processes."
         )
-        return found
+        return errors
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
-        count, from_where = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
+        count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
     cores = num_cores()
     if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm_env.read_step(environ):
-        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task's are only a part of them
+        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task has only some of them
     if count is not None and count > PROCESSES_PER_CORE * cores:
-        found.append(
+        errors.append(
             f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "
-            f"for each of {cores} CPU cores; {why}), but is {count}{from_where}. Hint: set trainer.devices={cores}."
+            f"for each of {cores} CPU cores; {reason}), got {count}{origin}. Hint: set trainer.devices={cores}."
         )
-    return found
+    return errors

@@ -1,6 +1,6 @@
-"""python -m imagenet_ddp.doctor: train's own options, checked without training. Goes on after a failure.
+"""Check everything that train with the same options needs, without training; continue after a failed check.
 
-Exit codes: 0 all ok; 1 something is not; 2 options that cannot be read.
+Exit codes: 0 all checks passed; 1 one failed; 2 options that cannot be read.
 """
 
 import contextlib
@@ -13,9 +13,8 @@ from typing import Any
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.doctor import check_data, check_network, process
-from imagenet_ddp.doctor import check_machine as this_machine
-from imagenet_ddp.doctor.checks import Check, Machine, examine, survey
+from imagenet_ddp.doctor import check_data, check_machine, check_network, process
+from imagenet_ddp.doctor.checks import Check, Machine, inspect_machine, run_checks
 from imagenet_ddp.doctor.options import Options, read
 from imagenet_ddp.engine import coordinate
 from imagenet_ddp.errors import ConfigError
@@ -31,82 +30,84 @@ def main() -> None:
 
 def _doctor() -> None:
     options = command.planned("doctor", read, parse.without_local_rank)
-    machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
+    machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
     world_info = machine.launch_info.world_info if machine.launch_info else None
-    speaks = world_info is None or world_info.rank == 0  # a launcher's other ranks are heard through rank 0
-    found: list[Check] = []
-    for number, total, checks in _examined(machine, options):
-        found += checks
-        for one in checks if speaks and options.format == "text" else []:
+    reports = world_info is None or world_info.rank == 0  # of a launcher's processes rank 0 reports for all
+    results: list[Check] = []
+    for number, total, checks in _run_all(machine, options):
+        results += checks
+        for one in checks if reports and options.format == "text" else []:
             print(line(number, total, one), flush=True)
-    if speaks:
-        print(json.dumps(document(found), indent=2) if options.format == "json" else _summary(found, machine))
-        sys.exit(0 if all(one.ok for one in found) else 1)
+    if reports:
+        print(json.dumps(document(results), indent=2) if options.format == "json" else _summary(results, machine))
+        sys.exit(0 if all(one.ok for one in results) else 1)
 
 
-def _examined(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
-    """(number, how many there are, what was found): first this machine by itself, then all ranks together."""
+def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
+    """Yield (number, total, results) of each check: first this machine alone, then all ranks together."""
     from imagenet_ddp.doctor import check_ranks
 
-    here = [*this_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
+    here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
     world_info = machine.launch_info.world_info if machine.launch_info else None
     if world_info is not None and world_info.local_rank:
         here = []
     names = check_ranks.names(machine)
-    total, found = len(here) + len(names), []
-    for number, checks in enumerate(examine(machine, here), 1):
-        found += checks
+    total, results = len(here) + len(names), []
+    for number, checks in enumerate(run_checks(machine, here), 1):
+        results += checks
         yield number, total, checks
     if names:
-        together = _together(machine, options, found)
+        together = _check_ranks_together(machine, options, results)
         for number, name in enumerate(names, len(here) + 1):
             if checks := [one for one in together if one.name == name]:
                 yield number, total, checks
 
 
-def _together(machine: Machine, options: Options, found: list[Check]) -> list[Check]:
-    """What all ranks find together; [] on every node but the first."""
-    from imagenet_ddp.doctor.check_ranks import not_met  # torch
+def _check_ranks_together(machine: Machine, options: Options, results: list[Check]) -> list[Check]:
+    """Return the results of all ranks; [] on every node but the first."""
+    from imagenet_ddp.doctor.check_ranks import not_joined  # torch
 
     assert machine.launch_info is not None
     config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
         try:
             met = coordinate.join_commands(options.request, launch_info)
-            return coordinate.run_job(process.diagnose, (config, found), config, met, launch_info)
+            return coordinate.run_job(process.diagnose, (config, results), config, met, launch_info)
         except ConfigError as error:
-            return not_met(error)
+            return not_joined(error)
         except WorkersFailedError as error:
-            said = f"the ranks ended with exit code {error.exit_code}, and said why on standard error"
-            return not_met(ConfigError(f"{said}. Hint: look there."))
+            reason = f"the ranks ended with exit code {error.exit_code}: the reason is on standard error"
+            return not_joined(ConfigError(f"{reason}. Hint: look there."))
 
 
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
-    """width: None for one line, or that of the terminal."""
+    """Format a check; width None: wrapped on a terminal, else in one line."""
     width = width or (WIDTH if sys.stdout.isatty() else None)
     hint = f" Hint: {one.hint}" if one.hint else ""
     text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
     return "\n".join(console.wrap_text(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
 
 
-def document(found: list[Check]) -> dict[str, Any]:
-    """The numbers of scaling are the prediction."""
-    prediction = next((one.numbers for one in found if one.name == "scaling" and one.numbers), None)
+def document(results: list[Check]) -> dict[str, Any]:
+    """Make the report for format=json; the numbers of the check scaling are its prediction."""
+    prediction = next((one.numbers for one in results if one.name == "scaling" and one.numbers), None)
     return {
-        "ok": all(one.ok for one in found),
+        "ok": all(one.ok for one in results),
         "checks": [
-            {**dataclasses.asdict(one), "numbers": {} if one.name == "scaling" else one.numbers} for one in found
+            {**dataclasses.asdict(one), "numbers": {} if one.name == "scaling" else one.numbers} for one in results
         ],
         "prediction": prediction,
     }
 
 
-def _summary(found: list[Check], machine: Machine) -> str:
-    failed = list(dict.fromkeys(one.name for one in found if not one.ok))
-    elsewhere = machine.meets_others and not machine.no_rendezvous and not any(one.name == "ranks" for one in found)
-    rest = " That is this machine alone: what all found together, node 0 shows." if elsewhere else ""
+def _summary(results: list[Check], machine: Machine) -> str:
+    failed = list(dict.fromkeys(one.name for one in results if not one.ok))
+    elsewhere = (
+        machine.has_other_nodes and not machine.no_rendezvous and not any(one.name == "ranks" for one in results)
+    )
+    rest = " This covers this machine alone: node 0 shows the checks of all together." if elsewhere else ""
     if not failed:
-        return f"All is well: nothing stands in the way of training.{rest}"
+        return f"All checks passed: training can start.{rest}"
     return f"Not ready: {', '.join(failed)}.{rest}"
 
 

@@ -1,4 +1,4 @@
-"""Doctor's checks of what a run reads and writes: how the images lie, whether they can be read, the run folder."""
+"""Check what a run reads and writes: the layout of the images, whether they can be read, the run folder."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.inspect import Layout
-from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
 from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
@@ -20,7 +20,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
         return Layout([]), _own_source(machine)
     layout = inspect.inspect_data(data, machine.config["seed"], machine.environ)
     if layout.mistakes:
-        return layout, fails(layout.mistakes)
+        return layout, failed(layout.mistakes)
     words, numbers = [], {"num_classes": layout.num_classes}
     for name, split in layout.splits.items():
         counts = split.counts.values()
@@ -32,44 +32,44 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
         words.append(f"train to val {train / val:.3g} to 1")
-    return layout, ok(
+    return layout, passed(
         "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
     )
 
 
 def _own_source(machine: Machine) -> list[Check]:
-    """data._target_: opened, as training does."""
+    """Open data._target_, as training does."""
     from imagenet_ddp.data.sources.registry import open_source
 
     source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
     train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
     what = f"{machine.config['data']['_target_']}: {train:,} training and {val:,} validation images"
     numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
-    return ok(f"{what} of {len(source.classes):,} classes", **numbers)
+    return passed(f"{what} of {len(source.classes):,} classes", **numbers)
 
 
 def _samples(layout: Layout) -> list[Check]:
     from imagenet_ddp.data.decoding.image import decode
 
     if layout.mistakes:
-        return ok("not read, because of what data found")
+        return passed("not read, because the check data failed")
     if not any(split.samples for split in layout.splits.values()):
-        return ok("nothing that could be read one by one")
+        return passed("no images that could be read one by one")
     reading = inspect.read_samples(layout, decode)
     if reading.mistakes:
-        return fails(reading.mistakes)
+        return failed(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, of as many classes as time allowed"
-    return ok(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
+    return passed(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
               decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
 
 
 def _run_folder(machine: Machine) -> list[Check]:
-    """The folder itself is not made: its nearest parent that is there must take it."""
+    """Check that the folder could be made in its nearest existing parent; it is not made."""
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
-        return fails(mistakes)
+        return failed(mistakes)
     wanted = machine.run_dir.absolute()
     if reason := not_writable_reason(wanted):
-        return fails([f"the run folder {wanted} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER."])
+        return failed([f"the run folder {wanted} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER."])
     there = nearest_existing(wanted)
     free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
     numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
@@ -78,12 +78,14 @@ def _run_folder(machine: Machine) -> list[Check]:
     if free < NUM_CHECKPOINTS * size:
         hint = "hydra.run.dir=FOLDER on another disk"
         return [Check("", False, f"{what}, and {NUM_CHECKPOINTS} must fit", hint, numbers=numbers)]
-    return ok(what, **numbers)
+    return passed(what, **numbers)
 
 
 def checkpoint_bytes(config: Any) -> int:
-    """Weights, buffers, and the optimiser's memory: as many numbers as weights for momentum, twice as many are assumed
-    of an optimiser that is not ours."""
+    """Return the size of weights, buffers and the optimiser's state.
+
+    That is as many numbers as weights for momentum; twice as many are assumed for an optimiser that is not ours.
+    """
     import torch
 
     from imagenet_ddp.models.factory import create_model
@@ -97,7 +99,7 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Of the data, by its folders; 1,000 where they cannot say."""
+    """Count the classes by the folders; 1,000 where there are none to count."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:
@@ -107,8 +109,8 @@ def num_classes(config: Any) -> int:
     return 1000
 
 
-def checks() -> tuple[tuple[str, Look], ...]:
-    """Made anew for each examination: what the first finds, the second reads."""
+def checks() -> tuple[tuple[str, CheckFunction], ...]:
+    """Make the checks for one report: the second one reads what the first one found."""
     found: list[Layout] = []
 
     def layout(machine: Machine) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Doctor's checks of what this machine is: software, devices, cores, shared memory, open files."""
+"""Check this machine: software, devices, cores, shared memory, open files."""
 
 import platform
 import resource
@@ -8,19 +8,19 @@ from importlib import metadata
 from pathlib import Path
 
 from imagenet_ddp.config.schema import conf_dir
-from imagenet_ddp.distributed import nvidia_gpus as gpu
-from imagenet_ddp.doctor.checks import Check, Look, Machine, fails, ok
+from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
 from imagenet_ddp.system.text import count_noun, install
 
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
-PREFETCH = 2  # batches per loader worker that are ready or on their way: torch's DataLoader
-FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, with room
+PREFETCH = 2  # batches that torch's DataLoader prepares per worker
+FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, generously
 
 
 def _versions(machine: Machine) -> list[Check]:
-    """Against the bounds in the installed package's metadata, or in the checkout's pyproject.toml."""
+    """Compare with the bounds in the installed package's metadata, or in the checkout's pyproject.toml."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
@@ -36,21 +36,21 @@ def _versions(machine: Machine) -> list[Check]:
         try:
             version = found[requirement.name] = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            mistakes.append(f"{requirement.name} must be installed, but is not. Hint: {fix}.")
+            mistakes.append(f"{requirement.name} must be installed. Hint: {fix}.")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            mistakes.append(f"{requirement.name} must be {requirement.specifier}, but is {version}. Hint: {fix}.")
+            mistakes.append(f"{requirement.name} must be {requirement.specifier}, got {version}. Hint: {fix}.")
     if mistakes:
-        return fails(mistakes)
+        return failed(mistakes)
     import torch
 
     built = f" (CUDA {torch.version.cuda})" if torch.version.cuda else " (no CUDA)"
     words = [f"{name} {version}{built if name == 'torch' else ''}" for name, version in found.items()]
-    return ok(", ".join(words), versions=found, cuda=torch.version.cuda)
+    return passed(", ".join(words), versions=found, cuda=torch.version.cuda)
 
 
 def _bounds() -> tuple[str, list[str]]:
-    """(of Python, of the libraries)."""
+    """Return the bounds (of Python, of the libraries)."""
     try:
         package = metadata.metadata("imagenet_ddp")
         return package["Requires-Python"] or "", metadata.requires("imagenet_ddp") or []
@@ -63,36 +63,36 @@ def _devices(machine: Machine) -> list[Check]:
     from imagenet_ddp.distributed import devices
 
     if machine.no_device:
-        return fails(machine.no_device)
+        return failed(machine.no_device)
     trainer = machine.config["trainer"]
     local = devices.local_devices(trainer)
-    present = gpu.cards()
+    present = nvidia_gpus.query_gpus()
     if machine.kind == "cpu":
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
         if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
-            return fails([_unseen(present)])
-        return ok(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
+            return failed([_unseen(present)])
+        return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
-        return ok("the Mac's GPU (mps)", kind="mps")
+        return passed("the Mac's GPU (mps)", kind="mps")
     import torch
 
-    seen = gpu.visible(present, machine.environ)
+    seen = nvidia_gpus.visible_gpus(present, machine.environ)
     if not present or seen is None or len(seen) != torch.cuda.device_count():
         what = f"{torch.cuda.device_count()} GPUs for torch (CUDA_VISIBLE_DEVICES="
-        return ok(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
+        return passed(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
     taken = [seen[number] for number in (local if isinstance(local, list) else range(local))]
     words = [
-        f"cuda:{number} is GPU {card.number}, {card.name}, {card.memory_mib / 1024:.0f} GiB"
-        f" ({card.used_mib / 1024:.0f} in use), {'bf16' if card.has_bf16 else 'no bf16'}"
-        for number, card in enumerate(seen)
-        if card in taken
+        f"cuda:{number} is GPU {gpu.number}, {gpu.name}, {gpu.memory_mib / 1024:.0f} GiB"
+        f" ({gpu.used_mib / 1024:.0f} in use), {'bf16' if gpu.has_bf16 else 'no bf16'}"
+        for number, gpu in enumerate(seen)
+        if gpu in taken
     ]
-    if gpu.order_may_differ(present, machine.environ):
-        words.append("cards differ: numbers are nvidia-smi's only with CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    return ok("; ".join(words), kind="cuda", gpus=[vars(card) for card in taken])
+    if nvidia_gpus.order_may_differ(present, machine.environ):
+        words.append("GPUs differ: CUDA numbers them as nvidia-smi does only with CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    return passed("; ".join(words), kind="cuda", gpus=[vars(gpu) for gpu in taken])
 
 
-def _unseen(present: list[gpu.Card]) -> str:
+def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
     import torch
 
     why = (
@@ -110,7 +110,7 @@ def _cores(machine: Machine) -> list[Check]:
     from imagenet_ddp.distributed.devices import choose_num_threads
 
     local = machine.num_local
-    cores = max(num_cores(), cores_per_process(local) * local)  # a task of SLURM sees only its own
+    cores = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own
     quota = _cpu_quota()
     usable = min(cores, quota or cores)
     workers = machine.num_workers
@@ -126,11 +126,11 @@ def _cores(machine: Machine) -> list[Check]:
         hints.append(f"cluster.num_threads={max(int(usable) // local, 1)}")
     if hints:
         return [Check("cores", False, f"{what}: they take turns", " ".join(hints), numbers=numbers)]
-    return ok(what, **numbers)
+    return passed(what, **numbers)
 
 
 def _cpu_quota() -> float | None:
-    """Cores that the container's cgroup allows (docker run --cpus); None where it sets no bound."""
+    """Return the cores that the container's cgroup allows (docker run --cpus); None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -139,10 +139,10 @@ def _cpu_quota() -> float | None:
 
 
 def _shared_memory(machine: Machine) -> list[Check]:
-    """Loader workers hand their batches over in /dev/shm."""
+    """Check /dev/shm, through which loader workers pass their batches."""
     folder, data = Path("/dev/shm"), machine.config["data"]
     if not folder.is_dir():
-        return ok("this system has no /dev/shm")
+        return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
     batch = max(data["batch_size"], data["val_batch_size"] or 0) * 3 * data["image_size"] ** 2  # uint8
     workers = machine.num_workers
@@ -153,31 +153,33 @@ def _shared_memory(machine: Machine) -> list[Check]:
         f"with {PREFETCH} batches of {batch / MIB:.1f} MiB need {-(-needed // MIB):,}"
     )
     if not workers:
-        return ok("not needed: no loader workers", **numbers)
+        return passed("not needed: no loader workers", **numbers)
     if needed <= free:
-        return ok(what, **numbers)
+        return passed(what, **numbers)
     docker = f" ({DOCKER_SHM_MIB} MiB is Docker's default)" if size == DOCKER_SHM_MIB * MIB else ""
     hint = f"docker run --shm-size={max(2 * needed // 2**30, 1)}g, or --ipc=host; or fewer data.num_workers"
     return [Check("", False, f"{what}{docker}: workers would end with a bus error", hint, numbers=numbers)]
 
 
 def _open_files(machine: Machine) -> list[Check]:
-    """Each batch of a worker is a file descriptor, and so is each pipe to it. Training and validation have workers of
-    their own."""
+    """Check the limit of open files: each batch of a worker and each pipe to it is one.
+
+    Training and validation have workers of their own.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES_PER_PROCESS + 2 * machine.num_workers * FILES_PER_WORKER
-    words = "without bound" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-    what = f"a process may have {words} files open; {machine.num_workers} loader workers need about {needed:,}"
+    words = "any number of" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+    what = f"a process may open {words} files; {machine.num_workers} loader workers need about {needed:,}"
     numbers = {"limit": soft, "needed": needed}
     if soft in (resource.RLIM_INFINITY, -1) or soft >= needed:
-        return ok(what, **numbers)
+        return passed(what, **numbers)
     most = hard if hard not in (resource.RLIM_INFINITY, -1) else 65_536
     return [
         Check("", False, what, f"`ulimit -n {most}` before the command, or fewer data.num_workers", numbers=numbers)
     ]
 
 
-CHECKS: tuple[tuple[str, Look], ...] = (
+CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("versions", _versions),
     ("devices", _devices),
     ("cores", _cores),

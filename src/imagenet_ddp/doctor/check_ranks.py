@@ -1,5 +1,7 @@
-"""Doctor's checks of all ranks together: what a step computes, what its gradients cost to send, and what becomes of
-both on more nodes. Runs in every rank; rank 0 speaks."""
+"""Check all ranks together: the time of a step alone and with the others, the network, and whether more nodes pay.
+
+Runs in every rank; rank 0 reports.
+"""
 
 import contextlib
 import random
@@ -14,78 +16,75 @@ from imagenet_ddp.data.inspect import reading_s
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import Sizes, TrainTransform, empty
 from imagenet_ddp.distributed import devices
+from imagenet_ddp.doctor import rank_reports
 from imagenet_ddp.doctor.check_data import num_classes
-from imagenet_ddp.doctor.checks import Check, Machine, fails
-from imagenet_ddp.doctor.scaling_report import foretell, said_s, whole_step
-from imagenet_ddp.engine.build import World
+from imagenet_ddp.doctor.checks import Check, Machine, failed
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import scaling_model, step_timer
-from imagenet_ddp.performance.scaling_model import Cluster
+from imagenet_ddp.performance import step_timer
+from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training
 from imagenet_ddp.performance.train_step import device_of, make_training
 from imagenet_ddp.system.text import first_line
 
-STEPS_BUDGET_S, RING_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
-SLOW_STEP_S = 12.0  # from where on steps with communication are not taken, but reckoned
+STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
+SLOW_ALL_REDUCE_S = 12.0  # steps with communication are not taken beyond this, but calculated
 GROUP_TIMEOUT_S = 60.0  # of one collective: enough for 46.8 MB at 10 Mbit/s
 Config = Mapping[str, Any]
 
 
 def names(machine: Machine) -> list[str]:
-    """Of the checks below, in the order in which they are said; [] where no rank could be made."""
+    """List the checks below in the order in which they are reported; [] where no rank can start."""
     if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
     world_info = machine.launch_info.world_info
-    size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local
-    if size == 1:
+    world_size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local
+    if world_size == 1:
         return ["step", "scaling"]
-    several = machine.meets_others
+    several = machine.has_other_nodes
     return ["ranks", *["echo"] * several, "group", *["nodes"] * several, "all-reduce", "step", "scaling"]
 
 
-def not_met(error: ConfigError) -> list[Check]:
-    """Where the ranks did not find each other, and the error says who is missing."""
-    return _named("ranks", fails(error.mistakes))
+def not_joined(error: ConfigError) -> list[Check]:
+    """Report ranks that did not find each other; the error names the missing ones."""
+    return _named("ranks", failed(error.mistakes))
 
 
-def examine_world(config: Config, world: World, machine: Sequence[Check] = ()) -> list[Check]:
-    """In every rank, once all have met. The checks on rank 0, [] on the others.
+def check_world(config: Config, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
+    """Run the checks in every rank, once all have joined; return them on rank 0, [] on the others.
 
-    machine: what was found on this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
+    node_checks: of this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
-    world_info, found = world.info, list[Check]()
-    devices.use_threads(devices.choose_num_threads(config["cluster"]["num_threads"], world_info.local_world_size))
-    with contextlib.suppress(_NoMore), contextlib.ExitStack() as stack:
-        if world_info.world_size == 1:
-            _alone(found, config)
+    info, checks = world.info, list[Check]()
+    devices.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], info.local_world_size))
+    with contextlib.suppress(_CannotContinue), contextlib.ExitStack() as stack:
+        if info.world_size == 1:
+            _check_one_rank(checks, config)
         else:
-            found.append(Check("ranks", True, f"all {world_info.world_size} are here"))
-            if world.rank_group is not None and world_info.num_nodes > 1:  # those who meet have tried it
-                found.append(Check("echo", True, "each node hears the others at ports of the system's choice"))
-            _together(found, config, world, machine, stack)
-    return found if world_info.rank == 0 else []
+            checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
+            if world.rank_group is not None and info.num_nodes > 1:  # tried when they joined
+                checks.append(Check("echo", True, "each node reaches the others at ports that the system chose"))
+            _check_ranks(checks, config, world, node_checks, stack)
+    return checks if info.rank == 0 else []
 
 
-class _NoMore(Exception):
-    """What follows hangs on what failed."""
+class _CannotContinue(Exception):
+    """The later checks depend on one that failed."""
 
 
 @contextlib.contextmanager
-def _look(found: list[Check], name: str) -> Iterator[Check]:
-    """A check to be filled in; added when it is, or when it fails."""
+def _check(checks: list[Check], name: str) -> Iterator[Check]:
+    """Yield a check to be filled in; add it when that is done or fails."""
     check, begin = Check(name, True, ""), time.perf_counter()
     try:
         yield check
-        found.append(check)
-    except _NoMore:
-        raise
+        checks.append(check)
     except ConfigError as error:
-        found += _named(name, fails(error.mistakes))
-        raise _NoMore from error
+        checks += _named(name, failed(error.mistakes))
+        raise _CannotContinue from error
     except Exception as error:  # torch raises RuntimeError of many kinds
-        reason = first_line(error)
-        found.append(Check(name, False, reason, "look at the other ranks' messages; nccl=debug says more"))
-        raise _NoMore from error
+        checks.append(Check(name, False, first_line(error), "look at the other ranks' messages; nccl=debug shows more"))
+        raise _CannotContinue from error
     finally:
         check.seconds = round(time.perf_counter() - begin, 3)
 
@@ -99,24 +98,24 @@ def _named(name: str, checks: list[Check]) -> list[Check]:
 # ---- one rank ------------------------------------------------------------------------------------------------------
 
 
-def _alone(found: list[Check], config: Config) -> None:
-    with _look(found, "step") as check:
+def _check_one_rank(checks: list[Check], config: Config) -> None:
+    strategy = config["strategy"]
+    with _check(checks, "step") as check:
         training = make_training(config, device_of(config, 0), num_classes(config))
-        times = step_timer.steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
+        times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(config, 1)
-        _say_step(check, config, times, read_s)
-    with _look(found, "scaling") as check:
-        if config["strategy"]["name"] in ("dp", "balanced_dp"):
-            check.what = f"strategy={config['strategy']['name']} stays on this machine"
-            return
-        sizes = step_timer.bucket_bytes(training.net, config["strategy"])
-        foretell(check, config, training.net, whole_step(config, times, sizes, read_s), Cluster(1, None, None), 1, None)
+        rank_reports.fill_step(check, config, times, read_s)
+    with _check(checks, "scaling") as check:
+        if strategy["name"] in ("dp", "balanced_dp"):
+            check.what = f"strategy={strategy['name']} stays on this machine"
+        else:
+            rank_reports.fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
 
 
 def _read_s(config: Config, local_world_size: int) -> float:
-    """Seconds for the images of one batch, where the training process reads them itself."""
+    """Measure the seconds for the images of one batch, where the training process reads them itself; else 0."""
     data = config["data"]
-    on_cpu = devices.accelerator(config["trainer"]["accelerator"]) == "cpu"
+    on_cpu = devices.device_type(config["trainer"]["accelerator"]) == "cpu"
     if choose_num_workers(data["num_workers"], on_cpu, local_world_size)[0] > 0:
         return 0.0
     from imagenet_ddp.data.decoding.image import Reading, open_picture
@@ -125,151 +124,110 @@ def _read_s(config: Config, local_world_size: int) -> float:
     transform = TrainTransform(Sizes(data["image_size"]), (low, high), data["flip"])
     reading, generator = Reading(data["decoder"], data["exif_orientation"]), random.Random(0)
     out = empty(data["image_size"], data["image_size"], 3)
-    per_image = reading_s(
-        data,
-        lambda content, path: transform.into(out, open_picture(content, path, reading), generator),
-        READING_BUDGET_S,
-    )
-    return per_image * data["batch_size"]
+
+    def read(content: Any, path: Any) -> object:
+        return transform.into(out, open_picture(content, path, reading), generator)
+
+    return reading_s(data, read, READING_BUDGET_S) * data["batch_size"]
 
 
-def _say_step(check: Check, config: Config, times: StepTimes, read_s: float) -> None:
-    batch = config["data"]["batch_size"]
-    images_per_s = batch / (times.compute_s + read_s)
-    parts = {"forward": times.forward_s, "backward": times.backward_s, "optimiser": times.optimizer_s}
-    words = ", ".join(f"{name} {said_s(seconds)}" for name, seconds in parts.items())
-    reading = f", and {said_s(read_s)} to read its images" if read_s else ""
-    check.what = (
-        f"{said_s(times.compute_s)} for {batch} images without communication ({words}){reading}: "
-        f"{images_per_s:,.4g} images/s per rank"
-    )
-    check.numbers = {
-        "forward_s": times.forward_s,
-        "backward_s": times.backward_s,
-        "optimizer_s": times.optimizer_s,
-        "read_s": read_s,
-        "images_per_s": images_per_s,
-        "num_steps": times.num_steps,
-    }
+def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:
+    """Make the optimiser's step, with its accumulated batches."""
+    batches = config["trainer"]["accumulate_grad_batches"]
+    compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
+    return Step(compute_s, times.backward_s, _sent_bytes(config, training))
 
 
-# ---- several -------------------------------------------------------------------------------------------------------
+def _sent_bytes(config: Config, training: Training) -> int:
+    """Return the bytes of all gradients as they are sent; whole with PowerSGD, whose factors depend on shapes."""
+    num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
+    return int(num_bytes * rank_reports.SENT_SHARES.get(config["strategy"]["comm_hook"], 1.0))
 
 
-def _together(
-    found: list[Check], config: Config, world: World, machine: Sequence[Check], stack: contextlib.ExitStack
+# ---- several ranks -------------------------------------------------------------------------------------------------
+
+
+def _check_ranks(
+    checks: list[Check], config: Config, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
-    world_info, strategy = world.info, config["strategy"]
+    info, strategy = world.info, config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
-    device = device_of(config, world_info.local_rank)
-    with _look(found, "group") as check:
+    device = device_of(config, info.local_rank)
+    with _check(checks, "group") as check:
         backend = strategy["process_group_backend"]
-        stack.enter_context(step_timer.process_group(world_info, store, device, backend, GROUP_TIMEOUT_S))
-        hosts = _gathered((world_info.node_rank, socket.gethostname()))
-        where = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
-        check.what = f"{dist.get_backend()}, ranks on {', '.join(where.values())}"
+        stack.enter_context(step_timer.process_group(info, store, device, backend, GROUP_TIMEOUT_S))
+        hosts = _gather((info.node_rank, socket.gethostname()))
+        nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
+        check.what = f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"
         check.numbers = {"backend": dist.get_backend(), "hosts": [name for _, name in hosts]}
-    _nodes(found, world, machine)
-    with _look(found, "all-reduce") as check:
-        classes = max(_everywhere(lambda: num_classes(config)))
-        training = _on_each(lambda: make_training(config, device, classes))
-        sizes = step_timer.bucket_bytes(training.net, strategy)
-        ring = step_timer.all_reduce(sizes, device, budget_s=RING_BUDGET_S)
-        group = step_timer.node_group(world_info)
-        local = step_timer.all_reduce(sizes, device, budget_s=RING_BUDGET_S / 2, group=group) if group else None
-        cluster = _cluster(world_info.num_nodes, world_info.local_world_size, ring, local)
-        _say_ring(check, ring, local, sizes)
-    with _look(found, "step") as check:
-        alone, together, read_s = _steps(config, world, training, ring)
-        _say_step(check, config, alone, read_s)
-    with _look(found, "scaling") as check:
-        step = whole_step(config, alone, sizes, read_s)
-        exposed_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
-        foretell(check, config, training.net, step, cluster, world_info.num_nodes, exposed_s)
+    _report_other_nodes(checks, world, node_checks)
+    with _check(checks, "all-reduce") as check:
+        classes = max(_on_all_ranks(lambda: num_classes(config)))
+        training = _made_on_all_ranks(lambda: make_training(config, device, classes))
+        all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
+        rank_reports.fill_all_reduce(check, all_reduce)
+    with _check(checks, "step") as check:
+        alone, together, read_s = _time_steps(config, world, training, all_reduce)
+        rank_reports.fill_step(check, config, alone, read_s)
+    with _check(checks, "scaling") as check:
+        step = _whole_step(config, training, alone, read_s)
+        waiting_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
+        rank_reports.fill_scaling(check, config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s)
 
 
-def _nodes(found: list[Check], world: World, machine: Sequence[Check]) -> None:
-    """What the other nodes' own checks found."""
-    lines = [(one.name, one.what, one.hint) for one in machine if not one.ok]
-    everywhere = _gathered((world.info.node_rank, socket.gethostname(), lines))
-    failed = {(node, host, *each) for node, host, lines in everywhere if node for each in lines}
-    for node, host, name, what, hint in sorted(failed):
-        found.append(Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint))
-    if not failed and world.info.num_nodes > 1:
-        found.append(Check("nodes", True, "no check failed on another node"))
+def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence[Check]) -> None:
+    """Add the failed checks of the other nodes."""
+    lines = [(check.name, check.what, check.hint) for check in node_checks if not check.ok]
+    everywhere = _gather((world.info.node_rank, socket.gethostname(), lines))
+    found = {(node, host, *line) for node, host, lines in everywhere if node for line in lines}
+    for node, host, name, what, hint in sorted(found):
+        checks.append(Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint))
+    if not found and world.info.num_nodes > 1:
+        checks.append(Check("nodes", True, "no check failed on another node"))
 
 
-def _steps(
-    config: Config, world: World, training: Training, ring: AllReduce
+def _time_steps(
+    config: Config, world: World, training: Training, all_reduce: AllReduce
 ) -> tuple[StepTimes, StepTimes | None, float]:
-    """(without communication, with it, reading of a batch). Where communication takes too long it is left out."""
-    read_s = max(_everywhere(lambda: _read_s(config, world.info.local_world_size)))
-    if ring.seconds > SLOW_STEP_S:
-        return step_timer.steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
-    # the ranks begin with equal weights, so nothing need be sent before the first step
-    wrapper = step_timer.wrapped(training.net, training.images.device, {**config["strategy"], "init_sync": False})
+    """Return the times (without communication, with it, of reading a batch); None where communication is too slow."""
+    read_s = max(_on_all_ranks(lambda: _read_s(config, world.info.local_world_size)))
+    if all_reduce.seconds > SLOW_ALL_REDUCE_S:
+        return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
+    # the ranks start with equal weights, so that nothing needs to be sent before the first step
+    wrapper = step_timer.wrap(training.net, training.images.device, {**config["strategy"], "init_sync": False})
     warm_up = 3 if config["strategy"]["comm_hook"] == "powersgd" else 1  # its first steps send whole gradients
-    ways = [(wrapper, False), (wrapper, True)]
-    alone, together = step_timer.steps(training, ways, budget_s=STEPS_BUDGET_S, warm_up=warm_up)
+    variants = [(wrapper, False), (wrapper, True)]
+    alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S, warm_up=warm_up)
     return alone, together, read_s
 
 
-def _cluster(num_nodes: int, ranks_per_node: int, ring: AllReduce, local: AllReduce | None) -> Cluster:
-    links = [
-        scaling_model.measured_link(
-            each.num_bytes, each.seconds, each.num_ranks, scaling_model.latency(each.small_s, each.num_ranks)
-        )
-        if each
-        else None
-        for each in (ring, local)
-    ]
-    return Cluster(ranks_per_node, links[0], links[1]) if num_nodes > 1 else Cluster(ranks_per_node, None, links[0])
+# ---- collectives of Python objects ---------------------------------------------------------------------------------
 
 
-def _say_ring(check: Check, ring: AllReduce, local: AllReduce | None, sizes: Sequence[int]) -> None:
-    gbit_per_s = ring.bus_bytes_per_s * 8 / 1e9
-    part = "" if ring.measured_bytes == ring.num_bytes else f" (reckoned from {ring.measured_bytes / 1e6:.1f} MB)"
-    inside = f"; inside a node {said_s(local.seconds)}" if local else ""
-    check.what = (
-        f"{said_s(ring.seconds)} for {ring.num_bytes / 1e6:.1f} MB of gradients in {len(sizes)} buckets over "
-        f"{ring.num_ranks} ranks{part}: {gbit_per_s:.3g} Gbit/s; {said_s(ring.small_s)} for one number{inside}"
-    )
-    check.numbers = {
-        "gradient_bytes": ring.num_bytes,
-        "bucket_bytes": list(sizes),
-        "seconds": ring.seconds,
-        "small_s": ring.small_s,
-        "bus_bandwidth_bytes_per_s": ring.bus_bytes_per_s,
-        "local_seconds": local.seconds if local else None,
-        "measured_bytes": ring.measured_bytes,
-    }
+def _gather(value: Any) -> list[Any]:
+    """Return every rank's value, by rank."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
-def _gathered(value: Any) -> list[Any]:
-    """Of every rank, by rank."""
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
-    return everyone
-
-
-def _everywhere(make: Callable[[], Any]) -> list[Any]:
-    """make() of every rank; ConfigError on all ranks where it fails on one, so that none is waited for in vain."""
+def _on_all_ranks(make: Callable[[], Any]) -> list[Any]:
+    """Return make() of every rank; raise ConfigError on all where it fails on one, so that none waits for it."""
     try:
-        mine: tuple[Any, list[str]] = (make(), [])
+        own: tuple[Any, list[str]] = (make(), [])
     except ConfigError as error:
-        mine = (None, error.mistakes)
+        own = (None, error.mistakes)
     except Exception as error:
-        mine = (None, [f"{type(error).__name__}: {error}"])
-    everyone = _gathered(mine)
-    mistakes = [f"rank {rank}: {text}" for rank, (_, texts) in enumerate(everyone) for text in texts]
-    if mistakes:
-        raise ConfigError(mistakes)
+        own = (None, [f"{type(error).__name__}: {error}"])
+    everyone = _gather(own)
+    if errors := [f"rank {rank}: {text}" for rank, (_, texts) in enumerate(everyone) for text in texts]:
+        raise ConfigError(errors)
     return [value for value, _ in everyone]
 
 
-def _on_each(make: Callable[[], Training]) -> Training:
-    """As _everywhere, for what cannot be sent."""
+def _made_on_all_ranks(make: Callable[[], Training]) -> Training:
+    """Return this rank's make(), which cannot be sent, with the errors of _on_all_ranks."""
     made: list[Training] = []
-    _everywhere(lambda: made.append(make()))
+    _on_all_ranks(lambda: made.append(make()))
     return made[0]

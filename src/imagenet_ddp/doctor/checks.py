@@ -1,5 +1,7 @@
-"""What a check of doctor finds, what it goes by, and how a list of checks is gone through: each whatever the one before
-found. The checks themselves are in machine, network, data and world."""
+"""Define a check of doctor, what it reads, and how a list of checks runs: each one, whatever the others found.
+
+The checks are in check_machine, check_network, check_data and check_ranks.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,18 +12,18 @@ from typing import Any
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import has_no_gpu
+from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
 
 @dataclass
 class Check:
-    """One line of doctor. A check that finds several mistakes gives one of these for each."""
+    """One line of doctor's report. A check that finds several errors returns one of these for each."""
 
     name: str
     ok: bool
-    what: str
+    what: str  # the sentence
     hint: str = ""
     seconds: float = 0.0
     numbers: dict[str, Any] = field(default_factory=dict)  # units in the names
@@ -29,7 +31,7 @@ class Check:
 
 @dataclass
 class Machine:
-    """What the checks of one machine go by."""
+    """What the checks of one machine read."""
 
     config: Mapping[str, Any]  # resolved, plain
     environ: Mapping[str, str]
@@ -43,36 +45,38 @@ class Machine:
 
     @property
     def num_workers(self) -> int:
-        """Loader processes of each process."""
+        """Number of loader processes of each process."""
         from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 
         return choose_num_workers(self.config["data"]["num_workers"], self.kind == "cpu", self.num_local)[0]
 
     @property
-    def meets_others(self) -> bool:
-        """Machines take part that are not this one."""
+    def has_other_nodes(self) -> bool:
+        """Whether other machines take part."""
         return self.launch_info is not None and self.launch_info.num_nodes > 1
 
     @property
     def host(self) -> str | None:
-        """Where all meet: a name or a number. None where alone, or at a file."""
+        """Host name or IP address where the nodes meet; None for one machine, or where they meet through a file."""
         address = self.launch_info.address if self.launch_info else None
         return address.host if address else None
 
 
-def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
-    """Imports torch, but makes no CUDA context."""
+def inspect_machine(
+    config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path
+) -> Machine:
+    """Find out the devices and the launcher. Imports torch, but makes no CUDA context."""
     from imagenet_ddp.distributed import devices
 
     machine = Machine(config, environ, typed, run_dir)
     try:
-        machine.kind = devices.accelerator(config["trainer"]["accelerator"])
-        num_devices = devices.count(devices.local_devices(config["trainer"]))
-        machine.num_local = batch_split.processes(config["strategy"], num_devices)
+        machine.kind = devices.device_type(config["trainer"]["accelerator"])
+        num_devices = devices.count_devices(devices.local_devices(config["trainer"]))
+        machine.num_local = batch_split.num_processes(config["strategy"], num_devices)
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:
-        cpu = has_no_gpu(config["trainer"]) is not None
+        cpu = no_gpu_reason(config["trainer"]) is not None
         found = with_known_host(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
         machine.launch_info = found
         if found.world_info is not None:
@@ -82,31 +86,32 @@ def survey(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequenc
     return machine
 
 
-Look = Callable[[Machine], list[Check]]  # at least one Check; their names are filled in
+CheckFunction = Callable[[Machine], list[Check]]  # at least one Check, without a name
 
 
-def examine(machine: Machine, looks: Iterable[tuple[str, Look]]) -> Iterator[list[Check]]:
-    """What each look finds, as soon as it has."""
-    for name, look in looks:
+def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
+    """Run the named checks one after the other, and yield the results of each."""
+    for name, function in functions:
         begin = time.perf_counter()
         try:
-            found = look(machine)
+            checks = function(machine)
         except ConfigError as error:
-            found = fails(error.mistakes)
+            checks = failed(error.mistakes)
         except Exception as error:  # one check must not end the others
             reason = f"{type(error).__name__}: {first_line(error)}"
-            found = fails([f"could not be looked at: {reason}. Hint: look at the others first."])
-        for check in found:
+            checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
+        for check in checks:
             check.name = name
-        found[0].seconds = round(time.perf_counter() - begin, 3)
-        yield found
+        checks[0].seconds = round(time.perf_counter() - begin, 3)
+        yield checks
 
 
-def fails(sentences: Sequence[str]) -> list[Check]:
-    """One for each sentence, which may end in a Hint."""
+def failed(sentences: Sequence[str]) -> list[Check]:
+    """Make a failed check of each sentence, which may end in a Hint."""
     parts = [text.partition(" Hint: ") for text in sentences]
     return [Check("", False, what, hint) for what, _, hint in parts]
 
 
-def ok(what: str, **numbers: Any) -> list[Check]:
+def passed(what: str, **numbers: Any) -> list[Check]:
+    """Make one check that passed."""
     return [Check("", True, what, numbers=numbers)]

@@ -1,5 +1,5 @@
-"""Doctor's options: those that cannot be read are refused, as train does; what is wrong with machine, data or world is
-left for the checks to say. No torch."""
+"""Read doctor's options: refuse those that train cannot read, and leave errors in machine, data or launcher to the
+checks. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs import validate as run_check
 
-# Hydra only prints with these, and starts no job.
+# With these Hydra only prints, and starts no job.
 PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 
 
@@ -33,48 +33,48 @@ class Options:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
-    """None where Hydra only prints something. Raises ConfigError with every mistake in the options themselves."""
+    """Return None where Hydra only prints something. Raises ConfigError with every error in the options themselves."""
     if {"-m", "--multirun"} & set(argv):
-        raise ConfigError("-m starts several jobs, but doctor looks at one. Hint: type the options of one, without -m.")
-    # with --cfg the command line is composed, and nothing is looked at beyond it
+        raise ConfigError("-m starts several jobs, but doctor checks one. Hint: type the options of one, without -m.")
+    # with --cfg the command line is composed and nothing else is checked
     request = parse.command_line("doctor", [*argv, "--cfg", "job"], environ)
     if not request.configs or any(token.partition("=")[0] in PRINTING for token in argv):
         return None
     typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
-    form = composed.pop("format")
-    wrong = expect("format", form, choice("text", "json"), "format=json")
+    output_format = composed.pop("format")
+    errors = expect("format", output_format, choice("text", "json"), "format=json")
     config = DictConfig(composed)
     resumes = config.get("resume") not in (None, "auto")
-    plain = _checked(config, environ, typed, wrong, partial=resumes)
+    plain = _checked(config, environ, typed, errors, partial=resumes)
     assert request.hydra is not None
     run_dir = Path(request.hydra.run.dir)
     if resumes and not any(text.startswith("resume") for text in run_check.validate(plain, environ)):
         config = _resumed(config, typed, run_dir)
-        plain = _checked(config, environ, typed, wrong)
-    return Options(replace(request, typed=typed, configs=[config], passthrough=False), plain, run_dir, form)
+        plain = _checked(config, environ, typed, errors)
+    return Options(replace(request, typed=typed, configs=[config], passthrough=False), plain, run_dir, output_format)
 
 
 def _checked(
-    config: DictConfig, environ: Mapping[str, str], typed: Sequence[str], wrong: list[str], *, partial: bool = False
+    config: DictConfig, environ: Mapping[str, str], typed: Sequence[str], errors: list[str], *, partial: bool = False
 ) -> dict[str, Any]:
-    """Resolved and plain. wrong: mistakes that are known already."""
-    said = parse.validate(config, environ, "train", typed=typed, partial=partial)
+    """Return the config, resolved and plain. errors: found before."""
+    messages = parse.validate(config, environ, "train", typed=typed, partial=partial)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(wrong + said) from error
+        raise ConfigError(errors + messages) from error
     try:
-        outside = _outside(plain, environ, typed)
-    except Exception:  # a value of the wrong kind, which `said` names
-        outside = set()
-    if wrong := wrong + [text for text in said if text not in outside]:
-        raise ConfigError(wrong)
+        of_checks = _not_of_options(plain, environ, typed)
+    except Exception:  # a value of the errors kind, which `messages` names
+        of_checks = set()
+    if errors := errors + [text for text in messages if text not in of_checks]:
+        raise ConfigError(errors)
     return plain
 
 
 def _resumed(config: DictConfig, typed: Sequence[str], run_dir: Path) -> DictConfig:
-    """As train goes on: the checkpoint's config, with what is typed on top."""
+    """Return the config with which train would resume: the checkpoint's, with the typed options on top."""
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     found = folder.find_resume(config.resume, None, run_dir.parent)
@@ -82,8 +82,8 @@ def _resumed(config: DictConfig, typed: Sequence[str], run_dir: Path) -> DictCon
     return merge_overrides(read(found.checkpoint)[KEY]["config"], config, typed, TYPED_ONLY)
 
 
-def _outside(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str]) -> set[str]:
-    """What train would refuse, but is no fault of the options alone: data, world, devices, checkpoint to resume."""
+def _not_of_options(config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str]) -> set[str]:
+    """Collect what train would refuse for another reason than the options: data, launcher, devices, checkpoint."""
     of_options = data_check.validate(config, environ, verb="predict")  # which needs no images
     return {
         *data_check.validate(config, environ),

@@ -11,19 +11,21 @@ from imagenet_ddp.system.heavy_imports import import_torch
 
 
 def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
-    """Run the checks of all ranks in one of them: rank 0's results, [] on the others. payload: the config, and what the
-    command has found on this node."""
-    config, found = payload
+    """Run the checks of all ranks in one process: return rank 0's results, [] on the others.
+
+    payload: the config, and the results of this node's own checks.
+    """
+    config, node_checks = payload
     exit_on_signal()
     with import_torch():
-        from imagenet_ddp.doctor.check_ranks import examine_world, not_met
+        from imagenet_ddp.doctor.check_ranks import check_world, not_joined
         from imagenet_ddp.engine.world import World  # torch from here on
 
     info = world_info or spawned_world_info(os.environ) or WorldInfo()
     if info.world_size == 1:
-        return examine_world(config, World(info), found)
+        return check_world(config, World(info), node_checks)
     try:
         world = join_world(info, config)
     except ConfigError as error:
-        return not_met(error) if info.rank == 0 else []
-    return run_in_process(lambda world: examine_world(config, world, found), info, config, world)
+        return not_joined(error) if info.rank == 0 else []
+    return run_in_process(lambda world: check_world(config, world, node_checks), info, config, world)

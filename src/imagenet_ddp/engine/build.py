@@ -102,7 +102,7 @@ def make_trainer(
     plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, say: Callable[[str], None]
 ) -> L.Trainer:
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
-    if config["strategy"]["name"] in batch_split.NAMES:
+    if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"], say)
         if strategy != "auto":
             arguments["devices"] = 1  # the strategy brings its own

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import has_no_gpu
+from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, plain
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
     """Recognise the launcher around this command, of a config that cli/parse.py has validated."""
     config = plain(request.configs[0], partial=True)
-    cpu = has_no_gpu(config["trainer"]) is not None
+    cpu = no_gpu_reason(config["trainer"]) is not None
     return with_known_host(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
 
 
@@ -49,7 +49,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     speaks = place is None or place.local_rank == 0 or launch_info.manual  # else the first rank of this machine does
     try:
         _expect_backend(config)
-        num_local = 1 if place else devices.count(devices.local_devices(config["trainer"]))
+        num_local = 1 if place else devices.count_devices(devices.local_devices(config["trainer"]))
     except ConfigError as error:
         if not speaks:
             sys.exit(2)
@@ -67,7 +67,7 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.strategies import backends
 
-    if wrong := backends.mistake(config["strategy"], devices.accelerator(config["trainer"]["accelerator"])):
+    if wrong := backends.validate(config["strategy"], devices.device_type(config["trainer"]["accelerator"])):
         raise ConfigError(wrong)
 
 
@@ -130,7 +130,9 @@ def run_job(
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices
 
-    num_local = batch_split.processes(config["strategy"], devices.count(devices.local_devices(config["trainer"])))
+    num_local = batch_split.num_processes(
+        config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
+    )
     if rendezvous is None and num_local == 1 and not own_processes:
         return task(None, payload)
     if num_local > 1:

@@ -10,7 +10,7 @@ from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import validate_several
+from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
 
@@ -62,16 +62,16 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for."""
     trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
-    kind = devices.accelerator(trainer["accelerator"])
+    kind = devices.device_type(trainer["accelerator"])
     local_devices = devices.local_devices({**trainer, "accelerator": kind})
-    num_local_devices = devices.count(local_devices)
-    num_own_devices = num_local_devices // batch_split.processes(strategy, num_local_devices)
+    num_local_devices = devices.count_devices(local_devices)
+    num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     if world_info.world_size > 1:
         # trainer.devices=auto has become a number only now
         numbers = {"devices": _trainer_devices(local_devices, world_info), "num_nodes": world_info.num_nodes}
-        if mistakes := validate_several({**trainer, "accelerator": kind, **numbers}, on_cpu=kind == "cpu"):
+        if mistakes := validate_multi_process({**trainer, "accelerator": kind, **numbers}, on_cpu=kind == "cpu"):
             raise ConfigError(mistakes)
-    images = batch_split.loaded(strategy, data["batch_size"], num_own_devices)
+    images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
     return Plan(
@@ -88,7 +88,7 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         mp_context=Choice(choose_mp_context(data["mp_context"]), f"data.mp_context={data['mp_context']}"),
         decoder=Choice(decoder.name, decoder.reason),
         images_per_forward=images,
-        val_images_per_forward=batch_split.loaded(
+        val_images_per_forward=batch_split.images_per_forward(
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
         ),
         global_batch_size=global_batch_size,

@@ -9,7 +9,7 @@ import torch
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.worker_processes import mp_context_note
-from imagenet_ddp.distributed import devices, gpu_names
+from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
@@ -31,7 +31,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
         f" Precision: {plan.precision.value}, {plan.precision.reason}.",
         *(world.gpus or _own_gpus(plan)),
-        *gpu_names.unseen(trainer["accelerator"], kind, os.environ),
+        *nvidia_gpus.warn_of_unseen_gpus(trainer["accelerator"], kind, os.environ),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         *_loader_lines(plan, data),
@@ -43,7 +43,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
 def _batch_lines(plan: Plan) -> list[str]:
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
-    return batch_split.start_lines(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+    return batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
         f"Batch: {batch_size} per device × {info.local_world_size} devices × {info.num_nodes} nodes"
         f" × {accumulate} accumulation = {plan.global_batch_size} images per step."
     ]
@@ -114,5 +114,5 @@ def _device_words(kind: str) -> str:
 
 def _own_gpus(plan: Plan) -> list[str]:
     """Name the GPUs of this process: all where it is the only one; else for its own log, as rank 0 has those of all."""
-    gpus = devices.own_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
-    return gpu_names.lines({0: gpus}, {0: ""}, 1)
+    gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
+    return nvidia_gpus.describe_gpus({0: gpus}, {0: ""}, 1)

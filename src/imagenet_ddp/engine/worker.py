@@ -55,7 +55,7 @@ def _use(plan: "Plan") -> "Plan":
     """Set what holds for the whole process."""
     from imagenet_ddp.distributed import devices
 
-    devices.use_threads(plan.num_threads.value)
+    devices.set_num_threads(plan.num_threads.value)
     return plan
 
 
@@ -157,7 +157,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     """Wait until all ranks are here, each with a GPU of its own, and reach each other; set the network interfaces."""
     from torch.distributed import PrefixStore
 
-    from imagenet_ddp.distributed import devices, gpu_names
+    from imagenet_ddp.distributed import devices, nvidia_gpus
     from imagenet_ddp.distributed.network import interfaces, nccl
     from imagenet_ddp.distributed.rendezvous import connectivity
     from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
@@ -169,8 +169,8 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     timeout_s = config["cluster"]["timeout_s"]
     several = info.num_nodes > 1
     master = info.address if several else None
-    variables, notes = nccl.network_variables(master, not several, config["nccl"], os.environ)
-    os.environ |= {**nccl.variables(config["nccl"], os.environ), **variables}
+    variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
+    os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
     store = connect(info, timeout_s)
     local = info.local_world_size
 
@@ -191,14 +191,14 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
             here = [connectivity.own_address(os.environ, info.address)]  # the others' interface first
             here += [address for address in interfaces.reachable_addresses() if address not in here]
         failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
-        mine = [each.plain() for each in devices.own_gpus(config["trainer"], info.local_rank)]
+        mine = [each.plain() for each in devices.rank_gpus(config["trainer"], info.local_rank)]
         gpu_lines: list[str] = []
 
         def judge(told: list[Any]) -> list[str]:
-            gpus = {rank: [gpu_names.Gpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
+            gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
             hosts = {rank: str(member["host"]) for rank, member in enumerate(rank_group.members)}
-            gpu_lines.extend(gpu_names.lines(gpus, hosts, local))
-            return devices.shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
+            gpu_lines.extend(nvidia_gpus.describe_gpus(gpus, hosts, local))
+            return devices.find_shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
 
         rank_group.check_all("gpus", {"gpus": mine}, judge)
         if several:

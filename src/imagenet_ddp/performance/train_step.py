@@ -1,4 +1,4 @@
-"""The training step of a config, on its device, with made-up images: what is timed."""
+"""Make the training step of a config, on its device and with generated images, for step_timer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,23 +13,26 @@ from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.performance.step_timer import Training
 
 AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-TRUE = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}
+TRUE_PRECISION = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}
 Config = Mapping[str, Any]
 
 
 def device_of(config: Config, local_rank: int) -> torch.device:
-    kind = devices.accelerator(config["trainer"]["accelerator"])
+    """Return the device of the process with this local rank."""
+    kind = devices.device_type(config["trainer"]["accelerator"])
     local = devices.local_devices({**config["trainer"], "accelerator": kind})
     return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank if kind == "cuda" else 0)
 
 
 def make_training(config: Config, device: torch.device, classes: int) -> Training:
-    """The net, optimiser and precision of the run, one batch of noise; the first step is taken, so that a lack of
-    memory shows here."""
+    """Make the net, optimiser and precision of the run, and one batch of noise.
+
+    Takes the first step: raises ConfigError where it does not fit into memory.
+    """
     data, size = config["data"], config["data"]["image_size"]
     precision = devices.choose_precision(config["trainer"]["precision"], device.type)[0]
-    net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE.get(precision))
-    kind, channels_last = TRUE.get(precision, torch.float32), config["model"]["channels_last"]
+    net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE_PRECISION.get(precision))
+    kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), config["model"]["channels_last"]
     generator = torch.Generator().manual_seed(config["seed"])
     images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
@@ -43,7 +46,7 @@ def make_training(config: Config, device: torch.device, classes: int) -> Trainin
     )
     try:
         training.forward(net).backward()
-        training.optimise()
+        training.optimize()
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"a step of {data['batch_size']} images of {size} pixels does not fit into the memory of {device}. "

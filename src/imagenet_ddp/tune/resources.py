@@ -12,7 +12,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.validate import has_no_gpu
+from imagenet_ddp.distributed.validate import no_gpu_reason
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def make_slots(
     if num == 1:
         return [Slot()], []
     devices = trainer["devices"]
-    names = visible_gpus(environ) if has_no_gpu(trainer) is None else []
+    names = visible_gpus(environ) if no_gpu_reason(trainer) is None else []
     if names and (isinstance(devices, list) or (isinstance(devices, str) and "," in devices)):
         hint = f"Hint: trainer.devices={num_devices(devices)}, and CUDA_VISIBLE_DEVICES for the GPUs to use."
         return [], [f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}"]
@@ -65,7 +65,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     in another order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return [card.uuid for card in nvidia_gpus.cards()]
+        return [card.uuid for card in nvidia_gpus.query_gpus()]
     return [name.strip() for name in named.split(",") if name.strip()]
 
 

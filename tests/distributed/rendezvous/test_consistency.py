@@ -41,7 +41,7 @@ def test_equal_commands_agree():
     "own",
     [
         {"cluster__rank": 1}, {"cluster__local_rank": 1}, {"cluster__node_rank": 1}, {"cluster__address": "a:5"},
-        {"nccl__socket_ifname": "eth0"}, {"nccl__gloo_socket_ifname": "eth0"},
+        {"nccl__env": {"NCCL_SOCKET_IFNAME": "eth0"}}, {"nccl__env": {"GLOO_SOCKET_IFNAME": "eth0"}},
         {"data__root": "/elsewhere"}, {"data__train_dir": "other"}, {"data__val_dir": "other"}, {"resume": "x.ckpt"},
     ],
 )  # fmt: skip
@@ -55,7 +55,7 @@ def test_a_node_s_own_may_differ(own: dict[str, Any]):
         ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: the same options on each."),
         ({"trainer__max_epochs": None}, "trainer.max_epochs: 3 on node 0; null on node 1."),
         ({"cluster__world_size": 4}, "cluster.world_size: null on node 0; 4 on node 1."),
-        ({"nccl__ib_disable": True}, "nccl.ib_disable: null on node 0; true on node 1."),
+        ({"nccl__env": {"NCCL_NET": "IB"}}, "nccl.env.NCCL_NET: not set on node 0; IB on node 1."),
         ({"callbacks": {"x": {"_target_": "y"}}}, "callbacks.x._target_: not set on node 0; y on node 1."),
     ],
 )

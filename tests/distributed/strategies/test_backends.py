@@ -4,38 +4,38 @@ import pytest
 import torch
 from torch import distributed
 
-from imagenet_ddp.distributed.strategies.backends import backend_mistake, hook_mistake
+from imagenet_ddp.distributed.strategies.backends import validate
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind", "built", "said"),
+    ("backend", "kind", "built", "message"),
     [
         (None, "cpu", {"gloo"}, None),
         (None, "cuda", {"nccl", "gloo"}, None),
         ("gloo", "cuda", {"nccl", "gloo"}, None),
         ("mpi", "cpu", {"gloo", "mpi"}, None),
-        ("mpi", "cpu", {"gloo"}, "mpi expects a torch that is built with MPI, but this one is not"),
+        ("mpi", "cpu", {"gloo"}, "mpi needs a torch that is built with MPI, and this one is not"),
         ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this runs on CPUs. Hint: "),
-        ("nccl", "cuda", {"gloo"}, "nccl expects a torch that is built with NCCL"),
-        (None, "cuda", {"gloo"}, "nccl (the default for cuda) expects a torch that is built with NCCL"),
-        (None, "cpu", set(), "gloo (the default for cpu) expects a torch that is built with GLOO"),
+        ("nccl", "cuda", {"gloo"}, "nccl needs a torch that is built with NCCL"),
+        (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that is built with NCCL"),
+        (None, "cpu", set(), "gloo (the default for cpu) needs a torch that is built with GLOO"),
         ("gloo", "mps", {"gloo"}, "no DistributedDataParallel there. Hint: trainer.devices=1"),
     ],
 )
 def test_backends_that_torch_does_not_have(
-    monkeypatch: pytest.MonkeyPatch, backend: str | None, kind: str, built: set[str], said: str | None
+    monkeypatch: pytest.MonkeyPatch, backend: str | None, kind: str, built: set[str], message: str | None
 ) -> None:
     for name in ("nccl", "gloo", "mpi"):
         monkeypatch.setattr(distributed, f"is_{name}_available", lambda name=name: name in built)
-    mistake = backend_mistake(backend, kind)
-    assert (said is None and mistake is None) or (said and mistake and said in mistake), mistake
+    errors = validate({"process_group_backend": backend, "comm_hook": None}, kind)
+    assert (message is None and errors == []) or (message and message in errors[0]), errors
 
 
 def test_powersgd_on_cpus_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """There the hook calls torch.cuda.synchronize(<the CPU>), which begins with torch.cuda.device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "Hint: CUDA_VISIBLE_DEVICES=" in (hook_mistake("powersgd", "cpu") or "")
-    assert hook_mistake("powersgd", "cuda") is None
-    assert hook_mistake("bf16", "cpu") is None
+    strategy = {"process_group_backend": "gloo", "comm_hook": "powersgd"}
+    assert "Hint: CUDA_VISIBLE_DEVICES=" in validate(strategy, "cpu")[0]
+    assert validate(strategy, "cuda") == validate({**strategy, "comm_hook": "bf16"}, "cpu") == []
     with pytest.raises(ValueError, match="cuda"):
         torch.cuda.device(torch.device("cpu"))

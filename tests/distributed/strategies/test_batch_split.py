@@ -21,8 +21,8 @@ def test_dp_cuts_as_torch_chunk(num_devices: int):
     for num_images in range(1, 40):
         chunks = [len(chunk) for chunk in torch.arange(num_images).chunk(num_devices)]
         expected = chunks + [0] * (num_devices - len(chunks))
-        assert batch_split.shares(num_images, num_devices, None, num_devices * 8) == expected
-    assert batch_split.shares(5, 4, None, 32) == [2, 2, 1, 0]
+        assert batch_split.split_batch(num_images, num_devices, None, num_devices * 8) == expected
+    assert batch_split.split_batch(5, 4, None, 32) == [2, 2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,16 @@ def test_dp_cuts_as_torch_chunk(num_devices: int):
      (1, [0, 1, 0]), (16, [4, 6, 6])],
 )  # fmt: skip
 def test_a_smaller_batch_keeps_the_proportion_of_2_3_3(num_images: int, sizes: list[int]):
-    assert batch_split.shares(num_images, 3, 2, 8) == sizes
+    assert batch_split.split_batch(num_images, 3, 2, 8) == sizes
 
 
 @pytest.mark.parametrize("num_devices", range(2, 7))
 @pytest.mark.parametrize(("first", "batch_size"), [(0, 3), (1, 4), (2, 3), (7, 8), (8, 8), (12, 5)])
 def test_balanced_shares(num_devices: int, first: int, batch_size: int):
     full = first + (num_devices - 1) * batch_size
-    assert batch_split.shares(full, num_devices, first, full) == [first] + (num_devices - 1) * [batch_size]
+    assert batch_split.split_batch(full, num_devices, first, full) == [first] + (num_devices - 1) * [batch_size]
     for num_images in range(full):
-        own, *others = batch_split.shares(num_images, num_devices, first, full)
+        own, *others = batch_split.split_batch(num_images, num_devices, first, full)
         assert own + sum(others) == num_images
         assert abs(own - first * num_images / full) <= 0.5
         assert own <= first
@@ -50,19 +50,24 @@ def test_balanced_shares(num_devices: int, first: int, batch_size: int):
 
 
 def test_one_device_takes_all():
-    assert batch_split.shares(7, 1, None, 8) == batch_split.shares(7, 1, 2, 2) == [7]
+    assert batch_split.split_batch(7, 1, None, 8) == batch_split.split_batch(7, 1, 2, 2) == [7]
 
 
 def test_images_per_forward():
-    assert [batch_split.processes(strategy(name), 4) for name in ("auto", "ddp", "dp", "balanced_dp")] == [4, 4, 1, 1]
-    assert batch_split.loaded(strategy("ddp"), 32, 4) == 32
-    assert batch_split.loaded(strategy("auto"), 32, 4) == 32
-    assert batch_split.loaded(strategy("dp"), 32, 4) == 128
-    assert batch_split.loaded(strategy("balanced_dp", first_device_batch=2), 3, 3) == 8
-    assert batch_split.loaded(strategy("balanced_dp", first_device_batch=0), 3, 3) == 6
-    assert batch_split.loaded(strategy("balanced_dp"), 32, 4) == 128  # auto moves images, and adds none
-    with pytest.raises(ConfigError, match="expects two devices or more, but there is 1"):
-        batch_split.loaded(strategy("balanced_dp", first_device_batch=0), 3, 1)
+    assert [batch_split.num_processes(strategy(name), 4) for name in ("auto", "ddp", "dp", "balanced_dp")] == [
+        4,
+        4,
+        1,
+        1,
+    ]
+    assert batch_split.images_per_forward(strategy("ddp"), 32, 4) == 32
+    assert batch_split.images_per_forward(strategy("auto"), 32, 4) == 32
+    assert batch_split.images_per_forward(strategy("dp"), 32, 4) == 128
+    assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=2), 3, 3) == 8
+    assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 3) == 6
+    assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 4) == 128  # auto moves images, and adds none
+    with pytest.raises(ConfigError, match="needs two devices or more, and there is 1"):
+        batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 1)
 
 
 # ---- auto ----------------------------------------------------------------------------------------------------------
@@ -80,8 +85,8 @@ class Simulated:
     def reset(self) -> None:
         self.now = [0] * self.num_devices
 
-    def forward(self, share: batch_split.FirstShare, num_images: int, training: bool = True) -> list[int]:
-        sizes = batch_split.shares(num_images, self.num_devices, *share.of(num_images, training))
+    def forward(self, share: batch_split.FirstDeviceShare, num_images: int, training: bool = True) -> list[int]:
+        sizes = batch_split.split_batch(num_images, self.num_devices, *share.split(num_images, training))
         needs = [fixed + self.per_image * size for fixed, size in zip(self.fixed, sizes, strict=True)]
         self.now = list(map(max, self.now, needs))
         return sizes
@@ -94,11 +99,11 @@ class Simulated:
 @pytest.mark.parametrize("num_devices", [2, 3, 4, 8])
 @pytest.mark.parametrize("more", [0, 100, 250, 700])
 def test_auto_makes_the_peaks_equal(num_devices: int, more: int):
-    full, said = 32 * num_devices, []
+    full, lines = 32 * num_devices, []
     memory = Simulated(num_devices, full, 1000 + more, 1000, 10)
-    share = batch_split.FirstShare(num_devices, "auto", full, memory, said.append)
+    share = batch_split.FirstDeviceShare(num_devices, "auto", full, memory, lines.append)
     for _ in range(4):
-        assert not said
+        assert not lines
         memory.forward(share, full)
         share.end_step()
     memory.reset()
@@ -109,16 +114,16 @@ def test_auto_makes_the_peaks_equal(num_devices: int, more: int):
     assert sizes[0] == max(0, int(best + 1e-6))
     if best > 0:  # else even a first device without images needs more than the others
         assert abs(first - max(others)) <= 2 * memory.per_image
-    assert len(said) == 1
-    assert f"Split: {' + '.join(map(str, sizes))} = {full} images per forward" in said[0]
+    assert len(lines) == 1
+    assert f"Split: {' + '.join(map(str, sizes))} = {full} images per forward" in lines[0]
     share.end_step()
     assert memory.reads == 2  # and never again
 
 
 def test_auto_repeats_a_step_that_tells_nothing():
-    said: list[str] = []
+    lines: list[str] = []
     memory = Simulated(2, 64, 1200, 1000, 10)
-    share = batch_split.FirstShare(2, "auto", 64, memory, said.append)
+    share = batch_split.FirstDeviceShare(2, "auto", 64, memory, lines.append)
     memory.forward(share, 64, training=False)  # a validation before a step is none of it
     memory.forward(share, 64)
     memory.forward(share, 64)  # accumulation
@@ -134,33 +139,33 @@ def test_auto_repeats_a_step_that_tells_nothing():
         share.end_step()
     assert memory.reads == 2
     assert memory.forward(share, 64) == [22, 42]  # 1200 + 220 = 1000 + 420
-    assert "1520, 1320" not in said[0]  # MiB
+    assert "1520, 1320" not in lines[0]  # MiB
 
 
 def test_auto_without_a_difference_splits_evenly():
-    said: list[str] = []
+    lines: list[str] = []
     memory = Simulated(2, 64, 1200, 1000, 0)
-    share = batch_split.FirstShare(2, "auto", 64, memory, said.append)
+    share = batch_split.FirstDeviceShare(2, "auto", 64, memory, lines.append)
     for _ in range(4):
         memory.forward(share, 64)
         share.end_step()
     assert memory.forward(share, 64) == [32, 32]
-    assert "The peaks do not tell" in said[0]
+    assert "The peaks do not differ enough" in lines[0]
 
 
 def test_auto_on_a_cpu_is_even_from_the_start():
-    share = batch_split.FirstShare(3, "auto", 9, None, pytest.fail)
+    share = batch_split.FirstDeviceShare(3, "auto", 9, None, pytest.fail)
     for _ in range(6):
-        assert batch_split.shares(9, 3, *share.of(9, True)) == [3, 3, 3]
+        assert batch_split.split_batch(9, 3, *share.split(9, True)) == [3, 3, 3]
         share.end_step()
-    assert batch_split.shares(4, 3, *share.of(4, True)) == [1, 2, 1]
+    assert batch_split.split_batch(4, 3, *share.split(4, True)) == [1, 2, 1]
 
 
 def test_a_full_batch_that_is_not_told_is_the_first_one_trained_on():
-    share = batch_split.FirstShare(3, 2, None, None, pytest.fail)
-    assert batch_split.shares(9, 3, *share.of(9, False)) == [3, 3, 3]
-    assert batch_split.shares(8, 3, *share.of(8, True)) == [2, 3, 3]
-    assert batch_split.shares(4, 3, *share.of(4, True)) == [1, 2, 1]
+    share = batch_split.FirstDeviceShare(3, 2, None, None, pytest.fail)
+    assert batch_split.split_batch(9, 3, *share.split(9, False)) == [3, 3, 3]
+    assert batch_split.split_batch(8, 3, *share.split(8, True)) == [2, 3, 3]
+    assert batch_split.split_batch(4, 3, *share.split(4, True)) == [1, 2, 1]
 
 
 # ---- sentences -----------------------------------------------------------------------------------------------------
@@ -168,31 +173,31 @@ def test_a_full_batch_that_is_not_told_is_the_first_one_trained_on():
 
 def test_the_arithmetic_of_the_two_examples():
     two_three_three = strategy("balanced_dp", first_device_batch=2)
-    assert batch_split.start_lines(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward."
-    assert batch_split.start_lines(two_three_three, 3, 3, 2, False)[0] == (
+    assert batch_split.describe(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward."
+    assert batch_split.describe(two_three_three, 3, 3, 2, False)[0] == (
         "Split: 2 + 3 + 3 = 8 images per forward; with accumulation 2 twice that: 4 + 6 + 6 = 16 per step."
     )
-    assert batch_split.arithmetic([2, 3], 3) == (
+    assert batch_split.split_sentence([2, 3], 3) == (
         "Split: 2 + 3 = 5 images per forward; with accumulation 3 3 times that: 6 + 9 = 15 per step."
     )
-    assert batch_split.arithmetic([2]) == "Split: none, one device."
+    assert batch_split.split_sentence([2]) == "Split: none, one device."
 
 
 def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
-    said = " ".join(batch_split.start_lines(strategy("dp"), 32, 2, 1, False))
-    assert "ddp is usually faster" in said
-    assert "one copy of the data" in said
-    assert "auto" not in said
-    assert "On a CPU" not in said
-    assert batch_split.start_lines(strategy("ddp"), 32, 2, 1, False) == []
+    lines = " ".join(batch_split.describe(strategy("dp"), 32, 2, 1, False))
+    assert "ddp is usually faster" in lines
+    assert "one copy of the data" in lines
+    assert "auto" not in lines
+    assert "On a CPU" not in lines
+    assert batch_split.describe(strategy("ddp"), 32, 2, 1, False) == []
 
 
 def test_auto_says_what_it_does():
-    on_cpu = " ".join(batch_split.start_lines(strategy("balanced_dp"), 4, 3, 1, True))
+    on_cpu = " ".join(batch_split.describe(strategy("balanced_dp"), 4, 3, 1, True))
     assert "Split: 4 + 4 + 4 = 12" in on_cpu
     assert "first_device_batch=auto on a CPU: an even split" in on_cpu
-    on_gpus = " ".join(batch_split.start_lines(strategy("balanced_dp"), 4, 3, 1, False))
-    assert "the memory that the first steps need then decides" in on_gpus
+    on_gpus = " ".join(batch_split.describe(strategy("balanced_dp"), 4, 3, 1, False))
+    assert "then by the memory that the first steps need" in on_gpus
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -210,11 +215,11 @@ def test_auto_says_what_it_does():
     ],
 )
 def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], num_devices: int | None):
-    assert batch_split.mistakes(strategy(**keys), trainer, environ, num_devices) == []
+    assert batch_split.validate(strategy(**keys), trainer, environ, num_devices) == []
 
 
 @pytest.mark.parametrize(
-    ("keys", "trainer", "environ", "said"),
+    ("keys", "trainer", "environ", "lines"),
     [
         ({"name": "dp"}, {"num_nodes": 2}, {},
          "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: strategy=ddp, or trainer.num_nodes=1."),
@@ -240,11 +245,11 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], environ: dict
          "strategy.first_device_batch must be auto or an integer ≥ 0, got false."
          " Hint: set strategy.first_device_batch=auto."),
         ({"name": "balanced_dp", "first_device_batch": 0}, {}, {},
-         "strategy.first_device_batch=0 keeps the first device for gathering, which expects two devices or more, but"
+         "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
          " there is 1. Hint: trainer.devices=2, or strategy.first_device_batch=auto."),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_sentence(
-    keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], said: str
+    keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], lines: str
 ):
-    assert batch_split.mistakes(strategy(**keys), trainer, environ, 1) == [said]
+    assert batch_split.validate(strategy(**keys), trainer, environ, 1) == [lines]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as L
 import pytest
@@ -34,7 +34,7 @@ def make_net(dropout: float = 0.0, seed: int = 3) -> nn.Module:
 
 
 def replicas_of(net: nn.Module, num_devices: int, first: int | None = None, full: int = 8) -> Replicas:
-    share = None if first is None else batch_split.FirstShare(num_devices, first, full, None, pytest.fail)
+    share = None if first is None else batch_split.FirstDeviceShare(num_devices, first, full, None, pytest.fail)
     return Replicas(net, [CPU] * num_devices, share)
 
 
@@ -137,19 +137,21 @@ def test_replicas_add_no_keys():
     assert len(list(net.parameters())) == 6
 
 
-class Told(nn.Module):
-    """Writes down what its thread knows; raises where an image's first number is negative."""
+class StateProbe(nn.Module):
+    """Record the state of the calling thread; raise where an image's first number is negative."""
+
+    calls: ClassVar[list[tuple[Any, ...]]] = []  # of all replicas
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(2, 2)
-        self.told: list[tuple[Any, ...]] = []
+        self.calls.clear()
 
     def forward(self, images: Tensor) -> Tensor:
         if images[0, 0] < 0:
             raise ValueError(f"cannot take {images[0, 0].item():g}")
         logits = self.linear(images)
-        self.told.append(
+        self.calls.append(
             (threading.get_ident(), logits.dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         )
         return logits
@@ -157,16 +159,16 @@ class Told(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
 def test_autocast_reaches_the_threads(dtype: torch.dtype | None):
-    net = Told()
+    net = StateProbe()
     replicas = replicas_of(net, 3)
     replicas(torch.rand(6, 2))
-    net.told.clear()
+    net.calls.clear()
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         logits = replicas(torch.rand(6, 2))
         assert torch.is_autocast_cache_enabled()
     assert logits.dtype == (dtype or torch.float32)
-    assert {told[1:] for told in net.told} == {(logits.dtype, True, False)}
-    assert threading.get_ident() not in {told[0] for told in net.told}
+    assert {call[1:] for call in net.calls} == {(logits.dtype, True, False)}
+    assert threading.get_ident() not in {call[0] for call in net.calls}
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -174,7 +176,7 @@ def test_replicas_do_not_share_what_autocast_converts():
     """Else the gradients of a weight would be summed over the replicas in bfloat16, as it happens."""
     outputs: dict[int, Tensor] = {}
     meeting = threading.Barrier(2)
-    net = Told()
+    net = StateProbe()
     replicas = replicas_of(net, 2)
     replicas(torch.rand(2, 2))
 
@@ -203,13 +205,13 @@ def test_replicas_do_not_share_what_autocast_converts():
 
 
 def test_gradients_off_and_inference_reach_the_threads():
-    net = Told()
+    net = StateProbe()
     replicas = replicas_of(net, 3)
     with torch.no_grad():
         assert not replicas(torch.rand(6, 2)).requires_grad
     with torch.inference_mode():
         assert replicas(torch.rand(6, 2)).is_inference()
-    assert [told[2:] for told in net.told] == 3 * [(False, False)] + 3 * [(False, True)]
+    assert [call[2:] for call in net.calls] == 3 * [(False, False)] + 3 * [(False, True)]
 
 
 def test_replicas_are_called_at_the_same_time():
@@ -229,7 +231,7 @@ def test_replicas_are_called_at_the_same_time():
 
 @pytest.mark.parametrize("bad", [[1], [2], [1, 2], [0, 1, 2]])
 def test_an_error_in_a_replica_is_raised_here(bad: list[int]):
-    replicas = replicas_of(Told(), 3)
+    replicas = replicas_of(StateProbe(), 3)
     replicas(torch.rand(6, 2))
     images = torch.rand(6, 2)
     for device in bad:
@@ -415,7 +417,7 @@ def test_training_is_that_of_one_device(
 ):
     """With last batches that do not divide, and are smaller than the devices are many."""
     num_devices, found = 4, []
-    loaded = batch_split.loaded({"name": name, "first_device_batch": first}, 2, num_devices)
+    loaded = batch_split.images_per_forward({"name": name, "first_device_batch": first}, 2, num_devices)
     for strategy in ("auto", on_cpu(name, num_devices, 2, first)):
         classifier = make_classifier(11)
         classifier.net[1] = Fixed(4)  # type: ignore[index, operator]
@@ -548,7 +550,7 @@ def test_on_gpus_it_is_nn_data_parallel(num_images: int):
 def test_on_gpus_a_first_device_that_only_gathers():
     net, alone = make_net().to(gpus()[0]).train(), make_net().train()
     full = 4 * (len(gpus()) - 1)
-    replicas = Replicas(net, gpus(), batch_split.FirstShare(len(gpus()), 0, full, None, pytest.fail))
+    replicas = Replicas(net, gpus(), batch_split.FirstDeviceShare(len(gpus()), 0, full, None, pytest.fail))
     assert replicas.sizes(full) == [0] + [4] * (len(gpus()) - 1)
     assert replicas(images_of(full).to(gpus()[0])).device == gpus()[0]
     alone(images_of(full)[:4])
@@ -572,11 +574,11 @@ def test_on_gpus_autocast_and_dropout():
 @two_gpus
 @in_lightning
 def test_on_gpus_auto_finds_a_share(tmp_path: Path):
-    said: list[str] = []
+    lines: list[str] = []
     strategy = make_data_parallel(
-        {"name": "balanced_dp", "first_device_batch": "auto"}, "cuda", len(gpus()), 64, said.append
+        {"name": "balanced_dp", "first_device_batch": "auto"}, "cuda", len(gpus()), 64, lines.append
     )
     trainer = make_trainer(strategy, tmp_path, accelerator="cuda")
     trainer.fit(make_classifier(64), datamodule=Batches(64 * 8 * len(gpus()), 64, 64 * len(gpus())))
-    assert len(said) == 1
-    assert f"= {64 * len(gpus())} images per forward" in said[0]
+    assert len(lines) == 1
+    assert f"= {64 * len(gpus())} images per forward" in lines[0]

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, SMALL, Run, clean_environ
-from lightning.pytorch.strategies import DDPStrategy
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema import StrategyConfig
 from imagenet_ddp.distributed.strategies import ddp
+from imagenet_ddp.distributed.strategies.process_group import init_process_group
 from imagenet_ddp.errors import ConfigError
 
 PROBES = ROOT / "tests" / "helpers" / "probes"
@@ -190,7 +190,7 @@ def test_static_graph_finds_unused_parameters_itself() -> None:
     assert arguments["static_graph"] and not arguments["find_unused_parameters"]
 
 
-def test_a_mistake_is_said_before_any_process_group() -> None:
+def test_an_error_is_raised_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
         ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
@@ -199,23 +199,17 @@ def test_a_mistake_is_said_before_any_process_group() -> None:
             ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, store, kind="cpu")
 
 
-def test_mpi_ranks_must_be_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch takes neither ranks nor a store for mpi: both come from mpirun, and may be others."""
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(distributed, "init_process_group", lambda *args, **kwargs: asked.append((args, kwargs)))
-    monkeypatch.setattr(distributed, "is_initialized", lambda: False)
+def test_mpi_must_number_the_ranks_as_the_launcher_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch takes neither ranks nor a store for mpi: both come from mpirun."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(distributed, "init_process_group", lambda *args, **kwargs: calls.append((args, kwargs)))
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
-    monkeypatch.setattr(DDPStrategy, "global_rank", 0)
-    monkeypatch.setattr(DDPStrategy, "world_size", 2)
-    monkeypatch.setattr(DDPStrategy, "set_world_ranks", lambda self: None)
-    strategy = ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, distributed.HashStore())
-    assert isinstance(strategy, ddp.StoreDDPStrategy)
-    with pytest.raises(ConfigError, match=r"as rank 0 of 2, but MPI says rank 1 of 2\. Hint: .*mpirun -n 2"):
-        strategy.setup_distributed()
-    assert asked == [(("mpi",), {"timeout": timedelta(seconds=1800)})]
-    monkeypatch.setattr(distributed, "get_rank", lambda: 0)
-    strategy.setup_distributed()
+    arguments = (2, distributed.HashStore(), torch.device("cpu"), "mpi", 1800)
+    with pytest.raises(ConfigError, match=r"as rank 0 of 2, but MPI made it rank 1 of 2\. Hint: .*mpirun -n 2"):
+        init_process_group(0, *arguments)
+    assert calls == [(("mpi",), {"timeout": timedelta(seconds=1800)})]
+    init_process_group(1, *arguments)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
@@ -223,7 +217,9 @@ def test_powersgd_of_a_gradient_without_rank(rank: int) -> None:
     """A matrix of zeros, or of one row over and over, has fewer independent columns than the factors have."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-    state, _ = ddp.comm_hook({"comm_hook": "powersgd", "powersgd_rank": rank, "powersgd_start_step": 2})
+    hook = ddp.comm_hook({"comm_hook": "powersgd", "powersgd_rank": rank, "powersgd_start_step": 2})
+    assert hook is not None
+    state = hook[0]
     assert isinstance(state, powerSGD_hook.PowerSGDState)
     for matrix in (torch.zeros(1, 8, rank), torch.ones(1, 8, rank)):
         powerSGD_hook._orthogonalize(matrix, state.orthogonalization_epsilon)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.cli.suggest import known_keys, unknown
 from imagenet_ddp.config.schema import StrategyConfig
-from imagenet_ddp.distributed.strategies.ddp_options import DDP_ANSWERS, answer, mistakes
+from imagenet_ddp.distributed.strategies.ddp_options import DDP_ANSWERS, answer, validate
 
 
 def config(strategy: dict[str, Any] | None = None, **trainer: Any) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def test_answers_are_sentences_with_a_hint_of_known_keys(name: str) -> None:
 
 def test_an_unknown_key_is_answered() -> None:
     keys = known_keys("train")
-    said = unknown("strategy.broadcast_buffers", keys)
-    assert "False does not mean the same" in said and said.endswith("Hint: strategy.forward_sync_buffers=false.")
+    message = unknown("strategy.broadcast_buffers", keys)
+    assert "False does not mean the same" in message and message.endswith("Hint: strategy.forward_sync_buffers=false.")
     assert unknown("device_ids", keys).startswith("device_ids is not a key: Lightning gives")
     assert " (in experiment/mine.yaml): " in unknown("strategy.dim", keys, " (in experiment/mine.yaml)")
     assert "did you mean strategy.bucket_cap_mb?" in unknown("strategy.bucket_cap", keys)
@@ -55,11 +55,11 @@ def test_an_unknown_key_is_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "trainer", "said"),
+    ("strategy", "trainer", "message"),
     [
         ({}, {}, None),
         ({"process_group_backend": "mpi"}, {}, None),
-        ({"process_group_backend": "ucc"}, {}, "process_group_backend must be nccl, gloo, mpi or null, but"),
+        ({"process_group_backend": "ucc"}, {}, "process_group_backend must be nccl, gloo, mpi or null, got"),
         ({"comm_hook": "fp8"}, {}, "strategy.comm_hook must be fp16, bf16, powersgd or null, got fp8"),
         ({"powersgd_rank": 0}, {}, "strategy.powersgd_rank must be an integer ≥ 1"),
         ({"powersgd_start_step": 1}, {}, "strategy.powersgd_start_step must be an integer ≥ 2"),
@@ -68,15 +68,15 @@ def test_an_unknown_key_is_answered() -> None:
         ({"static_graph": True}, {}, None),
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),
-        ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "keeps the overflow"),
-        ({"comm_hook": "bf16", "process_group_backend": "mpi"}, {}, "knows no 16-bit floats"),
+        ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "stores the overflow"),
+        ({"comm_hook": "bf16", "process_group_backend": "mpi"}, {}, "has no 16-bit floats"),
         ({"name": "dp"}, {}, None),
         ({"name": "balanced_dp", "first_device_batch": 2}, {}, None),
     ],
 )
-def test_mistakes(strategy: dict[str, Any], trainer: dict[str, Any], said: str | None) -> None:
-    found = mistakes(config(strategy, **trainer))
-    if said is None:
+def test_validate(strategy: dict[str, Any], trainer: dict[str, Any], message: str | None) -> None:
+    found = validate(config(strategy, **trainer))
+    if message is None:
         assert found == []
     else:
-        assert len(found) == 1 and said in found[0], found
+        assert len(found) == 1 and message in found[0], found

@@ -5,8 +5,10 @@ import os
 import sys
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lightning.pytorch as L
 import torch
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from imagenet_ddp.config.schema import StrategyConfig
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.strategies.ddp import StoreDDPStrategy, make_strategy
+from imagenet_ddp.distributed.strategies import ddp
 
 BATCHES = 6
 SMALL_MB = 0.02  # MiB of a bucket: the net then has several, not one
@@ -76,13 +78,13 @@ class Watch(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = [pl_module.state_dict()[name].clone() for name in START]
-        ddp = trainer.strategy.model
-        assert isinstance(ddp, DistributedDataParallel)
+        model = trainer.strategy.model
+        assert isinstance(model, DistributedDataParallel)
         self.options = {
-            name: getattr(ddp, name)
+            name: getattr(model, name)
             for name in ("static_graph", "find_unused_parameters", "gradient_as_bucket_view", "bucket_bytes_cap")
         }
-        self.options["sync_buffers"] = ddp.will_sync_module_buffers()
+        self.options["sync_buffers"] = model.will_sync_module_buffers()
         group = distributed.distributed_c10d._get_default_group()
         self.options["timeout"] = group._get_backend(torch.device("cpu")).options._timeout
 
@@ -121,10 +123,9 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
     model = Small()
     if not (changed.get("find_unused_parameters") or changed.get("static_graph")):
         del model.unused
-    strategy = make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
-    assert isinstance(strategy, StoreDDPStrategy)
-    if name == "own_buffers_older_torch":  # as make_strategy does it where torch has the old name only
-        strategy._ddp_kwargs["broadcast_buffers"] = strategy._ddp_kwargs.pop("forward_sync_buffers")
+    known = {"broadcast_buffers"} if name == "own_buffers_older_torch" else ddp.KNOWN
+    with patch.object(ddp, "ddp_arguments", partial(ddp.ddp_arguments, known=known)):
+        strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
     world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
     watch = Watch()
     trainer = L.Trainer(
@@ -146,20 +147,20 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
 def bare(rank: int, accumulate: int) -> dict[str, Any]:
     """The same with DistributedDataParallel alone."""
     torch.manual_seed(0)
-    model = Small().net
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    net = Small().net
+    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
     counted = []
     for number, (image, target) in enumerate(DataLoader(images(rank), batch_size=4)):
         steps = (number + 1) % accumulate == 0
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
-            with nullcontext() if steps else ddp.no_sync():
-                (F.cross_entropy(ddp(image), target) / accumulate).backward()
+            with nullcontext() if steps else wrapped.no_sync():
+                (F.cross_entropy(wrapped(image), target) / accumulate).backward()
             if steps:
                 optimizer.step()
                 optimizer.zero_grad()
         counted.append(collectives(profiled))
-    return {"weights": torch.cat([p.detach().flatten() for p in model.parameters()]), "collectives": counted}
+    return {"weights": torch.cat([p.detach().flatten() for p in net.parameters()]), "collectives": counted}
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""One rank of a world for tests of what ranks measure together.
+"""Run one rank of a world for tests of what ranks measure together.
 
-python examined_ranks.py WHAT PORT RANK WORLD_SIZE NUM_NODES [OPTION ...]; what it found is the last line, as JSON.
+python doctor_ranks.py WHAT PORT RANK WORLD_SIZE NUM_NODES [OPTION ...]; what it found is the last line, as JSON.
 """
 
 import json
@@ -14,12 +14,9 @@ import torch.distributed as dist
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import options
-from imagenet_ddp.doctor.check_ranks import examine_world
+from imagenet_ddp.doctor.check_ranks import check_world
 from imagenet_ddp.doctor.checks import Check
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.performance import step_timer
-
-CPU = torch.device("cpu")
 
 
 def main(what: str, port: str, *numbers_and_options: str) -> Any:
@@ -28,27 +25,13 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     local = world_size // num_nodes
     world_info = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
     torch.set_num_threads(1)
-    if what == "rings":
-        return rings(world_info, store)
     read = options.read(list(numbers_and_options[3:]), os.environ)
     assert read is not None
     if what == "failing" and rank == 1:
         read.config["data"]["image_size"] = 8  # which the net cannot take
-    machine = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
-    checks = examine_world(read.config, World(world_info, store), machine)
+    node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
+    checks = check_world(read.config, World(world_info, store), node_checks)
     return [asdict(check) for check in checks]
-
-
-def rings(world_info: WorldInfo, store: dist.Store) -> Any:
-    """All-reduces of 4 MB: whole, and where there is no time for it; among all, and inside a node."""
-    sizes = [1_000_000, 3_000_000]
-    with step_timer.process_group(world_info, store, CPU, None, 60.0):
-        whole = step_timer.all_reduce(sizes, CPU, budget_s=1.0)
-        part = step_timer.all_reduce(sizes, CPU, budget_s=0.0)
-        group = step_timer.node_group(world_info)
-        inside = step_timer.all_reduce(sizes, CPU, budget_s=0.2, group=group) if group else None
-    assert not dist.is_initialized()
-    return [asdict(each) if each else None for each in (whole, part, inside)]
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def detect(
         address = Address(spawned.address, spawned.port or 0)
         return LaunchInfo(spawned.source, address, spawned, spawned.num_nodes, spawned.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
-    one_process = config["strategy"]["name"] in batch_split.NAMES
+    one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
     line = f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}"
     request = LaunchRequest(

@@ -1,8 +1,8 @@
-"""This machine's network interfaces and their addresses, asked of the system itself: the host name does not matter.
+"""List this machine's network interfaces and their addresses, and find the one that leads to another machine.
 
-A host name may stand for 127.0.1.1, or for one of several addresses; what the interfaces carry is what others reach.
-`getifaddrs` of the C library (Linux, macOS) through ctypes: the list NCCL and Gloo go by. Its names may be labels of
-one address (eth0:1). Nothing here sends a packet but `resolve`, which may ask a name server.
+The host name is not used: it may stand for 127.0.1.1, or for one of several addresses. `getifaddrs` of the C library
+(Linux, macOS) through ctypes gives the list that NCCL and Gloo use; its names may be labels of one address (eth0:1).
+Only `resolve` may send a packet, to a name server.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ class _Ifaddrs(ctypes.Structure):
     pass
 
 
-# Up to address the same on Linux and macOS; what follows is not read.
+# The fields up to address are the same on Linux and macOS; those behind it are not read.
 _Ifaddrs._fields_ = [
     ("next", ctypes.POINTER(_Ifaddrs)),
     ("name", ctypes.c_char_p),
@@ -38,7 +38,7 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """In the system's order; [] where the platform cannot say."""
+    """List them in the system's order; [] where the platform has no such list."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         getifaddrs, freeifaddrs = libc.getifaddrs, libc.freeifaddrs
@@ -74,7 +74,7 @@ def interfaces() -> list[Interface]:
 
 
 def resolve(host: str) -> str:
-    """A name or an address -> one numeric address, IPv4 where there is one. Raises OSError (socket.gaierror)."""
+    """Return one numeric address of a host name or address, IPv4 if possible. Raises OSError (socket.gaierror)."""
     bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     try:
         found = socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)
@@ -85,7 +85,7 @@ def resolve(host: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Is this numeric address one of this machine's own? 0.0.0.0 and :: are nobody's. Raises ValueError for a name."""
+    """Return whether this machine has this numeric address; never 0.0.0.0 and ::. Raises ValueError for a name."""
     wanted = _plain(address)
     if wanted.is_loopback:
         return True
@@ -98,8 +98,10 @@ def is_local(address: str) -> bool:
 
 
 def route_to(address: str) -> Interface | None:
-    """The interface through which a packet to this numeric address leaves; the owner of an address of our own.
-    None where there is no route, or the platform cannot say. Raises ValueError for a name."""
+    """Return the interface through which a packet to this numeric address leaves; of an own address, its owner.
+
+    None where there is no route, or the platform does not tell. Raises ValueError for a name.
+    """
     known = interfaces()
     wanted = _plain(address)
     if owner := _owner(wanted, known):
@@ -111,7 +113,7 @@ def route_to(address: str) -> Interface | None:
 
 
 def source_address(address: str) -> str | None:
-    """Our own address as the machine at this numeric address sees it; None where there is no route to it."""
+    """Return this machine's address as seen from this numeric address; None where there is no route to it."""
     _plain(address)
     try:
         family, kind, _, _, target = socket.getaddrinfo(
@@ -126,8 +128,10 @@ def source_address(address: str) -> str | None:
 
 
 def reachable_addresses() -> list[str]:
-    """Addresses another machine may reach this one at: no loopback, no interface that is down, no link-local IPv6
-    (it needs the name of an interface of the other side). IPv4 first."""
+    """List the addresses at which another machine may reach this one, IPv4 first.
+
+    Without loopback, interfaces that are down, and link-local IPv6 (it needs an interface's name on the other side).
+    """
     found = [
         address
         for interface in interfaces()
@@ -139,7 +143,7 @@ def reachable_addresses() -> list[str]:
 
 
 def _numeric(sockaddr: int, name: str) -> str | None:
-    """The address in a struct sockaddr; None for what is neither IPv4 nor IPv6 (a hardware address)."""
+    """Return the address in a struct sockaddr; None for neither IPv4 nor IPv6 (a hardware address)."""
     head = ctypes.string_at(sockaddr, 2)
     # BSDs keep length and family in a byte each, Linux the family in both.
     family = head[1] if hasattr(socket, "AF_LINK") else int.from_bytes(head, sys.byteorder)
@@ -154,19 +158,19 @@ def _numeric(sockaddr: int, name: str) -> str | None:
 
 
 def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """For comparing: no %scope, no brackets, and IPv4 also where it is written ::ffff:10.0.0.1."""
+    """Parse for comparison: without %scope and brackets, ::ffff:10.0.0.1 as IPv4."""
     number = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     return getattr(number, "ipv4_mapped", None) or number
 
 
 def _owner(wanted: ipaddress.IPv4Address | ipaddress.IPv6Address, known: list[Interface]) -> Interface | None:
-    """The interface that carries this address: one that is up before one that is down."""
+    """Return the interface with this address; one that is up rather than one that is down."""
     owners = [one for one in known if any(_plain(address) == wanted for address in one.addresses)]
     return min(owners, key=lambda one: not one.is_up, default=None)
 
 
 def _can_bind(address: str) -> bool:
-    """A socket may be bound to this machine's own addresses only."""
+    """Return whether a socket can be bound to it, which is possible for this machine's own addresses only."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(
             address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST

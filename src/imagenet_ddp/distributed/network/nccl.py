@@ -1,232 +1,193 @@
-"""The nccl= group: keys for the environment variables of NCCL, Gloo and libfabric, held against this machine.
+"""Set the environment variables of NCCL, Gloo and libfabric, and check them against this machine.
 
-What stands in the environment is never overridden: a key that differs from it is a mistake that is named. Where
-neither names an interface, the one that leads to the nodes' meeting place is chosen. The libraries read these
-variables once, when the process group is made. docs/nccl.md says what each key means.
+nccl.env holds them by their own names. A variable that the environment has already is never overridden: another value
+in nccl.env is refused. Where nothing names a network interface, the one that leads to the other nodes is chosen. The
+libraries read these variables once, when the process group is made. docs/nccl.md describes those that matter.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import FLAG, NULL, Kind, choice, expect, matching, shown, whole
-from imagenet_ddp.distributed.network import nccl_interfaces
+from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, matching, shown
+from imagenet_ddp.distributed.network import nccl_interfaces, nccl_names
 from imagenet_ddp.distributed.network.interfaces import interfaces, resolve, source_address
+from imagenet_ddp.distributed.network.nccl_names import OLD_NAMES, as_text
 
-NVIDIA = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-TORCH = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
-GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
-LIBFABRIC = "https://ofiwg.github.io/libfabric/main/man/fabric.7.html"
-EFA = "https://ofiwg.github.io/libfabric/main/man/fi_efa.7.html"
-
-_NAMES = r"[^\s,=^]+(,[^\s,=^]+)*"
-_WORD = matching(r"\S+( \S+)*", "text without blanks at its ends")
-
-
-@dataclass(frozen=True)
-class Key:
-    variable: str
-    allowed: Kind
-    example: str
-    source: str  # address of the documentation that defines the variable
-    old_names: tuple[str, ...] = ()  # of the variable; still read, the new name wins
-
-
-KEYS: dict[str, Key] = {
-    "socket_ifname": Key(
-        "NCCL_SOCKET_IFNAME", matching(rf"\^?=?{_NAMES}", "text such as eth0, =eth0,eth1 or ^lo,docker"), "eth0", NVIDIA
-    ),
-    "gloo_socket_ifname": Key(
-        "GLOO_SOCKET_IFNAME", matching(_NAMES, "whole names of interfaces such as eth0 or eth0,eth1"), "eth0", GLOO
-    ),
-    "socket_family": Key("NCCL_SOCKET_FAMILY", choice("AF_INET", "AF_INET6"), "AF_INET", NVIDIA),
-    "net": Key("NCCL_NET", _WORD, "Socket", NVIDIA),
-    "ib_disable": Key("NCCL_IB_DISABLE", FLAG, "true", NVIDIA),
-    "ib_hca": Key("NCCL_IB_HCA", matching(rf"\^?=?{_NAMES}", "text such as mlx5 or =mlx5_0:1"), "mlx5", NVIDIA),
-    "ib_gid_index": Key("NCCL_IB_GID_INDEX", whole(-1), "3", NVIDIA),
-    "net_gdr_level": Key("NCCL_NET_GDR_LEVEL", choice("LOC", "PIX", "PXB", "PHB", "SYS"), "PHB", NVIDIA),
-    "p2p_disable": Key("NCCL_P2P_DISABLE", FLAG, "true", NVIDIA),
-    "shm_disable": Key("NCCL_SHM_DISABLE", FLAG, "true", NVIDIA),
-    "debug": Key("NCCL_DEBUG", choice("VERSION", "WARN", "INFO", "TRACE"), "INFO", NVIDIA),
-    "debug_subsys": Key(
-        "NCCL_DEBUG_SUBSYS", matching(r"\^?[A-Z_0-9]+(,\^?[A-Z_0-9]+)*", "names such as INIT,NET"), "INIT", NVIDIA
-    ),
-    "debug_file": Key("NCCL_DEBUG_FILE", _WORD, "/tmp/nccl.%h.%p", NVIDIA),
-    "async_error_handling": Key(
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING", whole(0, 3), "3", TORCH, ("NCCL_ASYNC_ERROR_HANDLING",)
-    ),
-    "blocking_wait": Key("TORCH_NCCL_BLOCKING_WAIT", FLAG, "true", TORCH, ("NCCL_BLOCKING_WAIT",)),
-    "fi_provider": Key("FI_PROVIDER", matching(rf"\^?{_NAMES}", "text such as efa"), "efa", LIBFABRIC),
-    "fi_efa_use_device_rdma": Key("FI_EFA_USE_DEVICE_RDMA", FLAG, "true", EFA),
+INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_INTERFACES = r"[^\s,=^]+(,[^\s,=^]+)*"
+_PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
+# Values that the library would ignore or end with, of variables that decide how a run behaves.
+_VALUES: dict[str, tuple[Kind, str]] = {
+    "NCCL_SOCKET_IFNAME": (matching(rf"\^?=?{_INTERFACES}", "text such as eth0, =eth0,eth1 or ^lo,docker"), "eth0"),
+    "GLOO_SOCKET_IFNAME": (matching(_INTERFACES, "whole names of interfaces such as eth0 or eth0,eth1"), "eth0"),
+    "NCCL_SOCKET_FAMILY": (choice("AF_INET", "AF_INET6"), "AF_INET"),
+    "NCCL_DEBUG": (choice("VERSION", "WARN", "INFO", "TRACE"), "INFO"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (choice("0", "1", "2", "3"), "3"),
 }
-_IFNAMES = ("socket_ifname", "gloo_socket_ifname")
-# Written differently, the same to the libraries.
+# Different spellings of one value.
 _SAME = {
     **dict.fromkeys(("1", "true", "yes", "on", "y", "t"), "1"),
     **dict.fromkeys(("0", "false", "no", "off", "n", "f"), "0"),
-    **{word.lower(): word for word in ("VERSION", "WARN", "INFO", "TRACE", "LOC", "PIX", "PXB", "PHB", "SYS")},
 }
-# What NVIDIA calls for debugging only, and what its makers advise against.
 _LEFT_OVER = {
-    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"), "a brake that NVIDIA means for tests"),
-    "RDMAV_FORK_SAFE": "advised against by the makers of the EFA plugin",
+    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"), "slow, and meant for debugging"),
+    "RDMAV_FORK_SAFE": "advised against by the authors of the EFA plugin",
 }
 
 
-def variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """What to set in each worker before the process group: the keys that are not null. A variable that the person set
-    to something else is left out: `mistakes` names it."""
+def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what to set before the process group is made: nccl.env without nulls and without conflicts."""
     return {
-        key.variable: _text(nccl[name])
-        for name, key in KEYS.items()
-        if nccl.get(name) is not None and _conflict(name, nccl[name], environ) is None
+        name: as_text(value)
+        for name, value in nccl["env"].items()
+        if value is not None and _conflict(name, value, environ) is None
     }
 
 
-def network_variables(
+def interface_variables(
     address: str | None, one_machine: bool, nccl: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The interface variables that nobody named, and for each a sentence for the log. address: where several machines
-    meet, a name or a number without port; one_machine: all processes are here, so Gloo needs the loopback only."""
-    free = [name for name in _IFNAMES if _named(name, nccl, environ) is None]
+    """Choose interfaces where nothing names one; return the variables and a log line for each.
+
+    address: where several machines meet, a host name or an IP address without port. one_machine: all processes run
+    here, so Gloo needs the loopback only.
+    """
+    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None]
     if one_machine:
-        here = nccl_interfaces.loopback()
-        if here is None or "gloo_socket_ifname" not in free:
+        loopback = nccl_interfaces.loopback()
+        if loopback is None or "GLOO_SOCKET_IFNAME" not in missing:
             return {}, []
-        return {"GLOO_SOCKET_IFNAME": here.name}, [f"GLOO_SOCKET_IFNAME={here.name}: all processes are on this machine"]
-    if address is None or not free:
+        name = loopback.name
+        return {"GLOO_SOCKET_IFNAME": name}, [f"GLOO_SOCKET_IFNAME={name}: all processes are on this machine"]
+    if address is None or not missing:
         return {}, []
-    right, why = nccl_interfaces.toward(address)
-    if right is None:
+    interface, reason = nccl_interfaces.toward(address)
+    if interface is None:
         return {}, [f"no interface of this machine leads to {address}: NCCL and Gloo choose by themselves"]
-    found, said = {}, []
-    if "socket_ifname" in free and not right.is_loopback:
-        # = for the whole name: ens3 alone would also fit ens3f1. What follows a colon is a label NCCL does not know.
-        found["NCCL_SOCKET_IFNAME"] = "=" + right.name.partition(":")[0]
-    if "gloo_socket_ifname" in free:
-        found["GLOO_SOCKET_IFNAME"] = right.name
-        said += _other_address(right.addresses[0] if right.addresses else None, right.name, address)
-    return found, [f"{name}={_quoted(value)}: {why}" for name, value in found.items()] + said
+    variables, lines = {}, []
+    if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
+        # = for the whole name: ens3 alone would also match ens3f1. NCCL does not know the label after a colon.
+        name = interface.name.partition(":")[0]
+        variables["NCCL_SOCKET_IFNAME"] = f"={name}"
+        lines.append(f'NCCL_SOCKET_IFNAME="={name}": {reason}')
+    if "GLOO_SOCKET_IFNAME" in missing:
+        variables["GLOO_SOCKET_IFNAME"] = interface.name
+        lines.append(f"GLOO_SOCKET_IFNAME={interface.name}: {reason}")
+        lines += _other_address(interface.addresses[:1], interface.name, address)
+    return variables, lines
 
 
-def _quoted(value: str) -> str:
-    return f'"{value}"' if value.startswith("=") else value  # NAME==ens3 reads like a typing mistake
-
-
-def mistakes(
+def validate(
     nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None, *, elsewhere: bool = False
 ) -> list[str]:
-    """Sentences, none where all is well. address: where several machines meet, a name or a number without port; None
-    on one machine. elsewhere: the interfaces are another machine's, and not looked for."""
-    found: list[str] = []
-    good = set()
-    for name, key in KEYS.items():
-        wrong = expect(f"nccl.{name}", nccl.get(name), key.allowed | NULL, f"nccl.{name}={key.example}")
-        other = _conflict(name, nccl[name], environ) if not wrong and nccl.get(name) is not None else None
-        if other:
-            wrong = [
-                f"nccl.{name} must equal {other} in the environment ({environ[other]}), got "
-                f"{shown(nccl[name])}. Hint: `unset {other}`, or set nccl.{name}=null to keep it."
+    """List the errors in nccl.env, and in the interfaces that nccl.env, the environment or NCCL's files name.
+
+    address: where several machines meet, without port; None on one machine. elsewhere: the run takes place on other
+    machines, whose interfaces are not known here.
+    """
+    env, errors, wrong = nccl["env"], list[str](), set[str]()
+    for name, value in env.items():
+        found = nccl_names.validate(name, value) or _validate_value(name, value)
+        if not found and value is not None and (other := _conflict(name, value, environ)):
+            found = [
+                f"nccl.env.{name} must equal {other} in the environment ({environ[other]}), got {shown(value)}. "
+                f"Hint: `unset {other}`, or set nccl.env.{name}=null to use the environment's."
             ]
-        found += wrong
-        good |= set() if wrong else {name}
-    for name in () if elsewhere else _IFNAMES:
-        named = _named(name, nccl, environ) if name in good else None
-        if named:
-            value, where, origin = named
-            family = nccl.get("socket_family") or environ.get("NCCL_SOCKET_FAMILY")
-            found += nccl_interfaces.mistake(where, KEYS[name].variable, value, origin, address, family)
-    return found
+        errors += found
+        wrong |= {name} if found else set()
+    family = env.get("NCCL_SOCKET_FAMILY") or environ.get("NCCL_SOCKET_FAMILY")
+    for name in () if elsewhere else INTERFACE_NAMES:
+        if name not in wrong and (source := _source(name, nccl, environ)):
+            value, key, origin = source
+            errors += nccl_interfaces.mistake(key, name, value, origin, address, family)
+    return errors
 
 
-def notes(environ: Mapping[str, str], nccl: Mapping[str, Any] | None = None, address: str | None = None) -> list[str]:
-    """What works, but is worth knowing: old names, brakes left over from a search, an interface that is not the one
-    that leads to where the nodes meet."""
-    nccl, found = nccl or {}, []
-    for key in KEYS.values():
-        for old in key.old_names:
-            if old in environ:
-                found.append(
-                    f"{old} is the old name of {key.variable}: still read, but torchrun sets the new one, which wins. "
-                    f"Hint: `unset {old}`, export {key.variable}={environ[old]}."
-                )
-    for variable, what in _LEFT_OVER.items():
-        if _plain(environ.get(variable, "0")) != "0":
-            found.append(f"{variable}={environ[variable]} is {what}. Hint: `unset {variable}` once it works without.")
-    right, why = nccl_interfaces.toward(address) if address else (None, "")
-    for name in _IFNAMES if right else ():
-        named = _named(name, nccl, environ)
-        if (
-            named is None
-            or right is None
-            or nccl_interfaces.mistake(named[1], KEYS[name].variable, named[0], "", address)
-        ):
+def notes(environ: Mapping[str, str], nccl: Mapping[str, Any], address: str | None = None) -> list[str]:
+    """List what works but deserves attention: old names, slow settings left over, an unusual interface."""
+    lines = list[str]()
+    for new, old in OLD_NAMES.items():
+        if old in environ:
+            lines.append(
+                f"{old} is the old name of {new}: still read, but torchrun sets the new one, which wins. "
+                f"Hint: `unset {old}`, export {new}={environ[old]}."
+            )
+    for name, what in _LEFT_OVER.items():
+        if _plain(environ.get(name, "0")) != "0":
+            lines.append(f"{name}={environ[name]} is {what}. Hint: `unset {name}` once it works without.")
+    expected, reason = nccl_interfaces.toward(address) if address else (None, "")
+    for name in INTERFACE_NAMES if expected else ():
+        source = _source(name, nccl, environ)
+        if expected is None or source is None or nccl_interfaces.mistake(source[1], name, source[0], "", address):
             continue
-        taken = nccl_interfaces.nccl_choice(named[0], interfaces()) if name == "socket_ifname" else named[0].split(",")
-        if right.name not in [one if isinstance(one, str) else one.name for one in taken]:
-            found.append(f"{named[1]} is {named[0]}{named[2]}; {right.name} would be expected: {why}.")
-    return found
+        value, key, origin = source
+        is_nccl = name.startswith("NCCL")
+        used = [one.name for one in nccl_interfaces.nccl_choice(value, interfaces())] if is_nccl else value.split(",")
+        if expected.name not in used:
+            lines.append(f"{key} is {value}{origin}; {expected.name} would be expected: {reason}.")
+    return lines
 
 
 def file_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Variable -> its value and the file: what NCCL reads from its own files where the environment says nothing."""
+    """Return variable -> (value, path): what NCCL reads from its own files where the environment has nothing."""
     try:
         own = environ.get("NCCL_CONF_FILE") or str(Path("~/.nccl.conf").expanduser())
     except RuntimeError:  # a container's user without a home
         own = ""
-    found: dict[str, tuple[str, str]] = {}
+    variables: dict[str, tuple[str, str]] = {}
     for path in (own, "/etc/nccl.conf"):
         try:
             lines = Path(path).read_text(errors="replace").splitlines() if path else []
         except OSError:
             continue
         for line in lines:
-            variable, equals, value = line.partition("=")
+            name, equals, value = line.partition("=")
             if equals and not line.startswith("#"):
-                found.setdefault(variable.strip(), (value.strip(), path))
-    return found
+                variables.setdefault(name.strip(), (value.strip(), path))
+    return variables
 
 
-def _named(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Value, what names it and where it came from, of an interface variable; None where nobody names one."""
-    variable = KEYS[name].variable
-    if nccl.get(name) is not None:
-        return str(nccl[name]), f"nccl.{name}", ""
-    if environ.get(variable):
-        return environ[variable], variable, " (environment)"
-    value, path = file_variables(environ).get(variable, ("", "")) if variable.startswith("NCCL") else ("", "")
-    return (value, variable, f" ({path})") if value else None
+def _validate_value(name: str, value: Any) -> list[str]:
+    allowed, example = _VALUES.get(name, (_PLAIN, "1"))
+    if name in _VALUES and _PLAIN.accepts(value):
+        allowed, value = allowed | NULL, None if value is None else as_text(value)
+    return expect(f"nccl.env.{name}", value, allowed, f"nccl.env.{name}={example}")
+
+
+def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return (value, key or variable, origin as words) of an interface variable; None where nothing names one."""
+    if nccl["env"].get(name) is not None:
+        return str(nccl["env"][name]), f"nccl.env.{name}", ""
+    if environ.get(name):
+        return environ[name], name, " (environment)"
+    value, path = file_variables(environ).get(name, ("", "")) if name.startswith("NCCL") else ("", "")
+    return (value, name, f" ({path})") if value else None
 
 
 def _conflict(name: str, value: Any, environ: Mapping[str, str]) -> str | None:
-    """The variable of the environment that says something else than this key; None where there is none."""
-    key = KEYS[name]
-    for variable in (key.variable, *key.old_names):
+    """Return the variable of the environment that differs from this value; None where none does."""
+    for variable in (name, *([OLD_NAMES[name]] if name in OLD_NAMES else [])):
         other = environ.get(variable, "")
-        if not other or _plain(other) == _plain(_text(value)):
+        if not other or _plain(other) == _plain(as_text(value)):
             continue
         if variable == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
-            continue  # torchrun's own default for its workers, not a person's choice
+            continue  # torchrun's own default for its workers, which nobody typed
         return variable
     return None
 
 
-def _other_address(first: str | None, name: str, address: str) -> list[str]:
-    """Gloo offers the first address of its interface, whichever the route uses."""
+def _other_address(first: tuple[str, ...], name: str, address: str) -> list[str]:
+    """Note that Gloo advertises the first address of its interface, where the route uses another."""
     try:
-        ours = source_address(resolve(address))
+        used = source_address(resolve(address))
     except OSError:
         return []
-    if first is None or ours is None or ours == first or ours.startswith("127."):
+    if not first or used is None or used == first[0] or used.startswith("127."):
         return []
-    return [f"Gloo offers {first}, the first address of {name}; the route to {address} uses {ours}"]
-
-
-def _text(value: Any) -> str:
-    """As the libraries read it: 1 and 0 for true and false."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return [f"Gloo advertises {first[0]}, the first address of {name}; the route to {address} uses {used}"]
 
 
 def _plain(text: str) -> str:
-    return _SAME.get(text.strip().lower(), text.strip())
+    text = text.strip().lower()
+    return _SAME.get(text, text)

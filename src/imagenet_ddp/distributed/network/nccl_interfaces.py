@@ -1,8 +1,8 @@
-"""NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: which interfaces a value stands for on this machine, and which is right.
+"""Resolve NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to interfaces of this machine, and find the right one.
 
-The two read their values differently. NCCL: a list of prefixes; a leading = makes all of them whole names, a leading ^
-excludes instead. Gloo: a list of whole names, each of which must be there, no blanks. Neither takes an interface
-without an address, and NCCL none without a carrier. The first that fits is where NCCL listens: ^docker alone means lo.
+The libraries read the values differently. NCCL: a list of prefixes; a leading = makes all of them whole names, a
+leading ^ excludes instead. Gloo: a list of whole names, each of which must exist, no blanks. Neither takes an interface
+without an address, and NCCL none without a carrier. NCCL listens on the first match: ^docker alone means lo.
 """
 
 import ipaddress
@@ -12,11 +12,11 @@ from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, r
 
 SHOWN = 8  # interfaces in a sentence; a host of containers has dozens
 _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
-_ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # set aside for documentation: only the default route leads there
+_ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
 def nccl_choice(value: str, known: Sequence[Interface], family: str | None = None) -> list[Interface]:
-    """The interfaces NCCL takes by this value, the one it listens on first. family: AF_INET, AF_INET6, None: both."""
+    """List the interfaces that NCCL uses, first the one it listens on. family: AF_INET, AF_INET6, None for both."""
     rest = value.removeprefix("^")
     names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
     exact, exclude = rest.startswith("="), value.startswith("^")
@@ -24,20 +24,23 @@ def nccl_choice(value: str, known: Sequence[Interface], family: str | None = Non
     def fits(interface: Interface) -> bool:
         return not names or any(interface.name == name if exact else interface.name.startswith(name) for name in names)
 
-    usable = [one for one in known if one.is_up and _heard(one, family)]
+    usable = [one for one in known if one.is_up and _nccl_addresses(one, family)]
     # getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 one.
-    usable.sort(key=lambda one: ":" in _heard(one, family)[0])
+    usable.sort(key=lambda one: ":" in _nccl_addresses(one, family)[0])
     return [one for one in usable if fits(one) != exclude]
 
 
 def mistake(
     where: str, variable: str, value: str, origin: str, address: str | None, family: str | None = None
 ) -> list[str]:
-    """No sentence, or the one that says why this value cannot work here. where: the key or variable to name; variable:
-    NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME; origin: "" or where the value came from; address: where nodes meet."""
+    """Return why this value cannot work on this machine, [] where it can.
+
+    where: the key or variable that the error names. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. origin: "" or
+    where the value came from. address: where the nodes meet.
+    """
     known = interfaces()
     if not known:
-        return []  # this platform cannot say
+        return []  # this platform has no list
     if variable.startswith("GLOO"):
         taken, fault = _gloo_choice(value, known)
         expected = "be an interface of this machine by its whole name"
@@ -47,12 +50,12 @@ def mistake(
         expected = "match an interface of this machine"
     only_here = next((one.name for one in taken if one.is_loopback), None)
     if fault:
-        text = f"{where} must {expected} ({listing(known)}), but is {fault}{origin}."
+        text = f"{where} must {expected} ({listing(known)}), got {fault}{origin}."
     elif only_here and address and not _is_loopback(address):
         how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
         text = (
             f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
-            f"but is {value}{how}{origin}."
+            f"got {value}{how}{origin}."
         )
     else:
         return []
@@ -60,9 +63,10 @@ def mistake(
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
-    """The interface that leads to the nodes' meeting place, and why it is this one; None where nothing leads there.
+    """Return the interface that leads to the address where the nodes meet, and the reason; None where none does.
 
-    A host name that stands for 127.0.1.1 on the machine that bears it (Debian) leads to its default route."""
+    For a host name that stands for 127.0.1.1 on its own machine (Debian) it is that of the default route.
+    """
     if address:
         try:
             route = route_to(resolve(address))
@@ -81,12 +85,12 @@ def loopback() -> Interface | None:
 
 
 def listing(known: Sequence[Interface]) -> str:
-    """Names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
+    """Write names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
     rows = []
     for one in known:
-        told = [address for address in one.addresses if "%" not in address]
-        if told:
-            rows.append(f"{one.name} {', '.join(told)}" + ("" if one.is_up else " (down)"))
+        addresses = [address for address in one.addresses if "%" not in address]
+        if addresses:
+            rows.append(f"{one.name} {', '.join(addresses)}" + ("" if one.is_up else " (down)"))
     more = [f"and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
     return "; ".join(rows[:SHOWN] + more) or "it has none with an address"
 
@@ -100,7 +104,7 @@ def _outward() -> Interface | None:
 
 
 def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface], str]:
-    """The interfaces Gloo takes by this value, or what is wrong with it, as words that complete "but is ..."."""
+    """Return the interfaces that Gloo uses, or what is wrong with the value, as words that complete "got ..."."""
     names = value.split(",")
     missing = [name for name in names if not any(one.name == name and one.addresses for one in known)]
     taken = [one for one in known if one.name in names]
@@ -116,11 +120,11 @@ def _hint(where: str, variable: str, origin: str, address: str | None) -> str:
     out = f"{where}=null" if typed else "take it out of that file" if "/" in origin else f"`unset {variable}`"
     if right is None:
         return f"Hint: {out}."
-    return f"Hint: {'set' if typed else 'export'} {where}={right.name} ({why}), or {out}: it is then found."
+    return f"Hint: {'set' if typed else 'export'} {where}={right.name} ({why}), or {out}: it is then chosen."
 
 
-def _heard(interface: Interface, family: str | None) -> list[str]:
-    """The addresses NCCL may take: of this family, without ::1."""
+def _nccl_addresses(interface: Interface, family: str | None) -> list[str]:
+    """List the addresses that NCCL may use: of this family, without ::1."""
     wanted = {"AF_INET": "v4", "AF_INET6": "v6"}.get(family or "")
     return [
         address
@@ -130,7 +134,7 @@ def _heard(interface: Interface, family: str | None) -> list[str]:
 
 
 def _is_loopback(address: str) -> bool:
-    """Is the loopback meant, by name or number? Not: does the name happen to stand for it here."""
+    """Return whether the loopback is meant by name or number, not whether a host name resolves to it here."""
     try:
         return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
     except ValueError:

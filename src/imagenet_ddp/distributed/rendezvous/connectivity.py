@@ -55,7 +55,7 @@ def check_connectivity(rank_group: RankGroup, address: str) -> None:
                 f"node {node_of[rank]} ({members[rank]['host']}) cannot reach node {other} "
                 f"({members[first_ranks[int(other)]]['host']}) at {reason}, though both reach the rendezvous. "
                 "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other "
-                "at all TCP ports, or nccl.gloo_socket_ifname / nccl.socket_ifname names the wrong interface."
+                "at all TCP ports, or nccl.env.GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME names the wrong interface."
                 for rank, others in enumerate(found)
                 for other, reason in others.items()
             ]

@@ -17,7 +17,7 @@ from imagenet_ddp.config.schema import leaves
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # May differ between nodes: node rank, interfaces, mount points, the name of node 0.
 MAY_DIFFER = re.compile(
-    r"cluster\.(rank|local_rank|node_rank|address)|nccl\..*ifname|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+    r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 MAX_KEYS = 8
 

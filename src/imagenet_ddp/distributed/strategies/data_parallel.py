@@ -1,5 +1,5 @@
-"""strategy=dp and strategy=balanced_dp: one process, the batch split over its devices, in the way of nn.DataParallel,
-which Lightning 2 no longer has.
+"""Train with one process and the batch split over its devices, as nn.DataParallel did: strategy=dp and
+strategy=balanced_dp. Lightning 2 has no such strategy.
 
 Only the net is parallel. Loss and metrics are computed once, on the gathered outputs, so that gradient, top-1 and top-5
 are those of one device on the whole batch. The replicas live outside the module registry: a checkpoint has the keys of
@@ -11,6 +11,7 @@ its running statistics, those of the first replica that is called are kept (the 
 the other replicas' updates are dropped. On a CPU the replicas are threads over the same parameters.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import replicate
 
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.strategies.batch_split import FirstShare
+from imagenet_ddp.distributed.strategies.batch_split import FirstDeviceShare
 
 
 class DataParallelStrategy(ParallelStrategy):
@@ -31,8 +32,8 @@ class DataParallelStrategy(ParallelStrategy):
     dimension, one tensor out.
 
     devices: None takes those of the Trainer. first: images of the first device in a forward of full_batch images;
-    None splits as nn.DataParallel does; auto measures (`FirstShare`). full_batch: None takes that of the first training
-    batch. say: gets the sentence about what was measured.
+    None splits as nn.DataParallel does; auto measures (`FirstDeviceShare`). full_batch: None takes that of the first
+    training batch. log: gets a line about what was measured.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class DataParallelStrategy(ParallelStrategy):
         devices: list[torch.device] | None = None,
         first: int | Literal["auto"] | None = None,
         full_batch: int | None = None,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         **kwargs: Any,
     ):
         super().__init__(parallel_devices=devices, **kwargs)
         self._first: int | Literal["auto"] | None = first
-        self._full_batch, self._say = full_batch, say
+        self._full_batch, self._log = full_batch, log
         self.replicas: Replicas | None = None
 
     @property
@@ -54,22 +55,18 @@ class DataParallelStrategy(ParallelStrategy):
         return self.parallel_devices[0]
 
     def model_to_device(self) -> None:
-        assert self.model is not None
-        self.model.to(self.root_device)
-
-    def _setup_model(self, model: nn.Module) -> nn.Module:
-        """Called once the net has its final type and lies on the first device."""
+        """Replicate the net once it has its final type and is on the first device."""
+        model, devices = self.model, self.parallel_devices
+        assert model is not None and devices
+        model.to(self.root_device)
         if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
             raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
-        assert self.parallel_devices
-        devices = self.parallel_devices
         share = None
         if self._first is not None:
             memory = GpuMemory(devices) if self.root_device.type == "cuda" else None
-            share = FirstShare(len(devices), self._first, self._full_batch, memory, self._say)
+            share = FirstDeviceShare(len(devices), self._first, self._full_batch, memory, self._log)
         self.replicas = Replicas(model.net, devices, share)  # type: ignore[arg-type]
         vars(model)["call_net"] = self.replicas  # not a module: it adds no keys
-        return model
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         result = super().optimizer_step(*args, **kwargs)
@@ -120,21 +117,21 @@ class GpuMemory:
 
 
 class Replicas:
-    """Calls the net on all devices at once; in the place of the net's own call.
+    """Call the net on all devices at once.
 
-    Randomness (dropout): each GPU has a generator of its own, set anew in each forward from the CPU's, so that a
-    resumed run draws the same. CPU threads share one generator, and would draw in the order in which they happen to
-    run: where a forward has drawn from it, the next ones call the replicas one after the other, and so does the first.
+    Randomness (dropout): each GPU has its own generator, seeded in each forward from the CPU's, so that a resumed run
+    draws the same. CPU threads share one generator and would draw in the order in which they happen to run: after a
+    forward that has drawn from it, the next ones call the replicas one after the other, and so does the first.
     """
 
-    def __init__(self, net: nn.Module, devices: list[torch.device], share: FirstShare | None = None):
+    def __init__(self, net: nn.Module, devices: list[torch.device], share: FirstDeviceShare | None = None):
         self.net, self.devices, self.share = net, devices, share
         self._draws = {True: True, False: True}  # training or not -> whether a forward draws random numbers
 
     def sizes(self, num_images: int) -> list[int]:
         """Images per device."""
-        first, full = (None, 1) if self.share is None else self.share.of(num_images, self.net.training)
-        return batch_split.shares(num_images, len(self.devices), first, full)
+        first, full = (None, 1) if self.share is None else self.share.split(num_images, self.net.training)
+        return batch_split.split_batch(num_images, len(self.devices), first, full)
 
     def __call__(self, images: Tensor) -> Tensor:
         sizes = self.sizes(len(images))
@@ -160,7 +157,7 @@ class Replicas:
         return torch.cat([output.to(root, non_blocking=True) for output in outputs])
 
     def _replicate(self, called: list[int]) -> list[nn.Module]:
-        """Of these devices. The first device's is the net itself on a CPU, and on GPUs a copy over the same memory."""
+        """Return the replicas of these devices; on the first device the net itself, or on GPUs a copy on its memory."""
         if self.devices[0].type == "cpu":
             return [self.net if device == 0 else _twin(self.net) for device in called]
         numbers = [0, *(device for device in called if device)]  # copies are made from the first device's
@@ -173,7 +170,7 @@ class Replicas:
             torch.cuda.default_generators[device.index].manual_seed(seed)
 
     def _apply(self, called: list[int], replicas: list[nn.Module], parts: list[Tensor], *, in_turn: bool) -> list[Any]:
-        """One output per replica. A replica's exception is raised here, with a note that says whose it is."""
+        """Return one output per replica. Raises a replica's exception with a note that names the replica."""
         outputs: list[Any] = [None] * len(called)
         errors: dict[int, Exception] = {}
         contexts = [_Context(self.devices[device]) for device in called]
@@ -186,8 +183,8 @@ class Replicas:
                 error.add_note(f"In replica {called[number]} of {len(self.devices)}, on {contexts[number].device}.")
                 errors[number] = error
 
-        # new threads each time, and also where they take turns: autograd orders what a thread recorded by a count of
-        # that thread, and so sums over the replicas in an order that depends on nothing that went before
+        # new threads each time, also where they take turns: autograd orders operations by a counter per thread, so that
+        # gradients are summed over the replicas in an order that does not depend on earlier forwards
         threads = [threading.Thread(target=work, args=(number,)) for number in range(len(called))]
         for thread in threads:
             thread.start()
@@ -201,9 +198,9 @@ class Replicas:
 
 
 class _Context:
-    """What torch keeps per thread (gradients on or off, inference, autocast and its type, device and stream), as it is
-    where this is made. torch's own parallel_apply leaves the autocast type behind: its replicas compute in float16
-    where bfloat16 was asked for."""
+    """Carry torch's state of one thread to another: gradients, inference mode, autocast and its type, device, stream.
+
+    torch's own parallel_apply forgets the autocast type: its replicas compute in float16 where bfloat16 was set."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -226,34 +223,29 @@ class _Context:
         return stack
 
 
-def _twin(module: nn.Module) -> nn.Module:
-    """The same parameters, buffers of its own."""
-    twins: dict[nn.Module, nn.Module] = {}
-    buffers: dict[Tensor, Tensor] = {}
-    for part in module.modules():
-        twins[part] = part._replicate_for_data_parallel()
-    for part, twin in twins.items():
-        for name, child in part._modules.items():
-            twin._modules[name] = None if child is None else twins[child]
-        twin._parameters.update(part._parameters)
-        for name, buffer in part._buffers.items():
-            twin._buffers[name] = None if buffer is None else buffers.setdefault(buffer, buffer.clone())
-    return twins[module]
+def _twin(net: nn.Module) -> nn.Module:
+    """Copy the net with the same parameters and buffers of its own."""
+    return copy.deepcopy(net, {id(parameter): parameter for parameter in net.parameters()})
 
 
 def make_data_parallel(
-    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int, say: Callable[[str], None]
+    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int, log: Callable[[str], None]
 ) -> Strategy | str:
-    """strategy: the resolved strategy.* keys, of dp or balanced_dp; kind: cpu, cuda or mps; devices: how many, or
-    which. One device has nothing to split: Lightning's plain one."""
+    """Return Lightning's plain single device ("auto") for one device: there is nothing to split.
+
+    strategy: the resolved strategy.* keys, of dp or balanced_dp. kind: cpu, cuda or mps. devices: how many, or which.
+    """
     numbers = devices if isinstance(devices, list) else list(range(devices))
     if len(numbers) == 1:
         return "auto"
-    places = [torch.device("cpu") if kind == "cpu" else torch.device(kind, number) for number in numbers]
-    first = batch_split.first_share(strategy, batch_size)
+    own_devices = [torch.device("cpu") if kind == "cpu" else torch.device(kind, number) for number in numbers]
+    first = batch_split.first_device_images(strategy, batch_size)
     auto = first is not None and strategy["first_device_batch"] == "auto"
     return DataParallelStrategy(
-        places, "auto" if auto else first, batch_split.loaded(strategy, batch_size, len(places)), say
+        own_devices,
+        "auto" if auto else first,
+        batch_split.images_per_forward(strategy, batch_size, len(own_devices)),
+        log,
     )
 
 

@@ -1,5 +1,5 @@
-"""What can be said of DistributedDataParallel's options before torch is imported: values, combinations that do not
-work, and arguments that are no keys here."""
+"""Check DistributedDataParallel's options before torch is imported: values, combinations that do not work, and
+arguments that are no keys here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ DDP_ANSWERS: dict[str, str] = {
     "buffers out of the synchronisation at the start, forward_sync_buffers=False does not. "
     "Hint: strategy.forward_sync_buffers=false.",
     "process_group": "one group holds all processes. Hint: strategy.process_group_backend and strategy.timeout_s "
-    "say how it is made.",
+    "set how it is made.",
     "check_reduction": "it no longer does anything in torch. Hint: leave it out; "
     "strategy.find_unused_parameters=true where parameters get no gradient.",
     "mixed_precision": "computing in 16 bits is the Trainer's. Hint: trainer.precision=bf16-mixed; "
@@ -51,14 +51,16 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "bucket_cap_mb": (number(above=0), "25"),
     "comm_hook": (choice("fp16", "bf16", "powersgd") | NULL, "bf16"),
     "powersgd_rank": (whole(1), "1"),
-    # DistributedDataParallel forms its buckets anew after the first step, and the hook remembers them
+    # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them
     "powersgd_start_step": (whole(2), "1000"),
 }
 
 
 def answer(key: str, where: str = "") -> str | None:
-    """The sentence for a key typed by those who know DistributedDataParallel, with or without strategy. before it.
-    where: " (in experiment/mine.yaml)"."""
+    """Explain an argument of DistributedDataParallel that is no key (strategy. may stand before it); None for others.
+
+    where: " (in experiment/mine.yaml)".
+    """
     parent, _, name = key.rpartition(".")
     if parent not in ("", "strategy") or name not in DDP_ANSWERS:
         return None
@@ -66,8 +68,8 @@ def answer(key: str, where: str = "") -> str | None:
     return f"{key} is not a key{where}{'. ' if text.startswith('Hint') else ': '}{text}"
 
 
-def mistakes(config: Mapping[str, Any]) -> list[str]:
-    """Sentences for strategy.*, none where all is well."""
+def validate(config: Mapping[str, Any]) -> list[str]:
+    """Return the errors in strategy.*."""
     strategy, trainer = config["strategy"], config["trainer"]
     found = expect_all("strategy", strategy, KINDS)
     if strategy["name"] in ("dp", "balanced_dp"):
@@ -82,12 +84,12 @@ def mistakes(config: Mapping[str, Any]) -> list[str]:
     if strategy["comm_hook"] == "powersgd" and trainer.get("precision") in ("16-mixed", "16", 16):
         found.append(
             "strategy.comm_hook=powersgd does not work with trainer.precision=16-mixed: where the scaled loss "
-            "overflows, that step is skipped, but the hook keeps the overflow and adds it to every later gradient. "
+            "overflows, that step is skipped, but the hook stores the overflow and adds it to every later gradient. "
             "Hint: trainer.precision=bf16-mixed, or strategy.comm_hook=fp16."
         )
     if strategy["comm_hook"] in ("fp16", "bf16") and strategy["process_group_backend"] == "mpi":
         found.append(
             f"strategy.comm_hook={strategy['comm_hook']} does not work with strategy.process_group_backend=mpi: "
-            "torch's MPI backend knows no 16-bit floats. Hint: strategy.comm_hook=null or powersgd."
+            "torch's MPI backend has no 16-bit floats. Hint: strategy.comm_hook=null or powersgd."
         )
     return found

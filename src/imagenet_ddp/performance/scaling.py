@@ -1,0 +1,82 @@
+"""Predict how fast several nodes are together, from one step and one all-reduce. No torch here.
+
+A ring all-reduce over n ranks sends 2(n-1)/n times the gradients over each link (Patarasuk and Yuan 2009,
+doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts it bucket by bucket while the backward pass still runs
+(Li et al. 2020, arXiv:2006.15704); the first bucket is full only after about a tenth of it.
+
+    T(n)       = T(m) × [(n-1)/n] / [(m-1)/m]        m: the ranks that were measured
+    exposed    = max(0, T(n) - 0.9 × T_backward)
+    efficiency = T_compute / (T_compute + exposed)
+
+The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction: with several
+ranks per node, n still is the number of ranks. Seconds and bytes throughout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from imagenet_ddp.system.text import percent
+
+GOOD_EFFICIENCY = 0.9  # nothing to advise from here on
+OVERLAP = 0.9  # share of the backward pass in which gradients can be sent
+MAX_ACCUMULATION = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step of one rank, without communication."""
+
+    compute_s: float  # all of it: reading, forward and backward passes of every accumulated batch, optimiser
+    backward_s: float  # the last backward pass: the one that hides communication
+    gradient_bytes: float  # as they are sent
+
+
+def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> float:
+    """Scale the measured time of an all-reduce to another number of ranks."""
+    return measured_s * (num_ranks - 1) / num_ranks * measured_ranks / (measured_ranks - 1)
+
+
+def efficiency(step: Step, all_reduce_s: float) -> float:
+    """Return images per second of all ranks over those of as many independent ones, 0 to 1."""
+    return step.compute_s / (step.compute_s + max(0.0, all_reduce_s - OVERLAP * step.backward_s))
+
+
+def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
+    """Return the bandwidth of each link, in one direction, at which the efficiency is GOOD_EFFICIENCY."""
+    allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1) + OVERLAP * step.backward_s
+    return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
+
+
+def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
+    """Return how many such steps per communication give GOOD_EFFICIENCY; None beyond MAX_ACCUMULATION."""
+    for times in range(1, MAX_ACCUMULATION + 1):
+        if efficiency(replace(step, compute_s=times * step.compute_s), all_reduce_s) >= GOOD_EFFICIENCY:
+            return times
+    return None
+
+
+def advise(
+    num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, options: Mapping[str, float]
+) -> tuple[bool, str, str]:
+    """Return (whether several nodes pay, a sentence, what to change).
+
+    measured: efficiency of num_nodes. all_reduce_s, gbit_per_s: of these nodes. options: what to type -> the share of
+    the gradients' bytes that is then sent.
+    """
+    speedup = num_nodes * measured
+    if measured >= GOOD_EFFICIENCY:
+        return True, f"{num_nodes} nodes are {speedup:.3g} times as fast as one: nothing to change", ""
+    better = []
+    for typed, share in options.items():
+        if (reached := efficiency(step, share * all_reduce_s)) > measured + 0.02:
+            better.append(f"{typed} ({percent(reached, 0)})")
+    times = needed_accumulation(step, all_reduce_s)
+    if times and times > 1:
+        reached = percent(GOOD_EFFICIENCY, 0)
+        better.append(f"{times} times trainer.accumulate_grad_batches ({reached}, a larger batch per step)")
+    link = f"over this link of {gbit_per_s:.2g} Gbit/s"
+    if speedup <= 1:
+        text = f"{link} {num_nodes} nodes are slower than one ({speedup:.2f} times as fast)"
+        return False, text, ", or ".join(["use one", *better])
+    text = f"{link} {num_nodes} nodes are {speedup:.2f} times as fast as one"
+    return True, text + (f": better with {', or '.join(better)}" if better else ""), ""

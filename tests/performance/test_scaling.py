@@ -1,0 +1,82 @@
+"""The formula against published anchors, its limits, and the advice that follows from it."""
+
+import pytest
+
+from imagenet_ddp.performance import scaling
+from imagenet_ddp.performance.scaling import Step
+
+GOODPUT = 0.86  # of an Ethernet link's rate, without headers, acknowledgements and the ring's waiting
+
+
+def resnet18(images_per_s: float, share: float = 1.0) -> Step:
+    """256 images per step; gradients of 46.8 MB, of which a share is sent."""
+    compute_s = 256 / images_per_s
+    return Step(compute_s, 0.65 * compute_s, 46.8e6 * share)
+
+
+def ethernet_s(step: Step, gbit_per_s: float, num_ranks: int) -> float:
+    """The ring all-reduce over an Ethernet link of this rate."""
+    return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / (GOODPUT * gbit_per_s * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("gbit_per_s", "images_per_s", "share", "percent"),
+    [
+        (1, 5_000, 1, 7),
+        (1, 5_000, 0.5, 13),
+        (10, 5_000, 1, 52),
+        (10, 5_000, 0.5, 86),
+        (25, 5_000, 1, 99),
+        (10, 20_000, 1, 16),
+        (10, 20_000, 0.5, 29),
+        (100, 20_000, 1, 99),
+    ],
+)
+def test_resnet18_on_eight_nodes(gbit_per_s: float, images_per_s: float, share: float, percent: int):
+    step = resnet18(images_per_s, share)
+    assert 100 * scaling.efficiency(step, ethernet_s(step, gbit_per_s, 8)) == pytest.approx(percent, abs=1.0)
+
+
+def test_an_all_reduce_over_more_ranks_takes_at_most_twice_as_long():
+    assert scaling.all_reduce_s(1.0, 2, 2) == scaling.all_reduce_s(1.0, 7, 7) == 1.0
+    assert scaling.all_reduce_s(1.0, 2, 4) == pytest.approx(1.5)
+    assert scaling.all_reduce_s(1.0, 2, 1000) < 2
+    assert scaling.all_reduce_s(1.5, 4, 2) == pytest.approx(1.0)
+
+
+def test_the_formula_by_hand():
+    # half a second of backward pass hides 0.45 s of 1.5
+    assert scaling.efficiency(Step(2.0, 0.5, 100e6), 1.5) == pytest.approx(2 / 3.05)
+    assert scaling.efficiency(Step(2.0, 0.5, 100e6), 0.4) == 1.0
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8])
+def test_the_needed_bandwidth_gives_a_good_efficiency(num_ranks: int):
+    step = resnet18(5_000)
+    gbit_per_s = scaling.needed_gbit_per_s(step, num_ranks) / GOODPUT
+    assert scaling.efficiency(step, ethernet_s(step, gbit_per_s, num_ranks)) == pytest.approx(scaling.GOOD_EFFICIENCY)
+
+
+def test_needed_accumulation():
+    step = resnet18(5_000)
+    times = scaling.needed_accumulation(step, 0.1) or 0
+    efficiencies = [scaling.efficiency(Step(n * step.compute_s, step.backward_s, 0), 0.1) for n in (times - 1, times)]
+    assert efficiencies[0] < scaling.GOOD_EFFICIENCY <= efficiencies[1]
+    assert scaling.needed_accumulation(step, 100.0) is None
+
+
+def test_advice_where_nodes_pay_and_where_they_do_not():
+    step, options = resnet18(5_000), {"strategy.comm_hook=bf16": 0.5}
+    assert scaling.advise(4, 0.99, step, 0.01, 80.0, options) == (
+        True, "4 nodes are 3.96 times as fast as one: nothing to change", ""
+    )  # fmt: skip
+    all_reduce_s = ethernet_s(step, 8, 2)
+    ok, text, hint = scaling.advise(2, scaling.efficiency(step, all_reduce_s), step, all_reduce_s, 6.9, options)
+    assert ok and hint == ""
+    assert text.startswith("over this link of 6.9 Gbit/s 2 nodes are 1.35 times as fast as one: better with ")
+    assert "strategy.comm_hook=bf16 (100 %), or 5 times trainer.accumulate_grad_batches (90 %" in text
+    all_reduce_s = ethernet_s(step, 0.5, 2)
+    ok, text, hint = scaling.advise(2, scaling.efficiency(step, all_reduce_s), step, all_reduce_s, 0.43, options)
+    assert not ok and text == "over this link of 0.43 Gbit/s 2 nodes are slower than one (0.11 times as fast)"
+    assert hint == "use one, or strategy.comm_hook=bf16 (11 %)"
+    assert scaling.advise(2, 0.3, step, all_reduce_s, 0.43, {})[2] == "use one"  # measured counts, not calculated
