@@ -36,9 +36,10 @@ from imagenet_ddp.models import validate as learning_check
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
 SOURCES = [
-    "check", "compose", "keys", "translate", "trainer_keys", "data/check", "learning/check", "run/check",
-    "distributed/check", "distributed/asked", "distributed/by_hand", "distributed/by_launcher",
-    "distributed/ddp_answers", "distributed/nccl", "distributed/split", "distributed/address",
+    "cli/parse", "cli/compose", "cli/suggest", "cli/translate", "config/validators", "config/trainer_options",
+    "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
+    "distributed/launchers/manual", "distributed/launchers/env_vars", "distributed/launchers/address",
+    "distributed/network/nccl", "distributed/strategies/ddp_options", "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.
 PLACEHOLDERS = {
@@ -544,7 +545,7 @@ ELSEWHERE = {
     "distributed/validate.py": (
         "srun without --gpu",
         "another node",
-    ),  # SLURM's variables: tests/distributed/test_check
+    ),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     "distributed/strategies/batch_split.py": ("start it without the launcher",),  # env_vars.py says it before
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root

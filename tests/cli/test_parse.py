@@ -111,7 +111,7 @@ def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: mypkg.Data\n")
     typed = ["--config-dir", "mine", "data=own"]
     (text,) = refused(*typed)
-    assert "but is mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
+    assert "got mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
     assert asked(*typed, "allow_targets=[mypkg]").configs[0].data.name == "own"
 
 
@@ -358,9 +358,9 @@ def test_every_job_of_a_sweep_is_checked():
 def test_mistakes_of_a_sweep_name_their_jobs():
     found = refused("-m", "optim.lr=0.1,-1", "model.name=resnet18,resnet19", "data.flip=2")
     assert len(found) == 3
-    assert sum(text.startswith("data.flip is expected") for text in found) == 1
-    assert sum(text.startswith("Jobs 1, 3 of 0 to 3: model.name is expected") for text in found) == 1
-    assert sum(text.startswith("Jobs 2, 3 of 0 to 3: optim.lr is expected") for text in found) == 1
+    assert sum(text.startswith("data.flip must be ") for text in found) == 1
+    assert sum(text.startswith("Jobs 1, 3 of 0 to 3: model.name must be ") for text in found) == 1
+    assert sum(text.startswith("Jobs 2, 3 of 0 to 3: optim.lr must be ") for text in found) == 1
     (text,) = refused("-m", "trainer.devices=1,99")
     assert text.startswith("Job 1 (trainer.devices=99): trainer.devices must be at most")
 
@@ -393,7 +393,7 @@ def test_refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == "imagenet_ddp.train: 2 mistakes, nothing was started"
-    assert lines[2].startswith(" 1. data.root is expected")
+    assert lines[2].startswith(" 1. data.root must be")
     assert lines[-2:] == [" 2. b.", "    Hint: c."]
     assert f"    {command}." in lines
     assert deep in err
@@ -538,4 +538,4 @@ def test_a_merge_is_checked_again():
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed", "ddp_spawn"])
 def test_strategies_for_nets_in_pieces_lead_to_ddp(name: str):
     (text,) = refused(f"strategy={name}", "trainer.num_nodes=2", "cluster.address=tcp://127.0.0.1:29500")
-    assert text.endswith(f"one of auto, balanced_dp, ddp, dp, but is {name}. Hint: set strategy=ddp.")
+    assert text.endswith(f"one of auto, balanced_dp, ddp, dp, got {name}. Hint: set strategy=ddp.")

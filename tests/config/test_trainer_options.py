@@ -89,7 +89,7 @@ def test_what_lightning_takes_is_accepted(key: str, value: object):
 def test_another_kind_is_one_mistake(key: str, value: object):
     (text,) = trainer_options.validate({**DEFAULTS, key: value})
     assert text.startswith(f"trainer.{key} must be ")
-    assert f"but is {validators.shown(value)}. Hint: set trainer.{key}=" in text
+    assert f", got {validators.shown(value)}. Hint: set trainer.{key}=" in text
 
 
 @pytest.mark.parametrize("key", trainer_options.REFUSED)

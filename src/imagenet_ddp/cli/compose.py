@@ -250,7 +250,7 @@ class Composer:
             return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
             hint = self._for_choice(group, str(value), options)
-            return f"{group} must be one of {', '.join(options)}, but is {shown(value)}. Hint: {hint}."
+            return f"{group} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
         return f"{_line(override)} cannot be composed: {first_line(error)} Hint: leave it out."
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:

@@ -389,7 +389,7 @@ def _targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
             allow = shlex.quote(f"allow_targets={shown([*extra, package])}")
             found.append(
                 f"{path}_target_ must begin with one of {', '.join([*ALLOWED_TARGETS, *extra])}, "
-                f"but is {target}. Hint: where you trust that package: `{allow}`"
+                f"got {target}. Hint: where you trust that package: `{allow}`"
             )
         for key, value in node.items():
             found += _targets(value, extra, f"{path}{key}.")
