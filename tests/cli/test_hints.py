@@ -23,15 +23,13 @@ from omegaconf import DictConfig, open_dict
 
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.cli.suggest import kind_of, known_keys
-from imagenet_ddp.config import schema, trainer_options
+from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.distributed.strategies import ddp_options
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models import validate as learning_check
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
@@ -125,7 +123,7 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
         return config
 
     monkeypatch.setattr(Composer, "_load", loaded)
-    monkeypatch.setattr(schema, "register", functools.cache(schema.register))
+    monkeypatch.setattr(commands, "register", functools.cache(commands.register))
 
 
 EXAMPLES = "--dist-url tcp://127.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed"
@@ -288,23 +286,13 @@ CONTEXT = {
 
 def _of_tables() -> Iterator[Case]:
     """A value of the wrong kind for every key, and all of Lightning's and DistributedDataParallel's own names."""
-    tables = {
-        **{f"trainer.{key}": value for key, value in trainer_options.ACCEPTED.items()},
-        **{f"data.{key}": value for key, value in data_check.KINDS.items()},
-        **{f"loader.{key}": value for key, value in data_check.LOADER_KINDS.items()},
-        **learning_check.KINDS,
-        **distributed_check.KINDS,
-        **{f"strategy.{key}": value for key, value in ddp_options.KINDS.items()},
-        **{f"nccl.{key}": (value.allowed, value.example) for key, value in nccl.KEYS.items()},
-    }
-    kinds = known_keys("train")
-    for key, (allowed, _) in tables.items():
-        read = str if kind_of(kinds[key])[0] is str else _as_yaml
-        wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not allowed.accepts(read(value))), "''")
-        yield Case(f"{CONTEXT.get(key, '')} {key}={wrong}".strip(), gpu=key == "trainer.devices")
-    for key, kind in kinds.items():  # as OmegaConf refuses it
-        if kind_of(kind)[0] in (int, float, bool) and key not in tables:
-            yield Case(f"{CONTEXT.get(key, '')} {key}=bogus".strip())
+    groups = ("trainer", "data", "loader", "optim", "schedule", "loss", "strategy", "cluster", "nccl", "saving")
+    for path, key in declared("train").items():
+        if path.partition(".")[0] not in groups or key.allowed is None:
+            continue
+        read = str if key.type is str else _as_yaml
+        wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not key.allowed.accepts(read(value))), "''")
+        yield Case(f"{CONTEXT.get(path, '')} {path}={wrong}".strip(), gpu=path == "trainer.devices")
     yield from (Case(f"trainer.{key}=mine") for key in trainer_options.REFUSED)
     yield from (Case(f"strategy.{key}=1", gpu=True) for key in ddp_options.DDP_ANSWERS)
 
@@ -503,8 +491,8 @@ def faults(case: Case, seen: set[str]) -> list[str]:
             result.append(f"{case.verb} {case.line}: nothing to type in: {hint}")
         for way in tried:
             left: list[str] = []
-            for commands in applied(way, case, mistake):
-                left = [text for each in commands for text in found(each) if _shape(text) not in others]
+            for typed in applied(way, case, mistake):
+                left = [text for each in typed for text in found(each) if _shape(text) not in others]
                 if not left:
                     break
             if left:

@@ -4,8 +4,8 @@ import pytest
 
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, PROGRAMS, TERMS, Term
-from imagenet_ddp.cli.suggest import known_keys
 from imagenet_ddp.cli.translate import HYDRA_FLAGS, HYDRA_WITH_VALUE
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 
 ROOT = conf_dir().parent
@@ -35,7 +35,7 @@ def test_the_page_is_that_of_the_table():
 
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: next(iter(term.names.values())).replace(" ", ","))
 def test_its_keys_are_ours(term: Term):
-    keys = known_keys("train")
+    keys = declared("train")
     for here in [term.here, *(term.values or {}).values()]:
         for option in here.replace("'", "").split():
             key = option.partition("=")[0]

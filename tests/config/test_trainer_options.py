@@ -112,7 +112,7 @@ def test_deleted_keys_are_one_mistake():
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (validators.whole(1, 9), "an integer from 1 to 9"),
+        (validators.integer(1, 9), "an integer from 1 to 9"),
         (validators.number(above=0, most=1), "a number > 0 and ≤ 1"),
         (validators.number(), "a number"),
         (validators.choice("a", "b", "c") | validators.NULL, "a, b, c or null"),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import FLAG, NULL, Kind, choice, kind, whole
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
@@ -14,19 +13,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 
 # Image files are what the packed forms are made from, and compared with.
 OF_FILES = ("imagefolder", "imagenet", "shapes")
-_COUNTS = kind(
-    "a list of numbers of loader processes",
-    lambda value: isinstance(value, list) and len(value) > 0 and all(whole(0).accepts(each) for each in value),
-)
-_KINDS: dict[str, tuple[Kind, str]] = {
-    "name": (choice("loader"), "loader"),
-    "num_images": (whole(8), "500"),
-    "repeats": (whole(1), "5"),
-    "num_workers": (_COUNTS | NULL, "[0,1,2]"),
-    "short_side": (whole(8), "256"),
-    "quality": (whole(1, 100), "90"),
-    "model": (FLAG, "true"),
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +25,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Raises ConfigError with every mistake; else the folder is made."""
-    asked = job.single("benchmark", argv, environ, _KINDS, "a benchmark is to be alone on its machine")
+    asked = job.single("benchmark", argv, environ, "a benchmark is to be alone on its machine")
     if asked is None:
         return None
     request, found = asked.request, asked.found

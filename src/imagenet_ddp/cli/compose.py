@@ -1,7 +1,6 @@
 """Hydra's reader and loader, asked option by option where they refuse the whole: Hydra itself stops at its first
 error. No torch."""
 
-import dataclasses
 import os
 import re
 import shlex
@@ -24,29 +23,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import known_terms
-from imagenet_ddp.cli.suggest import closest, kind_of, known_keys, unknown, words_for
-from imagenet_ddp.config import schema, trainer_options
+from imagenet_ddp.cli.suggest import closest, unknown
+from imagenet_ddp.config import keys, schema, trainer_options
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.network import nccl
-from imagenet_ddp.distributed.strategies import ddp_options
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
-
-# Key -> a value that it may have, for hints.
-EXAMPLES: dict[str, str] = {
-    **{f"trainer.{key}": example for key, (_, example) in trainer_options.ACCEPTED.items()},
-    **{f"data.{key}": example for key, (_, example) in data_check.KINDS.items()},
-    **{f"loader.{key}": example for key, (_, example) in data_check.LOADER_KINDS.items()},
-    **{key: example for key, (_, example) in (learning_check.KINDS | distributed_check.KINDS).items()},
-    **{f"strategy.{key}": example for key, (_, example) in ddp_options.KINDS.items()},
-    **{f"nccl.{key}": known.example for key, known in nccl.KEYS.items()},
-    "resume": "auto",
-    "checkpoint": "FILE",
-}
 
 
 class Composer:
@@ -61,8 +43,7 @@ class Composer:
             path, behind_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=behind_schema)
         self.config_name = config_name
-        self.schema = schema.VERBS[verb]
-        self.keys = known_keys(verb)
+        self.keys = keys.declared(verb)
         self.loader = ConfigLoaderImpl(search_path)
         self.parser = OverridesParser.create(config_loader=self.loader)
 
@@ -107,13 +88,10 @@ class Composer:
             return f"{shlex.quote(line)} must be key=value. Hint: {hint or '`--help` shows examples.'}", None
         if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
             return unknown(bare, self.keys), None
-        kind = kind_of(self.keys.get(bare, str))[0]
-        if kind is not str and kind is not Any:
-            words = words_for(self.keys[bare]) if self.keys[bare] is not None else "a value of Lightning's Trainer"
-            return (
-                f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}.",
-                None,
-            )
+        key_type = self.keys[bare].type if bare in self.keys else str
+        if key_type is not str and key_type is not Any:
+            words = self.keys[bare].words
+            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}.", None
         if value.startswith("~"):  # no shell expands it there
             value = str(Path(value).expanduser())
             if self._parsed(f"{key}={value}") is not None:
@@ -137,13 +115,13 @@ class Composer:
         text = f"{line} has several values, but -m is not set. Hint: "
         if override.value_type != ValueType.SIMPLE_CHOICE_SWEEP or self.loader.repository.group_exists(bare):
             return f"{text}{one_by_one}.", None
-        kind = kind_of(self.keys.get(bare, str))[0]
+        key_type = self.keys[bare].type if bare in self.keys else str
         listed = f"`{shlex.quote(f'{key}=[{value}]')}`"
         if bare == "trainer.devices":
             return f"{text}{listed} for GPUs {value.replace(',', ' and ', 1)} together, or {one_by_one}.", None
-        if typing.get_origin(kind) is list:
+        if typing.get_origin(key_type) is list:
             return f"{text}{listed}, or {one_by_one}.", f"{key}=[{value}]"
-        if kind is str:
+        if key_type is str:
             proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
             return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
         return f"{text}{one_by_one}.", None
@@ -287,12 +265,10 @@ class Composer:
             one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
             each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
             return f"{line} does not fit: {first_line(cause)} Hint: one by one, {each}."
-        annotation = self.keys.get(key)
-        if annotation is not None and dataclasses.is_dataclass(kind_of(annotation)[0]):
+        if declared := self.keys.get(key):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
-            return f"{key} must be a group of keys, got {shown(value)}. Hint: set {hint}."
-        if annotation is not None:
-            return f"{key} must be {words_for(annotation)}, got {shown(value)}. Hint: set {self._hint(key)}."
+            hint = hint if declared.is_group else declared.hint
+            return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
         if any(words in str(cause) for words in wrong):
             return f"{line}: {first_line(cause)} Hint: `--cfg all` shows the key as it is."
@@ -309,22 +285,12 @@ class Composer:
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
-        """key=its default, or an example."""
-        if key == "allow_targets":
-            return "'allow_targets=[mypkg]'"
-        parent, _, last = key.rpartition(".")
-        if key in EXAMPLES:
-            return f"{key}={EXAMPLES[key]}"
-        if dataclasses.is_dataclass(group := self.keys.get(key)):
-            if options := self.loader.repository.get_group_options(key):
-                return f"{key}={_default(options)}"
-            return self._hint(f"{key}.{dataclasses.fields(group)[0].name}")
-        cls = self.keys.get(parent) if parent else self.schema
-        default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
-        if default is None and dataclasses.is_dataclass(cls):
-            default = getattr(typing.cast(Any, cls)(), last, None)
-        is_null = default is None and kind_of(self.keys.get(key))[1]
-        return f"{key}={'VALUE' if not is_null and default in (None, '???') else shown(default)}"
+        """Return what to type for a key or a group: key=value."""
+        if not self.keys[key].is_group:
+            return self.keys[key].hint
+        if options := self.loader.repository.get_group_options(key):
+            return f"{key}={_default(options)}"
+        return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def _inside(self, error: Exception, name: str) -> str:
         """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""

@@ -26,9 +26,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from imagenet_ddp.cli.compose import Composer, first_line
-from imagenet_ddp.cli.suggest import known_keys, unknown
+from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.cli.translate import Translation, quoted, translate
-from imagenet_ddp.config import schema, trainer_options
+from imagenet_ddp.config import commands, keys, trainer_options
+from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import options_for
@@ -83,7 +84,7 @@ def command_line(
     """argv: without the program's name. compose_only: skip all checks beyond composing. elsewhere: check the options
     for a SLURM job on other machines, whose GPUs, cores, disks and interfaces are unknown here. Raises ConfigError
     with every mistake."""
-    schema.register(verb)  # here already, because --help composes too
+    commands.register(verb)  # here already, because --help composes too
     argv = without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], [], [], None, False, True)
@@ -209,7 +210,7 @@ def show(error: ConfigError, verb: str | None = None, end: str = "nothing was st
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem
-    name = f"imagenet_ddp.{verb or stem}" if verb or stem in schema.VERBS else "imagenet_ddp"
+    name = f"imagenet_ddp.{verb or stem}" if verb or stem in commands.COMMANDS else "imagenet_ddp"
     count = len(error.mistakes)
     lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
     for number, text in enumerate(error.mistakes, 1):
@@ -237,14 +238,18 @@ def validate(
     found: list[str] = []
     broken: set[str] = set()
     plain = _plain(config, "", found, broken)
-    keys = known_keys(verb)
-    lacking = [field.name for field in dataclasses.fields(schema.VERBS[verb]) if field.name not in plain]
+    declared = keys.declared(verb)
+    lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
     if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
         return [f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."]
-    plain = _fitted(plain, schema.VERBS[verb], "", found, broken, keys)
+    plain = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
     trainer = plain["trainer"]
-    found += [unknown(f"trainer.{key}", keys) for key in trainer if f"trainer.{key}" not in keys]
-    for key, (allowed, _) in trainer_options.ACCEPTED.items():
+    found += [
+        unknown(f"trainer.{key}", declared)
+        for key in trainer
+        if key not in trainer_options.ACCEPTED.keys() | trainer_options.REFUSED.keys()
+    ]
+    for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
         if f"trainer.{key}" in broken:  # said already: go on with any value that fits
             trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
     found += trainer_options.validate(trainer)
@@ -358,20 +363,20 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
 
 
 def _fitted(
-    node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], keys: Mapping[str, Any]
+    node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
 ) -> dict[str, Any]:
     """The node with the schema's keys and no other; what is said, and filled in, is what is deleted or unknown."""
     fitted: dict[str, Any] = {}
-    found += [unknown(prefix + str(key), keys) for key in node if prefix + str(key) not in keys]
+    found += [unknown(prefix + str(key), declared) for key in node if prefix + str(key) not in declared]
     for field in dataclasses.fields(cls):
         path = prefix + field.name
-        kind = keys[path]
+        kind = declared[path].type
         if field.name not in node and path not in broken:
             found.append(f"{path} is needed, but missing. Hint: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())
-            fitted[field.name] = _fitted(inner, typing.cast(type, kind), f"{path}.", found, broken, keys)
+            fitted[field.name] = _fitted(inner, typing.cast(type, kind), f"{path}.", found, broken, declared)
         elif field.name in node:
             fitted[field.name] = node[field.name]
         else:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.known_terms import Term
-from imagenet_ddp.cli.suggest import closest, known_keys
+from imagenet_ddp.cli.suggest import closest
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
@@ -75,14 +76,14 @@ class Translation:
 
 def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Translation | None:
     """None where every word is this program's, or Hydra's."""
-    keys = known_keys(verb)
+    keys = declared(verb)
     flags, kept, words = _read(verb, argv, keys)
     if not words:
         return None
     typed = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in kept}
     said = {word.role: word.value for word in words if word.role}
     if "evaluate" in said and verb in ("train", "doctor"):
-        verb, keys = "evaluate", known_keys("evaluate")
+        verb, keys = "evaluate", declared("evaluate")
     data = _data(words, typed)
     _runs(words, said, verb, keys, typed)
     ways = _world(words, said, typed, environ)
@@ -197,7 +198,7 @@ def _word(term: Term, typed: str, value: str) -> Word:
 def _variable(name: str, value: str, token: str) -> Word:
     for key, known in nccl.KEYS.items():
         if name in (known.variable, *known.old_names):
-            is_flag = known.allowed.accepts(True) and not known.allowed.accepts(1)
+            is_flag = declared("train")[f"nccl.{key}"].type is bool
             text = {"1": "true", "0": "false"}.get(value, value.lower()) if is_flag else value
             return Word(token, [f"nccl.{key}={_quoted(text)}"], role="variable")
     return Word(token, [f"{name}={value}"], "a variable of the environment, in front of the command", "variable")

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
-from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, expect, number, shown, whole
+from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -22,17 +23,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 PROCESSES_PER_CORE = 4  # beyond this a machine only swaps
 # Where a GPU may show without asking torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
-
-KINDS: dict[str, tuple[Kind, str]] = {
-    "strategy.name": (choice("auto", "ddp", *batch_split.NAMES), "auto"),
-    "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
-    "cluster.node_rank": (whole(0) | NULL, "null"),
-    "cluster.rank": (whole(0) | NULL, "null"),
-    "cluster.local_rank": (whole(0) | NULL, "null"),
-    "cluster.world_size": (whole(1) | NULL, "null"),
-    "cluster.timeout_s": (number(above=0), "120"),
-    "cluster.num_threads": (AUTO | whole(1), "auto"),
-}
 
 
 def validate(
@@ -50,18 +40,15 @@ def validate(
     if elsewhere:
         local = batch_split.processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
-    found: list[str] = []
-    for key, (allowed, example) in KINDS.items():
-        node, name = key.split(".")
-        found += expect(key, config[node][name], allowed, f"{key}={example}")
-    broken = bool(found)
+    found = validate_group("cluster", config["cluster"])
+    broken = bool(found) or bool(validate_group("strategy", {"name": config["strategy"]["name"]}))
     found += _cpu(config, environ)
     found += _gpus_of_other_jobs(config["trainer"], environ)
     found += _booked_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     found += ddp_options.mistakes(config)
     found += batch_split.mistakes(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
-    if broken or (strategy["name"] in batch_split.NAMES and whole(2).accepts(num_nodes)):
+    if broken or (strategy["name"] in batch_split.NAMES and integer(2).accepts(num_nodes)):
         return found  # the world hangs on these values
     try:
         rendezvous = detect(config, environ, verb=verb, typed=typed, cpu=has_no_gpu(config["trainer"]) is not None)

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request
-from imagenet_ddp.config.validators import choice, expect
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.engine.job import TYPED_ONLY
@@ -43,7 +43,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
     form = composed.pop("format")
-    wrong = expect("format", form, choice("text", "json"), "format=json")
+    wrong = validate_group("", {"format": form}, "doctor")
     config = DictConfig(composed)
     resumes = config.get("resume") not in (None, "auto")
     plain = _checked(config, environ, typed, wrong, partial=resumes)

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import merge_overrides
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import leaves
-from imagenet_ddp.config.validators import Kind, expect_all
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -63,10 +63,8 @@ class Single:
     found: list[str]  # mistakes in single keys; what they mean together is for the command to say
 
 
-def single(
-    verb: str, argv: Sequence[str], environ: Mapping[str, str], kinds: Mapping[str, tuple[Kind, str]], why: str
-) -> Single | None:
-    """None where Hydra only prints something. kinds: of the keys of the group that is called like the verb. why: it is
+def single(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> Single | None:
+    """None where Hydra only prints something. why: it is
     not several jobs. Raises ConfigError where nothing more can be looked at."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
@@ -79,7 +77,7 @@ def single(
     if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
         raise ConfigError(found)
     config = plain(request.configs[0])
-    return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
+    return Single(request, config, alone, found + validate_group(verb, config[verb], verb))
 
 
 def command(verb: str, argv: list[str]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import AUTO, FLAG, Kind, choice, number, whole
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
@@ -14,18 +13,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import obstacle, shown_path
 
 NAMES = ("imagenet", "stl10", "pack", "check")
-# prepare.* -> what it may be, and an example for the hint.
-_KINDS: dict[str, tuple[Kind, str]] = {
-    "name": (choice(*NAMES), "imagenet"),
-    "num_workers": (AUTO | whole(1), "auto"),
-    "verify": (FLAG, "true"),
-    "timeout_s": (number(above=0), "60"),
-    "memory_mib": (whole(64), "4096"),
-    "short_side": (whole(0), "256 (0: as it is)"),
-    "quality": (whole(1, 100), "90"),
-    "form": (choice("jpeg", "raw"), "jpeg"),
-    "shard_mib": (whole(1), "64"),
-}
 
 
 class FailedError(ConfigError):
@@ -44,7 +31,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
-    asked = job.single("prepare", argv, environ, _KINDS, "prepare does one thing")
+    asked = job.single("prepare", argv, environ, "prepare does one thing")
     if asked is None:
         return None
     request, plain, found = asked.request, asked.config, asked.found

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import choice, expect, matching, shown, whole
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.paths import shown_path
 
@@ -29,20 +30,13 @@ PACKAGES = {
 }
 NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
 
-_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
-
 
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
 ) -> list[str]:
     """Sentences, none where all is well. Paths are relative to the current folder. elsewhere: the checkpoint is on
     another machine, which looks for it and sends it."""
-    found = expect("name", config["name"], _NAME, "name=my_run")
-    found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
-    every = config["saving"]["every_n_epochs"]
-    found += expect("saving.every_n_epochs", every, whole(1), "saving.every_n_epochs=1")
-    steps = config["val_log_every_n_steps"]
-    found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
+    found = validate_group("", config, verb) + validate_group("saving", config["saving"])
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
         found += [] if elsewhere else _packages(group, config[group])
@@ -50,15 +44,12 @@ def validate(
         found += _loggers_needed(config["callbacks"], config["logger"])
         found += _monitors(config)
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
-        jobs = choice("auto", "all", "list") | whole(0)
-        found += expect("sweep.job", config["sweep"]["job"], jobs, "sweep.job=auto")
+        found += validate_group("sweep", config["sweep"])
         if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
     if verb == "predict":
-        found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")
-        found += expect("top_k", config["top_k"], whole(1), "top_k=5")
         if config["images"] is not None:
             found += _images(config["images"], environ)
         if config["out"] is not None:

@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.validators import NULL, choice, expect_all, number, whole
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
@@ -23,19 +23,6 @@ from imagenet_ddp.tune.resources import Place
 from imagenet_ddp.tune.space import Parameter
 
 STORED = "tune.yaml"
-_KINDS = {
-    "num_trials": (whole(1), "20"),
-    "num_at_once": (whole(1), "1"),
-    "launcher": (choice("auto", "local", "srun"), "auto"),
-    "sampler": (choice("tpe", "random"), "tpe"),
-    "num_random_trials": (whole(1), "10"),
-    "pruner": (choice("median", "hyperband", "none"), "median"),
-    "pruner_num_trials": (whole(1), "4"),
-    "pruner_num_epochs": (whole(1), "3"),
-    "hyperband_factor": (whole(2), "3"),
-    "timeout_s": (number(above=0) | NULL, "3600"),
-    "max_failures": (whole(1), "3"),
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +98,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], w
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
     train_argv = [token for token in argv if not (_is(token, "tune") or _is(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
-    found = expect_all("tune", options, _KINDS)
+    found = validate_group("tune", options, "tune")
     if config.resume is not None:
         found.append(f"resume={config.resume} goes on with one run. Hint: tune.resume={config.resume} with a study.")
     parameters: list[Parameter] = []

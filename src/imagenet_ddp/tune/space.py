@@ -1,7 +1,6 @@
 """The search space: keys of train, each with a range or with choices, and every mistake in them. No torch."""
 
 import re
-import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.compose import first_line
-from imagenet_ddp.cli.suggest import kind_of, known_keys, unknown, words_for
-from imagenet_ddp.config.validators import FLAG, number, shown, whole
+from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.validators import FLAG, integer, number, shown
 from imagenet_ddp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def written(token: str) -> str:
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
     """Return (parameters, mistakes). search: plain. typed: the options after `written`."""
-    keys = known_keys("train")
+    keys = declared("train")
     entries: dict[str, dict[str, Any]] = {}
     found: list[str] = []
     left_out: set[str] = set()
@@ -159,8 +159,8 @@ def _as_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[
     return {word: value for word, value in entry.items() if value is not None and word not in replaced}
 
 
-def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseDistribution":
-    """annotation: train's type of the key; None: any."""
+def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "BaseDistribution":
+    """of_train: the declaration of the key; None: a free one."""
     from optuna import distributions
 
     here, got = f"search.{key}", f"got {shown(entry)}"
@@ -176,11 +176,11 @@ def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseD
         raise ConfigError(
             f"{here} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
         )
-    kind = kind_of(annotation)[0] if annotation is not None else typing.Any
-    if kind not in (int, float, typing.Any):
-        raise ConfigError(f"{here} must be a list, as {key} is {words_for(annotation)}, {got}. Hint: `'{here}=[A,B]'`.")
+    kind = of_train.type if of_train and of_train.type else Any
+    if of_train and kind not in (int, float, Any):
+        raise ConfigError(f"{here} must be a list, as {key} is {of_train.words}, {got}. Hint: `'{here}=[A,B]'`.")
     is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
-    kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
+    kinds = {word: FLAG if word == "log" else integer() if is_whole else number() for word in entry}
     if found := [
         f"{here}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
         for word, value in entry.items()

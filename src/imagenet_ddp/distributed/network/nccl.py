@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import FLAG, NULL, Kind, choice, expect, matching, shown, whole
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.network import nccl_interfaces
 from imagenet_ddp.distributed.network.interfaces import interfaces, resolve, source_address
 
@@ -20,45 +21,32 @@ GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
 LIBFABRIC = "https://ofiwg.github.io/libfabric/main/man/fabric.7.html"
 EFA = "https://ofiwg.github.io/libfabric/main/man/fi_efa.7.html"
 
-_NAMES = r"[^\s,=^]+(,[^\s,=^]+)*"
-_WORD = matching(r"\S+( \S+)*", "text without blanks at its ends")
-
 
 @dataclass(frozen=True)
 class Key:
     variable: str
-    allowed: Kind
-    example: str
     source: str  # address of the documentation that defines the variable
     old_names: tuple[str, ...] = ()  # of the variable; still read, the new name wins
 
 
 KEYS: dict[str, Key] = {
-    "socket_ifname": Key(
-        "NCCL_SOCKET_IFNAME", matching(rf"\^?=?{_NAMES}", "text such as eth0, =eth0,eth1 or ^lo,docker"), "eth0", NVIDIA
-    ),
-    "gloo_socket_ifname": Key(
-        "GLOO_SOCKET_IFNAME", matching(_NAMES, "whole names of interfaces such as eth0 or eth0,eth1"), "eth0", GLOO
-    ),
-    "socket_family": Key("NCCL_SOCKET_FAMILY", choice("AF_INET", "AF_INET6"), "AF_INET", NVIDIA),
-    "net": Key("NCCL_NET", _WORD, "Socket", NVIDIA),
-    "ib_disable": Key("NCCL_IB_DISABLE", FLAG, "true", NVIDIA),
-    "ib_hca": Key("NCCL_IB_HCA", matching(rf"\^?=?{_NAMES}", "text such as mlx5 or =mlx5_0:1"), "mlx5", NVIDIA),
-    "ib_gid_index": Key("NCCL_IB_GID_INDEX", whole(-1), "3", NVIDIA),
-    "net_gdr_level": Key("NCCL_NET_GDR_LEVEL", choice("LOC", "PIX", "PXB", "PHB", "SYS"), "PHB", NVIDIA),
-    "p2p_disable": Key("NCCL_P2P_DISABLE", FLAG, "true", NVIDIA),
-    "shm_disable": Key("NCCL_SHM_DISABLE", FLAG, "true", NVIDIA),
-    "debug": Key("NCCL_DEBUG", choice("VERSION", "WARN", "INFO", "TRACE"), "INFO", NVIDIA),
-    "debug_subsys": Key(
-        "NCCL_DEBUG_SUBSYS", matching(r"\^?[A-Z_0-9]+(,\^?[A-Z_0-9]+)*", "names such as INIT,NET"), "INIT", NVIDIA
-    ),
-    "debug_file": Key("NCCL_DEBUG_FILE", _WORD, "/tmp/nccl.%h.%p", NVIDIA),
-    "async_error_handling": Key(
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING", whole(0, 3), "3", TORCH, ("NCCL_ASYNC_ERROR_HANDLING",)
-    ),
-    "blocking_wait": Key("TORCH_NCCL_BLOCKING_WAIT", FLAG, "true", TORCH, ("NCCL_BLOCKING_WAIT",)),
-    "fi_provider": Key("FI_PROVIDER", matching(rf"\^?{_NAMES}", "text such as efa"), "efa", LIBFABRIC),
-    "fi_efa_use_device_rdma": Key("FI_EFA_USE_DEVICE_RDMA", FLAG, "true", EFA),
+    "socket_ifname": Key("NCCL_SOCKET_IFNAME", NVIDIA),
+    "gloo_socket_ifname": Key("GLOO_SOCKET_IFNAME", GLOO),
+    "socket_family": Key("NCCL_SOCKET_FAMILY", NVIDIA),
+    "net": Key("NCCL_NET", NVIDIA),
+    "ib_disable": Key("NCCL_IB_DISABLE", NVIDIA),
+    "ib_hca": Key("NCCL_IB_HCA", NVIDIA),
+    "ib_gid_index": Key("NCCL_IB_GID_INDEX", NVIDIA),
+    "net_gdr_level": Key("NCCL_NET_GDR_LEVEL", NVIDIA),
+    "p2p_disable": Key("NCCL_P2P_DISABLE", NVIDIA),
+    "shm_disable": Key("NCCL_SHM_DISABLE", NVIDIA),
+    "debug": Key("NCCL_DEBUG", NVIDIA),
+    "debug_subsys": Key("NCCL_DEBUG_SUBSYS", NVIDIA),
+    "debug_file": Key("NCCL_DEBUG_FILE", NVIDIA),
+    "async_error_handling": Key("TORCH_NCCL_ASYNC_ERROR_HANDLING", TORCH, ("NCCL_ASYNC_ERROR_HANDLING",)),
+    "blocking_wait": Key("TORCH_NCCL_BLOCKING_WAIT", TORCH, ("NCCL_BLOCKING_WAIT",)),
+    "fi_provider": Key("FI_PROVIDER", LIBFABRIC),
+    "fi_efa_use_device_rdma": Key("FI_EFA_USE_DEVICE_RDMA", EFA),
 }
 _IFNAMES = ("socket_ifname", "gloo_socket_ifname")
 # Written differently, the same to the libraries.
@@ -121,8 +109,8 @@ def mistakes(
     on one machine. elsewhere: the interfaces are another machine's, and not looked for."""
     found: list[str] = []
     good = set()
-    for name, key in KEYS.items():
-        wrong = expect(f"nccl.{name}", nccl.get(name), key.allowed | NULL, f"nccl.{name}={key.example}")
+    for name in KEYS:
+        wrong = validate_group("nccl", {name: nccl.get(name)})
         other = _conflict(name, nccl[name], environ) if not wrong and nccl.get(name) is not None else None
         if other:
             wrong = [
