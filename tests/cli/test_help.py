@@ -7,9 +7,7 @@ import pytest
 
 from imagenet_ddp.cli import help, parse
 from imagenet_ddp.config.commands import COMMANDS
-from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
-from imagenet_ddp.config.trainer_options import ACCEPTED
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
@@ -34,9 +32,7 @@ def test_its_examples_compose(verb: str):
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_its_keys_and_choices_are_there(verb: str):
-    known = {*declared(verb), *(f"trainer.{key}" for key in ACCEPTED), "hydra.run.dir", "-m KEY=A,B", "search.KEY"}
-    assert [key for key in help.GUIDES[verb].keys if key not in known] == []
+def test_its_choices_are_there(verb: str):
     for group in help.GUIDES[verb].groups:
         assert help.choices(group), group
         assert f"  {group} " in help.text(verb)

@@ -1,5 +1,4 @@
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -411,43 +410,6 @@ def test_refuse_with_a_traceback(capsys: pytest.CaptureFixture[str], monkeypatch
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "imagenet_ddp.train: 1 mistake, nothing was started" in err
-
-
-PROGRAM = """
-import sys
-from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.cli.parse import refuse
-from imagenet_ddp.errors import ConfigError
-try:
-    command_line("train", sys.argv[1:], {})
-except ConfigError as error:
-    print(sorted({"torch", "torchvision", "lightning", "torchmetrics"} & set(sys.modules)))
-    refuse(error, "train")
-print(sorted({"torch", "torchvision", "lightning", "torchmetrics"} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize(
-    ("argv", "code"),
-    [
-        ([], 0),
-        (
-            ["data=imagefolder", "data.root=gone", "data.batchsize=3", "seed=abc", "optim=adam", "trainer.devices=0,3"],
-            2,
-        ),
-    ],
-)
-def test_a_check_takes_less_than_a_second_and_no_torch(argv: list[str], code: int, tmp_path: Path):
-    environ = dict(os.environ, PYTHONPATH=str(Path(parse.__file__).parents[2]))
-    command = [sys.executable, "-c", PROGRAM, *argv]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == code, done.stderr
-    assert done.stdout == "[]\n"
-    # processor time: other programs may be busy
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
-    assert not (tmp_path / "runs").exists()
 
 
 # ---- a checkpoint's config and what is typed

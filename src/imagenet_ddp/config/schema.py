@@ -193,7 +193,9 @@ class OptimConfig:
 
 @dataclass
 class ScheduleConfig:
-    name: Annotated[str, choice("step", "cosine", "linear", "constant"), "Schedule of the learning rate."] = "step"
+    name: Annotated[
+        str, choice("step", "cosine", "linear", "constant"), "Learning-rate schedule: step, cosine, linear or constant."
+    ] = "step"
     step_epochs: Annotated[int, integer(1), "step: epochs between two drops."] = 30
     gamma: Annotated[float, number(above=0), "step: factor of each drop."] = 0.1
     warmup_epochs: Annotated[
