@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import hydra_flags, parse
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.config.validators import shown
@@ -53,11 +53,11 @@ def main() -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """None where Hydra only prints something. Raises ConfigError with every mistake."""
-    if parse.only_prints(argv):
+    if hydra_flags.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
-    typed = [token for token in parse.without_local_rank(argv) if token not in own]
+    typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
     asked, found = _checked("submit", own, environ, compose_only=True)
     request, mistakes = _checked("train", sweep.resumed(typed), environ, elsewhere=True)
     here = shlex.join(["imagenet_ddp.submit", *own])

@@ -5,7 +5,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, sweep, worker
 from imagenet_ddp.engine import job as engine_job
@@ -28,7 +28,7 @@ def main() -> float | None:
         number = sweep.own_job(request, os.environ)
         return sweep.run(request, _job) if number is None else _single(sweep.only(request, number, os.environ))
     except ConfigError as error:
-        parse.refuse(error)
+        mistakes.refuse(error)
     except WorkersFailedError as error:
         error.exit()
     except Left as left:

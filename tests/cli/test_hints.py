@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from imagenet_ddp.cli.compose import Composer
+from imagenet_ddp.cli.compose import Composer, apply
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config import commands, trainer_options
 from imagenet_ddp.config.keys import declared
@@ -34,7 +33,9 @@ from imagenet_ddp.errors import ConfigError
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
 SOURCES = [
-    "cli/parse", "cli/compose", "cli/suggest", "cli/translate", "config/validators", "config/trainer_options",
+    "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
+    "cli/translate", "cli/translate_world", "cli/validate",
+    "config/validators", "config/trainer_options",
     "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
     "distributed/launchers/manual", "distributed/launchers/env_vars", "distributed/launchers/address",
     "distributed/network/nccl", "distributed/strategies/ddp_options", "distributed/strategies/batch_split",
@@ -107,9 +108,9 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
 
     def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [str(override.input_line) for override in overrides]
-        exists = self.loader.repository.group_exists
+        exists = functools.cache(self.loader.get_group_options)
         choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
-                   or (exists(o.key_or_group) and not isinstance(o._value, dict))]  # fmt: skip
+                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
         if len(self.loader.get_search_path().get_path()) > 3:
             return load(self, overrides, mode)
         key = (self.config_name, mode, *(str(o.input_line) for o in choices))
@@ -117,7 +118,8 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
             kept[key] = pickle.dumps(load(self, choices, mode))
         config = pickle.loads(kept[key])
         values = [o for o in overrides if not any(o is choice for choice in choices)]
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        for override in values:
+            apply(override, config)
         with open_dict(config.hydra.overrides):
             config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
         return config
@@ -188,7 +190,7 @@ LINES = [
         "schedule=null", "'data={batch_size: abc}'", "model.args.x=1", "callbacks.mine.patience=3", "optim.lr=0.1,0.2",
         "data=stl10,shapes", "optim.lr=range(1,3)", "allow_targets=a,b", "data.mean=1,2,3",
         "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes",
-        "hydra.foo=1",
+        "hydra.foo=1", "+data.batch_size=3",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
         "model._target_=torchevil.Net", "optim.name=sgd optim.nesterov=true optim.momentum=0",
         "--config-dir=gone", "--config-name=gone", "--config-path=x", "--resolve",

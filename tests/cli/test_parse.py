@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
-from imagenet_ddp.cli.parse import Request, command_line, validate
+from imagenet_ddp.cli.parse import Request, command_line
+from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed import validate as distributed_check
@@ -387,7 +388,7 @@ def test_refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     deep = f"/a/{'very/' * 20}deep/path"
     long = f"data.root must be a folder, but {deep} does not exist. Hint: type on each node {command}."
     with pytest.raises(SystemExit) as caught:
-        parse.refuse(ConfigError([long, "b. Hint: c."]), "train")
+        mistakes.refuse(ConfigError([long, "b. Hint: c."]), "train")
     assert caught.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -406,7 +407,7 @@ def test_refuse_with_a_traceback(capsys: pytest.CaptureFixture[str], monkeypatch
     with pytest.raises(ConfigError) as caught:
         asked("seed=-1")
     with pytest.raises(SystemExit):
-        parse.refuse(caught.value, "train")
+        mistakes.refuse(caught.value, "train")
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "imagenet_ddp.train: 1 mistake, nothing was started" in err

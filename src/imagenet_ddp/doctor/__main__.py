@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, hydra_flags
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_data, check_network, process
 from imagenet_ddp.doctor import check_machine as this_machine
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _doctor() -> None:
-    options = command.planned("doctor", read, parse.without_local_rank)
+    options = command.planned("doctor", read, hydra_flags.without_local_rank)
     machine = survey(options.config, os.environ, options.request.typed, options.run_dir)
     place = machine.rendezvous.place if machine.rendezvous else None
     speaks = place is None or place.rank == 0  # a launcher's other ranks are heard through rank 0

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request
 from imagenet_ddp.config.keys import validate_group
@@ -59,7 +59,7 @@ def _checked(
     config: DictConfig, environ: Mapping[str, str], typed: Sequence[str], wrong: list[str], *, partial: bool = False
 ) -> dict[str, Any]:
     """Resolved and plain. wrong: mistakes that are known already."""
-    said = parse.validate(config, environ, "train", typed=typed, partial=partial)
+    said = validate.validate(config, environ, "train", typed=typed, partial=partial)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import hydra_flags, parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import leaves
@@ -68,12 +68,12 @@ def single(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str)
     not several jobs. Raises ConfigError where nothing more can be looked at."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
-    if parse.only_prints(argv):
+    if hydra_flags.only_prints(argv):
         parse.command_line(verb, argv, environ)
         return None
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
-    found = parse.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    found = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
         raise ConfigError(found)
     config = plain(request.configs[0])
@@ -122,7 +122,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], rendezvous: Laun
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     if mistakes := _other_world(merged.trainer, found.checkpoint, rendezvous, num_local):
         raise ConfigError(mistakes)
-    if mistakes := parse.validate(merged, environ, "train", typed=request.typed):
+    if mistakes := validate.validate(merged, environ, "train", typed=request.typed):
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
@@ -257,6 +257,6 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
-    if mistakes := parse.validate(merged, environ, request.verb):
+    if mistakes := validate.validate(merged, environ, request.verb):
         raise ConfigError(mistakes)
     return plain(merged)

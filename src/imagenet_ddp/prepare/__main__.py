@@ -7,7 +7,7 @@ Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 r
 import importlib
 import sys
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options
 from imagenet_ddp.prepare.options import FailedError
@@ -23,7 +23,7 @@ def main() -> None:
             code = importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.name]}").run(plan)
         except (FailedError, RunError) as error:
             failed = error if isinstance(error, FailedError) else ConfigError(str(error))
-            parse.show(failed, "prepare", "what is finished is kept")
+            mistakes.show(failed, "prepare", "what is finished is kept")
             code = 1
         sys.exit(code)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import hydra_flags, parse, validate
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
@@ -65,9 +65,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
-    argv = [space.written(token) for token in parse.without_local_rank(argv)]
-    request = parse.command_line("tune", argv if parse.only_prints(argv) else [*argv, "--cfg", "job"], environ)
-    if not request.configs or parse.only_prints(argv):
+    argv = [space.written(token) for token in hydra_flags.without_local_rank(argv)]
+    request = parse.command_line("tune", argv if hydra_flags.only_prints(argv) else [*argv, "--cfg", "job"], environ)
+    if not request.configs or hydra_flags.only_prints(argv):
         return None
     wanted = _wanted(request)
     stored = _stored(wanted) if wanted else None
@@ -109,7 +109,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], w
         found += said
     srun = resources.by_srun(options["launcher"], environ)
     inner = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
-    in_train = parse.validate(config, inner, "train", typed=typed)
+    in_train = validate.validate(config, inner, "train", typed=typed)
     found += in_train
     if not in_train:
         found += space.refused_ends(parameters, config, inner, typed)

@@ -10,8 +10,8 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.compose import first_line
+from imagenet_ddp.cli import validate
+from imagenet_ddp.cli.explain import first_line
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.validators import FLAG, integer, number, shown
@@ -111,7 +111,7 @@ def refused_ends(
             try:
                 with open_dict(changed):
                     OmegaConf.update(changed, searched.key, value, merge=False, force_add=True)
-                said = parse.validate(changed, environ, "train", typed=typed)
+                said = validate.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
                 said = [f"{searched.key}={shown(value)}: {first_line(error)}"]
             found += [f"search.{searched.key}: {text}" for text in said]

@@ -1,27 +1,28 @@
-"""Write docs/reference.md: every key of every command, from its declaration. Run this file to renew the page."""
+"""Write the generated pages docs/reference.md and docs/coming-from.md: python -m imagenet_ddp.cli.doc_pages."""
 
 import re
 
 import yaml
 from omegaconf import MISSING
 
+from imagenet_ddp.cli.known_terms import PROGRAMS, TERMS, Term
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.config.validators import shown
 
-PAGE = conf_dir().parent / "docs" / "reference.md"
+DOCS = conf_dir().parent / "docs"
 _HEAD = """# Reference of all keys
 
 Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
 [configuration.md](configuration.md) how they are composed. The defaults are those without a file of `conf/`: the data's
 recipe, for example, sets some of them.
 
-Generated from `src/imagenet_ddp/config/` by `python -m imagenet_ddp.cli.reference`.
+Generated from `src/imagenet_ddp/config/` by `python -m imagenet_ddp.cli.doc_pages`.
 """
 
 
-def page() -> str:
+def reference() -> str:
     """Return the text of docs/reference.md."""
     lines = [_HEAD]
     train = {path: key for path, key in declared("train").items() if not key.is_group}
@@ -61,5 +62,49 @@ def _default(key: Key) -> str:
     return "must be set" if key.default == MISSING else f"`{shown(key.default)}`"
 
 
+_COMING_FROM = """# Coming from another program
+
+Options of other programs are answered with the line to type here, one line for the whole command:
+
+    $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
+
+names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
+Nothing is started. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
+
+Generated from `src/imagenet_ddp/cli/known_terms.py` by `python -m imagenet_ddp.cli.doc_pages`.
+"""
+
+
+def coming_from() -> str:
+    """docs/coming-from.md."""
+    parts = [_COMING_FROM]
+    for program, (title, introduction) in PROGRAMS.items():
+        rows = [_term_row(term, term.names[program]) for term in TERMS if term.names.get(program)]
+        parts.append(f"## {title}\n\n{introduction}\n\n| there | here | difference in meaning |\n|---|---|---|\n")
+        parts[-1] += "\n".join(rows) + "\n"
+    return "\n".join(parts)
+
+
+def _term_row(term: Term, names: str) -> str:
+    value = "" if term.flag else " VALUE"
+    there = ", ".join(f"`{name}`" for name in names.split())
+    return f"| {there} | {_here(term, value.strip())} | {_filled(term.note)} |"
+
+
+def _here(term: Term, value: str) -> str:
+    if term.values is not None:
+        return "; ".join(f"{name}: `{here}`" for name, here in term.values.items())
+    if not term.here:
+        return "not available yet" if term.missing else "nothing"
+    return f"`{term.here.replace('{}', value)}`"
+
+
+def _filled(note: str) -> str:
+    return note.replace("{}", "VALUE")
+
+
+PAGES = {"reference.md": reference, "coming-from.md": coming_from}
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, text in PAGES.items():
+        (DOCS / name).write_text(text(), encoding="utf-8")
