@@ -22,7 +22,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 class Composer:
-    """Hydra's own reader and loader for one verb, asked option by option where they refuse the whole."""
+    """Hydra's parser and loader for one command."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
         with initialize_config_dir(str(schema.conf_dir()), job_name=verb, version_base="1.3"):
@@ -39,7 +39,7 @@ class Composer:
     # -- reading
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
-        """(what Hydra's grammar can read, mistakes). Where a quoted form is proposed, the checks go on with that."""
+        """Return (options, mistakes). Where a hint proposes a quoted form, that form is used from there on."""
         overrides, found = [], []
         for line in lines:
             override = self._parsed(line)
@@ -94,10 +94,10 @@ class Composer:
     # -- composing
 
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
-        """(the config of all options that Hydra takes, mistakes for the others)."""
+        """Return (the config of all options that Hydra takes, mistakes for the others)."""
         try:
             return self._load(overrides, mode), self._dropped(overrides)
-        except Exception:  # whatever it is, it is looked for option by option
+        except Exception:  # found below, option by option
             pass
         found = self._dropped(overrides)
         search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
@@ -126,7 +126,7 @@ class Composer:
                     options = self._options(override, search)
                     found.append(self.explain.refused_choice(override, options, error))
                     if meant := intended_option(override.key_or_group, str(override.value()), options):
-                        # go on as if that had been typed, so that what hangs on it is looked at too
+                        # continue with the option of the hint, so that what depends on it is validated too
                         meant = self._parsed(f"{override.key_or_group}={meant}")
                         try:
                             config = self._load([*kept, meant], mode) if meant else config
