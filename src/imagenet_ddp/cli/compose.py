@@ -31,7 +31,8 @@ class Composer:
             search_path = self.loader.get_search_path()
             path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=before_schema)
-            self.loader = type(self.loader)(search_path)  # a loader opens its search path when it is made
+            # a loader opens its search path when it is made; the abstract class declares no arguments
+            self.loader = type(self.loader)(search_path)  # pyright: ignore[reportCallIssue]
         self.config_name = config_name
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.explain = Explainer(keys.declared(verb), self.loader, self._parsed)
