@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, worker
 from imagenet_ddp.engine import job as engine_job
@@ -23,7 +23,7 @@ def main() -> float | None:
             return command.with_hydra("evaluate", request.argv, lambda config: None)
         return _evaluate(request)
     except ConfigError as error:
-        parse.refuse(error)
+        mistakes.refuse(error)
     except WorkersFailedError as error:
         error.exit()
 

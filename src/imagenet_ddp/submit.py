@@ -19,9 +19,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import hydra_flags, parse
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import conf_dir
-from imagenet_ddp.config.validators import FLAG, NULL, Kind, expect_all, matching, shown, whole
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine import sweep
@@ -29,20 +30,6 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
 CPUS_PER_DEVICE = 8  # where data.num_workers is auto
-_WORD = matching(r"[^\s-]\S*", "a word")
-_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
-_NUMBER = whole(1) | NULL
-# submit.* -> its kind, and an example for the hint
-_KINDS: dict[str, tuple[Kind, str]] = {
-    **dict.fromkeys(("partition", "account", "qos", "constraint", "name"), (_WORD | NULL, "NAME")),
-    "time": (_TIME | NULL, "24:00:00"),
-    "cpus_per_device": (_NUMBER, "8"),
-    "mem_gb_per_device": (_NUMBER, "64"),
-    "gpu_type": (_WORD | NULL, "a100"),
-    "array_parallelism": (_NUMBER, "4"),
-    "extra": (matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes") | NULL, "--exclusive"),
-    "now": (FLAG, "true"),
-}
 
 
 @dataclass(frozen=True)
@@ -66,11 +53,11 @@ def main() -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """Return None where Hydra only prints something; raise ConfigError with every mistake."""
-    if parse.only_prints(argv):
+    if hydra_flags.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
-    typed = [token for token in parse.without_local_rank(argv) if token not in own]
+    typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
     submit, found = _validate("submit", own, environ, compose_only=True)
     request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
     program = shlex.join(["imagenet_ddp.submit", *own])
@@ -78,7 +65,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     if submit is None or request is None:
         raise ConfigError(found)
     options: Any = submit.configs[0].submit
-    found += expect_all("submit", options, _KINDS)
+    found += validate_group("submit", options, "submit")
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
         found.append("submit.now=true needs sbatch, which this machine lacks. Hint: leave submit.now out.")
     with suppress(OmegaConfBaseException):  # a value that does not resolve is among the mistakes already

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, sweep, worker
 from imagenet_ddp.engine import job as engine_job
@@ -26,7 +26,7 @@ def main() -> float | None:
         number = sweep.selected_job(request, os.environ)
         return sweep.run(request, _job) if number is None else _single(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
-        parse.refuse(error)
+        mistakes.refuse(error)
     except WorkersFailedError as error:
         error.exit()
     except SignalExit as left:

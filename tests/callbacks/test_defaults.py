@@ -13,7 +13,8 @@ from imagenet_ddp.callbacks.defaults import RunCallbacks, make_callbacks, make_l
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
-from imagenet_ddp.config import schema
+from imagenet_ddp.config import commands
+from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -21,8 +22,8 @@ FIRST, LAST = ["LearningRate", "RunningMetrics", "GracefulStopInValidation"], ["
 
 
 def composed(*typed: str) -> dict[str, Any]:
-    schema.register("train")
-    with initialize_config_dir(str(schema.conf_dir()), version_base="1.3"):
+    commands.register("train")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", list(typed))
         return {key: OmegaConf.to_container(config[key], resolve=True) for key in ("callbacks", "logger")} | {
             "val_log_every_n_steps": 7,

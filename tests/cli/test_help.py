@@ -6,12 +6,11 @@ import shlex
 import pytest
 
 from imagenet_ddp.cli import help, parse
-from imagenet_ddp.cli.suggest import known_keys
-from imagenet_ddp.config.schema import VERBS, conf_dir
-from imagenet_ddp.config.trainer_options import ACCEPTED
+from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.schema import conf_dir
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_it_fits_a_terminal(verb: str):
     lines = help.text(verb).split("\n")
     assert len(lines) <= 60
@@ -19,7 +18,7 @@ def test_it_fits_a_terminal(verb: str):
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_its_examples_compose(verb: str):
     text = help.text(verb).replace("\\\n", "")
     lines = [line.strip() for line in text.splitlines() if line.startswith("  python -m ")]
@@ -32,10 +31,8 @@ def test_its_examples_compose(verb: str):
         parse.command_line(verb, argv, {}, compose_only=True)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_its_keys_and_choices_are_there(verb: str):
-    known = {*known_keys(verb), *(f"trainer.{key}" for key in ACCEPTED), "hydra.run.dir", "-m KEY=A,B", "search.KEY"}
-    assert [key for key in help.GUIDES[verb].keys if key not in known] == []
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_its_choices_are_there(verb: str):
     for group in help.GUIDES[verb].groups:
         assert help.choices(group), group
         assert f"  {group} " in help.text(verb)

@@ -16,28 +16,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from imagenet_ddp.cli.compose import Composer
+from imagenet_ddp.cli.compose import Composer, apply
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.cli.suggest import kind_of, known_keys
-from imagenet_ddp.config import schema, trainer_options
+from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.strategies import ddp_options
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models import validate as learning_check
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
 SOURCES = [
-    "check", "compose", "keys", "translate", "trainer_keys", "data/check", "learning/check", "run/check",
-    "distributed/check", "distributed/asked", "distributed/by_hand", "distributed/by_launcher",
-    "distributed/ddp_answers", "distributed/nccl", "distributed/split", "distributed/address",
+    "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
+    "cli/translate", "cli/translate_world", "cli/validate",
+    "config/validators", "config/trainer_options",
+    "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
+    "distributed/launchers/manual", "distributed/launchers/env_vars", "distributed/launchers/address",
+    "distributed/network/nccl", "distributed/strategies/ddp_options", "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.
 PLACEHOLDERS = {
@@ -107,9 +108,9 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
 
     def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [str(override.input_line) for override in overrides]
-        exists = self.loader.repository.group_exists
+        exists = functools.cache(self.loader.get_group_options)
         choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
-                   or (exists(o.key_or_group) and not isinstance(o._value, dict))]  # fmt: skip
+                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
         if len(self.loader.get_search_path().get_path()) > 3:
             return load(self, overrides, mode)
         key = (self.config_name, mode, *(str(o.input_line) for o in choices))
@@ -117,13 +118,14 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
             kept[key] = pickle.dumps(load(self, choices, mode))
         config = pickle.loads(kept[key])
         values = [o for o in overrides if not any(o is choice for choice in choices)]
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        for override in values:
+            apply(override, config)
         with open_dict(config.hydra.overrides):
             config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
         return config
 
     monkeypatch.setattr(Composer, "_load", loaded)
-    monkeypatch.setattr(schema, "register", functools.cache(schema.register))
+    monkeypatch.setattr(commands, "register", functools.cache(commands.register))
 
 
 EXAMPLES = "--dist-url tcp://127.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed"
@@ -188,7 +190,7 @@ LINES = [
         "schedule=null", "'data={batch_size: abc}'", "model.args.x=1", "callbacks.mine.patience=3", "optim.lr=0.1,0.2",
         "data=stl10,shapes", "optim.lr=range(1,3)", "allow_targets=a,b", "data.mean=1,2,3",
         "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes",
-        "hydra.foo=1",
+        "hydra.foo=1", "+data.batch_size=3",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
         "model._target_=torchevil.Net", "optim.name=sgd optim.nesterov=true optim.momentum=0",
         "--config-dir=gone", "--config-name=gone", "--config-path=x", "--resolve",
@@ -288,22 +290,13 @@ CONTEXT = {
 
 def _of_tables() -> Iterator[Case]:
     """A value of the wrong kind for every key, and all of Lightning's and DistributedDataParallel's own names."""
-    tables = {
-        **{f"trainer.{key}": value for key, value in trainer_options.ACCEPTED.items()},
-        **{f"data.{key}": value for key, value in data_check.KINDS.items()},
-        **{f"loader.{key}": value for key, value in data_check.LOADER_KINDS.items()},
-        **learning_check.KINDS,
-        **distributed_check.KINDS,
-        **{f"strategy.{key}": value for key, value in ddp_options.KINDS.items()},
-    }
-    kinds = known_keys("train")
-    for key, (allowed, _) in tables.items():
-        read = str if kind_of(kinds[key])[0] is str else _as_yaml
-        wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not allowed.accepts(read(value))), "''")
-        yield Case(f"{CONTEXT.get(key, '')} {key}={wrong}".strip(), gpu=key == "trainer.devices")
-    for key, kind in kinds.items():  # as OmegaConf refuses it
-        if kind_of(kind)[0] in (int, float, bool) and key not in tables:
-            yield Case(f"{CONTEXT.get(key, '')} {key}=bogus".strip())
+    groups = ("trainer", "data", "loader", "optim", "schedule", "loss", "strategy", "cluster", "nccl", "saving")
+    for path, key in declared("train").items():
+        if path.partition(".")[0] not in groups or key.allowed is None:
+            continue
+        read = str if key.type is str else _as_yaml
+        wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not key.allowed.accepts(read(value))), "''")
+        yield Case(f"{CONTEXT.get(path, '')} {path}={wrong}".strip(), gpu=path == "trainer.devices")
     yield from (Case(f"trainer.{key}=mine") for key in trainer_options.REFUSED)
     yield from (Case(f"strategy.{key}=1", gpu=True) for key in ddp_options.DDP_ANSWERS)
 
@@ -502,8 +495,8 @@ def faults(case: Case, seen: set[str]) -> list[str]:
             result.append(f"{case.verb} {case.line}: nothing to type in: {hint}")
         for way in tried:
             left: list[str] = []
-            for commands in applied(way, case, mistake):
-                left = [text for each in commands for text in found(each) if _shape(text) not in others]
+            for typed in applied(way, case, mistake):
+                left = [text for each in typed for text in found(each) if _shape(text) not in others]
                 if not left:
                     break
             if left:
@@ -544,7 +537,7 @@ ELSEWHERE = {
     "distributed/validate.py": (
         "srun without --gpu",
         "another node",
-    ),  # SLURM's variables: tests/distributed/test_check
+    ),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     "distributed/strategies/batch_split.py": ("start it without the launcher",),  # env_vars.py says it before
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root

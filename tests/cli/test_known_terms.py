@@ -2,13 +2,11 @@
 
 import pytest
 
-from imagenet_ddp.cli import known_terms
+from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, PROGRAMS, TERMS, Term
-from imagenet_ddp.cli.suggest import known_keys
-from imagenet_ddp.cli.translate import HYDRA_FLAGS, HYDRA_WITH_VALUE
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 
-ROOT = conf_dir().parent
 # pytorch/examples, imagenet/main.py @77f55b9: all of its options.
 EXAMPLES = (
     "-a --arch -j --workers --epochs --start-epoch -b --batch-size --lr --learning-rate --momentum --wd --weight-decay "
@@ -26,16 +24,9 @@ def test_it_is_known(name: str):
     assert known_terms.find(name) is not None
 
 
-def test_the_page_is_that_of_the_table():
-    path = ROOT / "docs" / "coming-from.md"
-    assert path.read_text(encoding="utf-8") == known_terms.page(), (
-        f"renew it: python -c 'from imagenet_ddp.cli import known_terms as k; print(k.page(), end=\"\")' > {path}"
-    )
-
-
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: next(iter(term.names.values())).replace(" ", ","))
 def test_its_keys_are_ours(term: Term):
-    keys = known_keys("train")
+    keys = declared("train")
     for here in [term.here, *(term.values or {}).values()]:
         for option in here.replace("'", "").split():
             key = option.partition("=")[0]
@@ -57,10 +48,10 @@ def test_hydras_own_options_are_known():
     from hydra._internal.utils import get_args_parser
 
     options = get_args_parser()._option_string_actions
-    assert {name for name, action in options.items() if action.nargs == 0} == HYDRA_FLAGS
-    assert {name for name, action in options.items() if action.nargs != 0} == HYDRA_WITH_VALUE
+    assert {name for name, action in options.items() if action.nargs == 0} == hydra_flags.FLAGS
+    assert {name for name, action in options.items() if action.nargs != 0} == hydra_flags.WITH_VALUE
 
 
 def test_none_is_one_of_hydras():
     taken = {"-p"}  # --package NAME: a number is pytorch/examples' --print-freq
-    assert (HYDRA_FLAGS | HYDRA_WITH_VALUE) & BY_NAME.keys() == taken
+    assert (hydra_flags.FLAGS | hydra_flags.WITH_VALUE) & BY_NAME.keys() == taken

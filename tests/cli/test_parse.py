@@ -1,5 +1,4 @@
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -9,10 +8,12 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
-from imagenet_ddp.cli.parse import Request, command_line, validate
-from imagenet_ddp.config.schema import VERBS, conf_dir
+from imagenet_ddp.cli.parse import Request, command_line
+from imagenet_ddp.cli.validate import validate
+from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.errors import ConfigError
 
@@ -70,7 +71,7 @@ OF_ONE_VERB = {"search": "tune", "prepare": "prepare", "benchmark": "benchmark"}
     [
         pytest.param(path.relative_to(conf_dir()), verb, id=f"{path.relative_to(conf_dir())}-{verb}")
         for path in sorted(conf_dir().glob("*/*.yaml"))
-        for verb in VERBS
+        for verb in COMMANDS
         if path.parent.name != "hydra" and OF_ONE_VERB.get(path.parent.name, verb) == verb
     ],
 )
@@ -95,7 +96,7 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in conf_dir().glob("*.yaml")))
 def test_every_primary_config_is_a_verb_or_the_base(stem: str):
-    assert stem in {*VERBS, "base"}
+    assert stem in {*COMMANDS, "base"}
 
 
 def test_composing_again_is_not_in_hydras_way():
@@ -111,7 +112,7 @@ def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: mypkg.Data\n")
     typed = ["--config-dir", "mine", "data=own"]
     (text,) = refused(*typed)
-    assert "but is mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
+    assert "got mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
     assert asked(*typed, "allow_targets=[mypkg]").configs[0].data.name == "own"
 
 
@@ -174,7 +175,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
     )
     for said in [
         "data.batchsize is not a known key. Hint: did you mean data.batch_size?",
-        "data.image_size must be an integer, got abc. Hint: set data.image_size=224 ",
+        "data.image_size must be an integer ≥ 8, got abc. Hint: set data.image_size=224 ",
         "trainer.max_epochs must be an integer ≥ -1 or null, got -5.",
         "optim must be one of sgd, got adam.",
         "Hint: `'data.root=\"/gone/ä\"'`",
@@ -214,8 +215,8 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("~data", "data is needed and cannot be deleted."),
         ("~data.batch_size", "data.batch_size is needed and cannot be deleted. Hint: leave ~data.batch_size out."),
         ("~trainer.devices", "trainer lacks 1 of its keys (devices)."),
-        ("data.batch_size=null", "data.batch_size must be an integer, got null."),
-        ("data.mean=3", "data.mean must be a list of numbers such as [0.5,0.5,0.5], got 3."),
+        ("data.batch_size=null", "data.batch_size must be an integer ≥ 1, got null."),
+        ("data.mean=3", "data.mean must be three numbers, one per channel, got 3."),
         ("data.mean=[1,2", "but cannot be read: [1,2."),
         ("schedule=null", "schedule must be a group of keys, got null."),
         ("data={batch_size: abc}", "Hint: one by one, data.batch_size=32."),
@@ -358,9 +359,9 @@ def test_every_job_of_a_sweep_is_checked():
 def test_mistakes_of_a_sweep_name_their_jobs():
     found = refused("-m", "optim.lr=0.1,-1", "model.name=resnet18,resnet19", "data.flip=2")
     assert len(found) == 3
-    assert sum(text.startswith("data.flip is expected") for text in found) == 1
-    assert sum(text.startswith("Jobs 1, 3 of 0 to 3: model.name is expected") for text in found) == 1
-    assert sum(text.startswith("Jobs 2, 3 of 0 to 3: optim.lr is expected") for text in found) == 1
+    assert sum(text.startswith("data.flip must be ") for text in found) == 1
+    assert sum(text.startswith("Jobs 1, 3 of 0 to 3: model.name must be ") for text in found) == 1
+    assert sum(text.startswith("Jobs 2, 3 of 0 to 3: optim.lr must be ") for text in found) == 1
     (text,) = refused("-m", "trainer.devices=1,99")
     assert text.startswith("Job 1 (trainer.devices=99): trainer.devices must be at most")
 
@@ -387,13 +388,13 @@ def test_refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     deep = f"/a/{'very/' * 20}deep/path"
     long = f"data.root must be a folder, but {deep} does not exist. Hint: type on each node {command}."
     with pytest.raises(SystemExit) as caught:
-        parse.refuse(ConfigError([long, "b. Hint: c."]), "train")
+        mistakes.refuse(ConfigError([long, "b. Hint: c."]), "train")
     assert caught.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == "imagenet_ddp.train: 2 mistakes, nothing was started"
-    assert lines[2].startswith(" 1. data.root is expected")
+    assert lines[2].startswith(" 1. data.root must be")
     assert lines[-2:] == [" 2. b.", "    Hint: c."]
     assert f"    {command}." in lines
     assert deep in err
@@ -406,47 +407,10 @@ def test_refuse_with_a_traceback(capsys: pytest.CaptureFixture[str], monkeypatch
     with pytest.raises(ConfigError) as caught:
         asked("seed=-1")
     with pytest.raises(SystemExit):
-        parse.refuse(caught.value, "train")
+        mistakes.refuse(caught.value, "train")
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "imagenet_ddp.train: 1 mistake, nothing was started" in err
-
-
-PROGRAM = """
-import sys
-from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.cli.parse import refuse
-from imagenet_ddp.errors import ConfigError
-try:
-    command_line("train", sys.argv[1:], {})
-except ConfigError as error:
-    print(sorted({"torch", "torchvision", "lightning", "torchmetrics"} & set(sys.modules)))
-    refuse(error, "train")
-print(sorted({"torch", "torchvision", "lightning", "torchmetrics"} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize(
-    ("argv", "code"),
-    [
-        ([], 0),
-        (
-            ["data=imagefolder", "data.root=gone", "data.batchsize=3", "seed=abc", "optim=adam", "trainer.devices=0,3"],
-            2,
-        ),
-    ],
-)
-def test_a_check_takes_less_than_a_second_and_no_torch(argv: list[str], code: int, tmp_path: Path):
-    environ = dict(os.environ, PYTHONPATH=str(Path(parse.__file__).parents[2]))
-    command = [sys.executable, "-c", PROGRAM, *argv]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == code, done.stderr
-    assert done.stdout == "[]\n"
-    # processor time: other programs may be busy
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
-    assert not (tmp_path / "runs").exists()
 
 
 # ---- a checkpoint's config and what is typed
@@ -538,4 +502,4 @@ def test_a_merge_is_checked_again():
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed", "ddp_spawn"])
 def test_strategies_for_nets_in_pieces_lead_to_ddp(name: str):
     (text,) = refused(f"strategy={name}", "trainer.num_nodes=2", "cluster.address=tcp://127.0.0.1:29500")
-    assert text.endswith(f"one of auto, balanced_dp, ddp, dp, but is {name}. Hint: set strategy=ddp.")
+    assert text.endswith(f"one of auto, balanced_dp, ddp, dp, got {name}. Hint: set strategy=ddp.")

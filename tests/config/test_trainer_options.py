@@ -89,7 +89,7 @@ def test_what_lightning_takes_is_accepted(key: str, value: object):
 def test_another_kind_is_one_mistake(key: str, value: object):
     (text,) = trainer_options.validate({**DEFAULTS, key: value})
     assert text.startswith(f"trainer.{key} must be ")
-    assert f"but is {validators.shown(value)}. Hint: set trainer.{key}=" in text
+    assert f", got {validators.shown(value)}. Hint: set trainer.{key}=" in text
 
 
 @pytest.mark.parametrize("key", trainer_options.REFUSED)
@@ -112,7 +112,7 @@ def test_deleted_keys_are_one_mistake():
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (validators.whole(1, 9), "an integer from 1 to 9"),
+        (validators.integer(1, 9), "an integer from 1 to 9"),
         (validators.number(above=0, most=1), "a number > 0 and ≤ 1"),
         (validators.number(), "a number"),
         (validators.choice("a", "b", "c") | validators.NULL, "a, b, c or null"),

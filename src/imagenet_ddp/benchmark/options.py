@@ -5,28 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import FLAG, NULL, Kind, choice, kind, whole
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
 
-# the packs are made from image files, and compared with them
+# The packs are made from image files, and compared with them.
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes")
-_COUNTS = kind(
-    "a list of numbers of loader processes",
-    lambda value: isinstance(value, list) and len(value) > 0 and all(whole(0).accepts(each) for each in value),
-)
-_KINDS: dict[str, tuple[Kind, str]] = {
-    "name": (choice("loader"), "loader"),
-    "num_images": (whole(8), "500"),
-    "repeats": (whole(1), "5"),
-    "num_workers": (_COUNTS | NULL, "[0,1,2]"),
-    "short_side": (whole(8), "256"),
-    "quality": (whole(1, 100), "90"),
-    "model": (FLAG, "true"),
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +25,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """Return None where Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
-    parsed = job.single("benchmark", argv, environ, _KINDS, "a benchmark is to be alone on its machine")
+    parsed = job.single("benchmark", argv, environ, "a benchmark is to be alone on its machine")
     if parsed is None:
         return None
     request, mistakes = parsed.request, parsed.found

@@ -1,4 +1,4 @@
-"""What a command is to the shell that started it: its exit code, a pipe that nobody reads, and what Hydra prints."""
+"""Run a command for the shell: exit codes, a closed pipe, and hydra.main."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import hydra
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli import help, parse
+from imagenet_ddp.cli import help, hydra_flags, mistakes
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def run_command(verb: str) -> Iterator[None]:
-    """Around a command that is one process with nothing to save: exit code 2 where it is refused, 1 where it fails,
-    128 + n where signal n ends it."""
+    """Exit with code 2 on a refusal, 1 on a failure, and 128 + n on signal n. For commands of one process that have
+    nothing to save."""
     exit_on_signal()
     with console.exit_on_closed_pipe():
         try:
@@ -32,7 +32,7 @@ def run_command(verb: str) -> Iterator[None]:
             console.print_message(str(error))
             sys.exit(1)
         except ConfigError as error:
-            parse.refuse(error, verb)
+            mistakes.refuse(error, verb)
 
 
 def planned(
@@ -40,8 +40,8 @@ def planned(
     read: Callable[[list[str], Mapping[str, str]], T | None],
     for_hydra: Callable[[list[str]], list[str]] = list,
 ) -> T:
-    """What is typed, as the command understands it. read: gives None for --help and --cfg, where Hydra prints, and no
-    more. for_hydra: what is typed, as Hydra understands it."""
+    """Return the plan that read makes of the command line. Where it returns None (--help, --cfg), Hydra prints and the
+    process exits. for_hydra: rewrites argv to what Hydra understands."""
     plan = read(sys.argv[1:], os.environ)
     if plan is None:
         with_hydra(verb, for_hydra(sys.argv[1:]), lambda config: None)
@@ -50,8 +50,13 @@ def planned(
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
-    """Let Hydra compose and run; the last job's result. Its main() reads sys.argv, gives nothing back, and turns what
-    a task raises into a shortened traceback and exit code 1: refusals and failed workers are carried past it."""
+    """Run task in hydra.main and return the last job's result.
+
+    Hydra composes a second time here, and the tasks of train and evaluate use the config that was checked. What its own
+    composition is needed for: the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launchers and sweepers
+    of plugins, and what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and shortens the
+    traceback of what a task raises to exit code 1: so refusals and failed workers are raised behind it.
+    """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
 
@@ -69,7 +74,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
     sys.argv = [sys.argv[0], *argv]
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
-    if parse.only_prints(argv):
+    if hydra_flags.only_prints(argv):
         printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback
         with console.exit_on_closed_pipe():
             try:

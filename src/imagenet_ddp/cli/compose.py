@@ -1,86 +1,57 @@
-"""Hydra's reader and loader, asked option by option where they refuse the whole: Hydra itself stops at its first
-error. No torch."""
+"""Compose a config from options with Hydra's loader, and explain each option that it refuses. No torch.
 
-import dataclasses
-import os
-import re
-import shlex
-import typing
+Hydra stops at its first error. Where it refuses all options together, they are applied one by one.
+"""
+
+import itertools
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from hydra import version
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import create_config_search_path
+from hydra import initialize_config_dir
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
-from hydra.core.utils import JobRuntime, setup_globals
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import known_terms
-from imagenet_ddp.cli.suggest import closest, kind_of, known_keys, unknown, words_for
-from imagenet_ddp.config import schema, trainer_options
-from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data import validate as data_check
-from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.network import nccl_names
-from imagenet_ddp.distributed.strategies import ddp_options
+from imagenet_ddp.cli.explain import Explainer, first_line, intended_option, line_of
+from imagenet_ddp.config import keys, schema
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models import validate as learning_check
-from imagenet_ddp.models.torchvision_names import CLASSIFIERS
-
-# Key -> a value that it may have, for hints.
-EXAMPLES: dict[str, str] = {
-    **{f"trainer.{key}": example for key, (_, example) in trainer_options.ACCEPTED.items()},
-    **{f"data.{key}": example for key, (_, example) in data_check.KINDS.items()},
-    **{f"loader.{key}": example for key, (_, example) in data_check.LOADER_KINDS.items()},
-    **{key: example for key, (_, example) in (learning_check.KINDS | distributed_check.KINDS).items()},
-    **{f"strategy.{key}": example for key, (_, example) in ddp_options.KINDS.items()},
-    "resume": "auto",
-    "checkpoint": "FILE",
-}
-
 
 BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
 
 
 class Composer:
-    """Hydra's own reader and loader for one verb, asked option by option where they refuse the whole."""
+    """Hydra's parser and loader for one command."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        version.setbase("1.3")
-        setup_globals()
-        JobRuntime().set("name", verb)
-        search_path = create_config_search_path(str(schema.conf_dir()))
+        with initialize_config_dir(str(schema.conf_dir()), job_name=verb, version_base="1.3"):
+            self.loader = GlobalHydra.instance().config_loader()
         if config_dir is not None:
-            path, behind_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
-            search_path.prepend(provider="command-line", path=path, anchor=behind_schema)
+            search_path = self.loader.get_search_path()
+            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
+            search_path.prepend(provider="command-line", path=path, anchor=before_schema)
+            # a loader opens its search path when it is made; the abstract class declares no arguments
+            self.loader = type(self.loader)(search_path)  # pyright: ignore[reportCallIssue]
         self.config_name = config_name
-        self.schema = schema.VERBS[verb]
-        self.keys = known_keys(verb)
-        self.loader = ConfigLoaderImpl(search_path)
         self.parser = OverridesParser.create(config_loader=self.loader)
+        self.explain = Explainer(keys.declared(verb), self.loader, self._parsed)
 
     # -- reading
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
-        """(what Hydra's grammar can read, mistakes). Where a quoted form is proposed, the checks go on with that."""
+        """Return (options, mistakes). Where a hint proposes a quoted form, that form is used from there on."""
         overrides, found = [], []
         for line in lines:
             override = self._parsed(line)
             if override is None or not override.key_or_group:
-                text, proposal = self._unreadable(line)
+                text, proposal = self.explain.unreadable(line)
                 found.append(text)
                 override = self._parsed(proposal) if proposal else None
             elif override.is_sweep_override() and not sweeps:
-                text, proposal = self._sweep_without_m(line, override)
+                text, proposal = self.explain.sweep_without_m(line, override)
                 found.append(text)
                 override = self._parsed(proposal) if proposal else None
             elif override.is_sweep_override() and override.is_hydra_override():
@@ -95,60 +66,6 @@ class Composer:
             return self.parser.parse_overrides([line])[0]
         except HydraException:
             return None
-
-    def _unreadable(self, line: str) -> tuple[str, str | None]:
-        """(sentence, the form that can be read and means the same)."""
-        key, equals, value = line.partition("=")
-        bare = key.lstrip("+~")
-        if not equals or not bare:
-            close = closest(bare or value, self.keys)
-            hint = ""
-            if close:
-                is_key = close[0].rpartition(".")[2] == bare
-                hint = f"did you mean {self._hint(close[0]) if is_key else f'{close[0]}={bare}'}?"
-            return f"{shlex.quote(line)} must be key=value. Hint: {hint or '`--help` shows examples.'}", None
-        if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
-            return unknown(bare, self.keys), None
-        kind = kind_of(self.keys.get(bare, str))[0]
-        if kind is not str and kind is not Any:
-            words = words_for(self.keys[bare]) if self.keys[bare] is not None else "a value of Lightning's Trainer"
-            return (
-                f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}.",
-                None,
-            )
-        if value.startswith("~"):  # no shell expands it there
-            value = str(Path(value).expanduser())
-            if self._parsed(f"{key}={value}") is not None:
-                return f"{line}: ~ is not expanded there. Hint: {shlex.quote(f'{key}={value}')}", f"{key}={value}"
-        proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-        if "${" in value or self._parsed(proposal) is None:
-            return (
-                f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: put the value in quotes of its own.",
-                None,
-            )
-        return (
-            f"{line} cannot be read by Hydra's grammar, which wants special characters quoted. "
-            f"Hint: `{shlex.quote(proposal)}`",
-            proposal,
-        )
-
-    def _sweep_without_m(self, line: str, override: Override) -> tuple[str, str | None]:
-        key, _, value = line.partition("=")
-        bare = key.lstrip("+~")
-        one_by_one = "add -m to run one after the other"
-        text = f"{line} has several values, but -m is not set. Hint: "
-        if override.value_type != ValueType.SIMPLE_CHOICE_SWEEP or self.loader.repository.group_exists(bare):
-            return f"{text}{one_by_one}.", None
-        kind = kind_of(self.keys.get(bare, str))[0]
-        listed = f"`{shlex.quote(f'{key}=[{value}]')}`"
-        if bare == "trainer.devices":
-            return f"{text}{listed} for GPUs {value.replace(',', ' and ', 1)} together, or {one_by_one}.", None
-        if typing.get_origin(kind) is list:
-            return f"{text}{listed}, or {one_by_one}.", f"{key}=[{value}]"
-        if kind is str:
-            proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-            return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
-        return f"{text}{one_by_one}.", None
 
     # -- jobs
 
@@ -166,7 +83,7 @@ class Composer:
         swept = [override for override in overrides if not override.is_hydra_override()]
         try:
             params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-            batch = BasicSweeper.split_arguments(self.parser.parse_overrides(params) + swept, None)[0]
+            batch = _product(self.parser.parse_overrides(params) + swept)
         except HydraException as error:
             return (
                 [fixed],
@@ -180,10 +97,10 @@ class Composer:
     # -- composing
 
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
-        """(the config of all options that Hydra takes, mistakes for the others)."""
+        """Return (the config of all options that Hydra takes, mistakes for the others)."""
         try:
             return self._load(overrides, mode), self._dropped(overrides)
-        except Exception:  # whatever it is, it is looked for option by option
+        except Exception:  # found below, option by option
             pass
         found = self._dropped(overrides)
         search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
@@ -194,10 +111,11 @@ class Composer:
             hint = "Hint: --config-dir FOLDER, where it lies, or leave --config-name out."
             raise ConfigError(f"the configuration cannot be composed: {first_line(error)} {hint}") from error
         except Exception as error:
-            raise ConfigError(f"the configuration cannot be composed: {self._inside(error, 'config')}") from error
-        repository = self.loader._parse_overrides_and_create_caching_repo(self.config_name, _lines(kept))[1]
+            raise ConfigError(
+                f"the configuration cannot be composed: {self.explain.in_file(error, 'config')}"
+            ) from error
         choices = [
-            o for o in overrides if "@" in _line(o) or (repository.group_exists(o.key_or_group) and not _is_dict(o))
+            o for o in overrides if "@" in line_of(o) or (self._options(o, search) and not isinstance(o.value(), dict))
         ]
         values = [o for o in overrides if not any(o is other for other in [*choices, *search])]
         try:
@@ -208,10 +126,10 @@ class Composer:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 except Exception as error:
-                    options = repository.get_group_options(override.key_or_group)
-                    found.append(self._refused_choice(override, options, error))
-                    if meant := _meant(override.key_or_group, str(override.value()), options):
-                        # go on as if that had been typed, so that what hangs on it is looked at too
+                    options = self._options(override, search)
+                    found.append(self.explain.refused_choice(override, options, error))
+                    if meant := intended_option(override.key_or_group, str(override.value()), options):
+                        # continue with the option of the hint, so that what depends on it is validated too
                         meant = self._parsed(f"{override.key_or_group}={meant}")
                         try:
                             config = self._load([*kept, meant], mode) if meant else config
@@ -220,158 +138,52 @@ class Composer:
                             pass
         for override in values:
             try:
-                ConfigLoaderImpl._apply_overrides_to_config([override], config)
+                apply(override, config)
             except Exception as error:
-                found.append(self._refused_value(override, error))
+                found.append(self.explain.refused_value(override, error))
         return config, found
 
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
-        return self.loader.load_configuration(self.config_name, _lines(overrides), mode)
+        return self.loader.load_configuration(self.config_name, [line_of(o) for o in overrides], mode)
+
+    def _options(self, override: Override, search: list[Override]) -> list[str]:
+        """Return the options of a group of conf/, or of the folders that search names; empty if it is not a group."""
+        return self.loader.get_group_options(
+            override.key_or_group, config_name=self.config_name, overrides=[line_of(o) for o in search]
+        )
 
     def _dropped(self, overrides: list[Override]) -> list[str]:
-        """The recipe is optional, so that own data need none; Hydra would drop a mistyped one in silence."""
-        options = self.loader.repository.get_group_options("recipe")
+        """Refuse an unknown recipe: it is optional, as your own data has none, so Hydra would ignore it silently."""
         typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
+        options = self.loader.get_group_options("recipe") if typed else []
         return [
-            self._refused_choice(override, options, MissingConfigException("no such recipe"))
+            self.explain.refused_choice(override, options, MissingConfigException("no such recipe"))
             for override in typed
-            if isinstance(override._value, str) and override._value not in options
+            if isinstance(override.value(), str) and override.value() not in options
         ]
 
-    def _refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
-        """A choice in a group (data=...) that did not compose."""
-        group, value = override.key_or_group, override.value() if not override.is_delete() else None
-        if override.is_delete():
-            none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {_line(override)} out."
-            return f"{group} is needed and cannot be deleted.{none}"
-        if isinstance(value, str) and value in options:
-            if override.is_add():
-                return f"{_line(override)}: {group} is chosen already. Hint: {group}={value}, without +."
-            if "Could not override" in str(error):
-                return f"{_line(override)} cannot be composed: {first_line(error)} Hint: leave it out."
-            return f"{_line(override)} cannot be composed: {self._inside(error, group + '/' + value)}"
-        if isinstance(error, MissingConfigException) or not isinstance(value, str):
-            hint = self._for_choice(group, str(value), options)
-            return f"{group} must be one of {', '.join(options)}, but is {shown(value)}. Hint: {hint}."
-        return f"{_line(override)} cannot be composed: {first_line(error)} Hint: leave it out."
 
-    def _for_choice(self, group: str, value: str, options: list[str]) -> str:
-        """What to type instead of group=value."""
-        if group == "model" and value.lower() in CLASSIFIERS:
-            return f"set model.name={value.lower()}"
-        if group == "optim" and value.lower() in known_terms.OPTIMISERS:
-            return f"set {known_terms.OPTIMISERS[value.lower()]}"
-        if group == "data" and (os.sep in value or Path(value).is_dir()):
-            return f"set {shlex.join(options_for(value))}"
-        if meant := _meant(group, value, options):
-            return f"set {group}={meant}"
-        if group in ("experiment", "recipe"):
-            return "leave it out"
-        hint = "set data=imagefolder data.root=FOLDER" if group == "data" else f"set {group}={_default(options)}"
-        if f"{group}._target_" in self.keys:
-            hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
-        return hint
+def _product(overrides: list[Override]) -> list[list[str]]:
+    """Return the options of each job of a sweep, as Hydra's own sweeper makes them. Raises HydraException."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise HydraException(f"{line_of(override)} has no list of values.")
+        swept = override.sweep_string_iterator() if override.is_sweep_override() else None
+        values[key] = [f"{key}={value}" for value in swept or [override.get_value_element_as_str()]]
+    return [list(lines) for lines in itertools.product(*values.values())]
 
-    def _refused_value(self, override: Override, error: Exception) -> str:
-        """A key=value that could not be laid over the composed config."""
-        key, line = override.key_or_group, _line(override)
+
+def apply(override: Override, config: DictConfig) -> None:
+    """Change one value of a composed config, or raise what OmegaConf raises."""
+    key, value = override.key_or_group, override.value()
+    if override.is_delete():
         parent, _, last = key.rpartition(".")
-        cause = error.__cause__ or error
-        if override.is_delete():
-            if key in self.keys:
-                return f"{key} is needed and cannot be deleted. Hint: leave {line} out."
-            return unknown(key, self.keys)
-        value = override.value()
-        if parent == "trainer" and last in trainer_options.REFUSED:
-            return trainer_options.refusal(last, value)
-        if text := nccl_names.answer(key, value=value):
-            return text
-        if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
-            wrong = getattr(cause, "full_key", None)
-            one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
-            each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
-            return f"{line} does not fit: {first_line(cause)} Hint: one by one, {each}."
-        annotation = self.keys.get(key)
-        if annotation is not None and dataclasses.is_dataclass(kind_of(annotation)[0]):
-            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
-            return f"{key} must be a group of keys, got {shown(value)}. Hint: set {hint}."
-        if annotation is not None:
-            return f"{key} must be {words_for(annotation)}, got {shown(value)}. Hint: set {self._hint(key)}."
-        wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
-        if any(words in str(cause) for words in wrong):
-            return f"{line}: {first_line(cause)} Hint: `--cfg all` shows the key as it is."
-        if key.startswith("hydra."):
-            return f"{key} is not a known key of Hydra. Hint: `--cfg hydra` lists them."
-        if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
-            group, _, rest = key.partition(".")
-            name, _, rest = rest.partition(".")
-            if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
-                return f"{key} is not there to be changed. Hint: +{line} adds it."
-            target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
-            more = f" +{line}" if rest not in ("", "_target_") else ""
-            return f"{key} is not there to be changed. Hint: {target}{more} adds it."
-        return unknown(key, self.keys)
-
-    def _hint(self, key: str) -> str:
-        """key=its default, or an example."""
-        if key == "allow_targets":
-            return "'allow_targets=[mypkg]'"
-        parent, _, last = key.rpartition(".")
-        if key in EXAMPLES:
-            return f"{key}={EXAMPLES[key]}"
-        if dataclasses.is_dataclass(group := self.keys.get(key)):
-            if options := self.loader.repository.get_group_options(key):
-                return f"{key}={_default(options)}"
-            return self._hint(f"{key}.{dataclasses.fields(group)[0].name}")
-        cls = self.keys.get(parent) if parent else self.schema
-        default = getattr(cls, last, None) if last != "name" else "resnet18" if parent == "model" else "NAME"
-        if default is None and dataclasses.is_dataclass(cls):
-            default = getattr(typing.cast(Any, cls)(), last, None)
-        is_null = default is None and kind_of(self.keys.get(key))[1]
-        return f"{key}={'VALUE' if not is_null and default in (None, '???') else shown(default)}"
-
-    def _inside(self, error: Exception, name: str) -> str:
-        """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
-        text = str(error)
-        where = re.search(r"In '([^']+)'", text)
-        file = f" (in {where.group(1) if where else name}.yaml)"
-        if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
-            return unknown(unknown_key.group(1), self.keys, file)
-        full_key = re.search(r"full_key: (\S+)", text)
-        first, *others = text.splitlines() or [type(error).__name__]
-        reason = re.sub(r"^In '[^']+': ", "", first)
-        if reason.endswith("raised while composing config:"):
-            reason = next((line for line in others if line.strip()), reason)
-        return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. Hint: correct that file."
-
-
-def _default(options: list[str]) -> str:
-    """Of a group's options the one that asks for the least."""
-    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
-
-
-def _meant(group: str, value: str, options: list[str]) -> str | None:
-    """The option of a group that another word stands for."""
-    if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
-        return "ddp"  # what those are for is not here: nets that do not fit one device
-    if group == "data" and (name := name_of(value)):
-        return name
-    begun = [option for option in options if len(value) > 2 and option.startswith(value.lower())]
-    near = begun if len(begun) == 1 else get_close_matches(value.lower(), options, 1, 0.75)
-    return near[0] if near else None
-
-
-def _line(override: Override) -> str:
-    return override.input_line or ""
-
-
-def _lines(overrides: list[Override]) -> list[str]:
-    return [_line(override) for override in overrides]
-
-
-def _is_dict(override: Override) -> bool:
-    return isinstance(override._value, dict)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."
+        with open_dict(config):
+            del (OmegaConf.select(config, parent) if parent else config)[last]
+    elif override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(config, key) is not None:
+        raise HydraException(f"{key} exists already.")
+    else:
+        force_add = override.is_add() or override.is_force_add()
+        OmegaConf.update(config, key, value, merge=True, force_add=force_add)

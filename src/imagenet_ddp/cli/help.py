@@ -1,10 +1,11 @@
-"""What each command answers to --help: what it does, what to type first, what can be chosen, and where the rest is."""
+"""Write the answer to --help: what a command does, examples, choices, the most used keys, and where the others are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
 
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.system import console
 
@@ -14,216 +15,152 @@ _COLUMN = 25  # where the meanings begin
 
 @dataclass(frozen=True)
 class Guide:
-    """One command's. examples: options -> what they do, or "". keys: key -> meaning."""
+    """Help of one command. examples: options -> what they do, or "". keys: blank-separated, as declared in config/."""
 
-    what: str
+    summary: str
+    details: str
     examples: Mapping[str, str]
     groups: Sequence[str]
-    keys: Mapping[str, str]
+    keys: str
 
 
-_FOLDER = {
-    "data.root": "folder of the data set: train/<class>/, val/<class>/",
-    "data.val_fraction": "share kept for validation, where there is no val/",
-}
-_MACHINE = {
-    "trainer.devices": "how many GPUs (or CPU processes); '[0,3]': those two",
-    "trainer.num_nodes": "machines; the same command is typed on each",
-    "cluster.address": "where they meet, as tcp://HOST:PORT",
-}
-_LEARNING = {
-    "data.batch_size": "images per device and step",
-    "model.name": "any classifier of torchvision, such as resnet50",
-    "optim.lr": "learning rate, for optim.reference_batch images a step",
-    "schedule.name": "of the learning rate: step, cosine, linear, constant",
-    "trainer.max_epochs": "times each training image is seen",
-    "trainer.precision": "auto, 32-true, bf16-mixed, 16-mixed",
-}
 _CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks", "logger")
+_FOLDER = "data.root data.val_fraction"
+_MACHINE = "trainer.devices trainer.num_nodes cluster.address"
+_MODEL = "data.batch_size model.name optim.lr schedule.name trainer.max_epochs trainer.precision"
+# What may be typed besides the declared keys.
+_OTHER = {
+    "hydra.run.dir": "The run folder, instead of runs/<name>/<time>.",
+    "-m KEY=A,B": "One run for each value, one after the other.",
+    "search.KEY": "{low:A,high:B} or [A,B]: the range of a key.",
+}
 
 GUIDES: dict[str, Guide] = {
     "train": Guide(
-        "Trains an image classifier on one device, on all of a machine's, or on several machines. "
-        "Without options: a ResNet-18, on small images that it draws itself.",
+        "Train an image classifier.",
+        "On one device, on all devices of a machine, or on several machines. "
+        "Without options: a ResNet-18 on small generated images.",
         {
             "": "generated images, a minute or two",
             "data=imagefolder data.root=FOLDER": "your own",
             "data=imagenet data.root=FOLDER trainer.devices=8": "",
         },
         _CHOICES,
-        {
-            **_FOLDER,
-            **_LEARNING,
-            "data.image_size": "pixels, height and width of what the model sees",
-            "data.num_workers": "processes that load images, per device; or auto",
-            "data.on_bad_image": "an image that cannot be read: raise (an error), or skip",
-            **_MACHINE,
-            "trainer.log_every_n_steps": "training steps between two lines of figures",
-            "val_log_every_n_steps": "validation steps between two lines of figures",
-            "seed": "of weights, order of images, augmentation",
-            "resume": "go on with a run: its folder, a checkpoint, or auto",
-            "hydra.run.dir": "the run folder, instead of runs/<name>/<time>",
-            "-m KEY=A,B": "a run for each value, one after the other",
-        },
+        f"{_FOLDER} {_MODEL} data.image_size data.num_workers data.on_bad_image {_MACHINE} trainer.log_every_n_steps "
+        "val_log_every_n_steps seed resume hydra.run.dir -m_KEY=A,B",
     ),
     "evaluate": Guide(
-        "Top-1, top-5 and loss of a checkpoint, each validation image counted once. "
-        "The checkpoint knows its data, its classes and how images are cut.",
+        "Compute top-1, top-5 and loss of a checkpoint.",
+        "Each validation image is counted once. The checkpoint contains its data, its classes and its transforms.",
         {
             "checkpoint=runs/NAME/TIME/checkpoints/best.ckpt": "",
             "checkpoint=best.ckpt data.root=FOLDER": "moved",
             "checkpoint=best.ckpt data=imagefolder data.root=FOLDER": "",
         },
         ("data", "strategy", "cluster", "nccl"),
-        {
-            "checkpoint": "file that train has written",
-            "data.root": "folder of the data set, if not that of the training",
-            "data.val_batch_size": "images per device and step",
-            "data.num_workers": "processes that load images, per device; or auto",
-            **_MACHINE,
-            "trainer.precision": "auto, 32-true, bf16-mixed, 16-mixed",
-            "hydra.run.dir": "folder of the result",
-        },
+        f"checkpoint data.root data.val_batch_size data.num_workers {_MACHINE} trainer.precision hydra.run.dir",
     ),
     "predict": Guide(
-        "The most likely classes of each image, as lines of CSV or JSON. "
-        "A file that cannot be read has a line that says why.",
+        "Predict the most likely classes of images.",
+        "One line of CSV or JSON per image; for a file that cannot be read it gives the reason.",
         {
             "checkpoint=runs/NAME/TIME/checkpoints/best.ckpt images=PHOTO.jpg": "",
             "checkpoint=best.ckpt images=FOLDER out=classes.csv": "",
             "checkpoint=best.ckpt 'images=FOLDER/*.png' format=jsonl": "",
         },
         (),
-        {
-            "checkpoint": "file that train has written",
-            "images": "a file, a folder (searched to the bottom), or a pattern",
-            "out": "file to write, instead of the screen",
-            "format": "csv or jsonl",
-            "top_k": "classes of each image, most likely first",
-            "data.batch_size": "images at a time",
-            "trainer.accelerator": "auto, cpu, gpu",
-        },
+        "checkpoint images out format top_k data.batch_size trainer.accelerator",
     ),
     "doctor": Guide(
-        "Everything about a training that can be checked without training: options, data, "
-        "disk, memory, GPUs, network, speed. It takes train's own options.",
+        "Check everything about a training without training.",
+        "Options, data, disk, memory, GPUs, network and speed. Takes train's options.",
         {
             "": "this machine",
             "data=imagefolder data.root=FOLDER trainer.devices=4": "",
             "trainer.num_nodes=2 cluster.address=tcp://HOST:29500": "on each node",
         },
         _CHOICES,
-        {
-            "format": "text, or json for scripts",
-            **_FOLDER,
-            **_LEARNING,
-            "data.num_workers": "processes that load images, per device; or auto",
-            **_MACHINE,
-            "cluster.timeout_s": "longest wait for the other machines, in seconds",
-        },
+        f"format {_FOLDER} {_MODEL} data.num_workers {_MACHINE} cluster.timeout_s",
     ),
     "prepare": Guide(
-        "What is done once with the images: archives unpacked and sorted (imagenet, stl10), "
-        "images packed into few large files (pack), every image looked at (check).",
+        "Prepare images once, before training.",
+        "Unpack and sort archives (imagenet, stl10), pack images into few large files (pack), "
+        "or check every image (check).",
         {
             "prepare=check data=imagefolder data.root=FOLDER": "",
             "prepare=pack data=imagefolder data.root=FOLDER out=PACKED": "",
             "prepare=imagenet archive_dir=ARCHIVES out=FOLDER": "",
         },
         ("prepare", "data"),
-        {
-            **_FOLDER,
-            "archive_dir": "imagenet, stl10: folder that holds the archives",
-            "out": "folder that is written",
-            "prepare.num_workers": "processes, or auto",
-            "prepare.verify": "imagenet: false: the archives' MD5 is not compared",
-            "prepare.short_side": "pack: pixels of the short side; 0: as it is",
-            "prepare.quality": "pack: of the JPEGs, 1 to 100",
-            "prepare.form": "pack: jpeg, or raw (pixels)",
-            "prepare.timeout_s": "check: longest time for one image, in seconds",
-        },
+        f"{_FOLDER} archive_dir out prepare.num_workers prepare.verify prepare.short_side prepare.quality prepare.form "
+        "prepare.timeout_s",
     ),
     "benchmark": Guide(
-        "How many images per second reach the model on this machine, from files and "
-        "packed, and whether that is what training waits for. It takes train's options.",
+        "Measure how many images per second reach the model.",
+        "From files and packed, and whether training waits for them. Takes train's options.",
         {
             "": "generated images",
             "data=imagefolder data.root=FOLDER": "",
             "data=imagefolder data.root=FOLDER 'benchmark.num_workers=[0,4,8]'": "",
         },
         ("benchmark", "data", "loader"),
-        {
-            "data.root": _FOLDER["data.root"],
-            "data.batch_size": "images per device and step",
-            "data.image_size": "pixels, height and width of what the model sees",
-            "model.name": "any classifier of torchvision, such as resnet50",
-            "benchmark.num_images": "training images that are measured with",
-            "benchmark.repeats": "of each measurement; medians are told",
-            "benchmark.num_workers": "loader processes to compare, as '[0,4,8]'",
-            "benchmark.short_side": "pixels of the short side of what it packs",
-            "benchmark.quality": "of the JPEGs that it packs, 1 to 100",
-            "benchmark.model": "false: the model's own speed is not measured",
-        },
+        "data.root data.batch_size data.image_size model.name benchmark.num_images benchmark.repeats "
+        "benchmark.num_workers benchmark.short_side benchmark.quality benchmark.model",
     ),
     "tune": Guide(
-        "Searches for good options: each trial is a run of train with options that the "
-        "trials before suggest, judged by its highest val top-1. It takes train's options.",
+        "Search for good options.",
+        "Each trial is a run of train with options suggested by earlier trials, judged by its highest val top-1. "
+        "Takes train's options.",
         {
             "tune.num_trials=20": "in the space search=sgd",
             "data=stl10 tune.num_trials=40 tune.num_at_once=4": "",
             "search=none 'search.optim.lr={low:0.01,high:1,log:true}'": "",
         },
         ("search", *_CHOICES),
-        {
-            "tune.num_trials": "of the whole study",
-            "tune.num_at_once": "trials at the same time, each with its share of GPUs",
-            "tune.resume": "folder of a study to go on with, or auto",
-            "tune.sampler": "tpe learns from the trials before; or random",
-            "tune.pruner": "which trials end early: median, hyperband, none",
-            "tune.timeout_s": "no trial begins after so many seconds",
-            "search.KEY": "{low:A,high:B} or [A,B]: what is searched",
-            **_FOLDER,
-            "trainer.max_epochs": "epochs of each trial",
-        },
+        "tune.num_trials tune.num_at_once tune.resume tune.sampler tune.pruner tune.timeout_s search.KEY "
+        f"{_FOLDER} trainer.max_epochs",
     ),
     "submit": Guide(
-        "The sbatch command for a training with these options: checked as train checks them, and shown or run.",
+        "Show or run the sbatch command of a training.",
+        "The options are checked as train checks them.",
         {
             "data=imagenet data.root=FOLDER trainer.num_nodes=2 trainer.devices=8": "",
             "submit.now=true submit.partition=gpu trainer.devices=4": "",
             "trainer.devices=1 -m optim.lr=0.05,0.1,0.2": "",
         },
         _CHOICES,
-        {
-            "submit.now": "true: run the command",
-            "submit.partition": "of the cluster; also account, qos, constraint",
-            "submit.time": "limit of one turn; the run goes on in the next",
-            "submit.cpus_per_device": "CPUs for each process; mem_gb_per_device: memory",
-            "submit.gpu_type": "as the cluster calls it",
-            "submit.extra": "further options of sbatch",
-            **_FOLDER,
-            "trainer.devices": "GPUs of each node",
-            "trainer.num_nodes": "nodes",
-        },
+        "submit.now submit.partition submit.time submit.cpus_per_device submit.mem_gb_per_device submit.gpu_type "
+        f"submit.extra {_FOLDER} trainer.devices trainer.num_nodes",
     ),
 }
 
 
+def commands() -> str:
+    """Return the list of commands, one line each."""
+    rows = {command: guide.summary for command, guide in GUIDES.items()} | {"report": "Compare finished runs."}
+    lines = ["Usage: python -m imagenet_ddp COMMAND [KEY=VALUE ...]", ""]
+    lines += [line for command, summary in rows.items() for line in _row(command, summary)]
+    return "\n".join([*lines, "", "python -m imagenet_ddp COMMAND --help shows its options."])
+
+
 def text(verb: str) -> str:
+    """Return the answer to --help."""
     guide = GUIDES[verb]
-    lines = [*console.wrap_text(guide.what, WIDTH, indent=""), ""]
+    lines = [*console.wrap_text(f"{guide.summary} {guide.details}", WIDTH, indent=""), ""]
     for options, what in guide.examples.items():
         lines += _example(verb, options, what)
     if guide.groups:
         lines += ["", "Choices, typed as data=stl10; the first one is the default:"]
         lines += [line for group in guide.groups for line in _row(group, _choices(group))]
     lines += ["", "The most used keys, typed as KEY=VALUE:"]
-    lines += [line for key, meaning in guide.keys.items() for line in _row(key, meaning)]
-    lines += ["", "And all others:"]
-    lines += _row("--cfg job", "every key, with its value for the options typed")
-    lines += _row("--hydra-help", "what else may begin with -")
-    lines += _row("docs/configuration.md", "what the keys are for, and your own code")
-    lines += _row("docs/coming-from.md", "what other programs' options are here")
+    for key in (name.replace("_KEY", " KEY") for name in guide.keys.split()):
+        lines += _row(key, _OTHER[key] if key in _OTHER else declared(verb)[key].meaning)
+    lines += ["", "All others:"]
+    lines += _row("--cfg job", "every key, with its value for these options")
+    lines += _row("--hydra-help", "options that begin with -")
+    lines += _row("docs/reference.md", "every key: allowed values, default, meaning")
+    lines += _row("docs/configuration.md", "how to combine them, and your own code")
+    lines += _row("docs/coming-from.md", "the options of other programs")
     return "\n".join(lines)
 
 

@@ -289,49 +289,6 @@ def key_for(name: str) -> str | None:
     return term.here.strip("'").split()[-1].partition("=")[0]
 
 
-# ---- docs/coming-from.md -------------------------------------------------------------------------------------------
-
-_HEAD = """# Coming from another program
-
-Options of other programs are answered with the line to type here, one line for the whole command:
-
-    $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
-
-names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
-Nothing is started. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
-
-This page is made from `src/imagenet_ddp/cli/known_terms.py`.
-"""
-
-
-def page() -> str:
-    """docs/coming-from.md."""
-    parts = [_HEAD]
-    for program, (title, introduction) in PROGRAMS.items():
-        rows = [_row(term, term.names[program]) for term in TERMS if term.names.get(program)]
-        parts.append(f"## {title}\n\n{introduction}\n\n| there | here | difference in meaning |\n|---|---|---|\n")
-        parts[-1] += "\n".join(rows) + "\n"
-    return "\n".join(parts)
-
-
-def _row(term: Term, names: str) -> str:
-    value = "" if term.flag else " VALUE"
-    there = ", ".join(f"`{name}`" for name in names.split())
-    return f"| {there} | {_here(term, value.strip())} | {_filled(term.note)} |"
-
-
-def _here(term: Term, value: str) -> str:
-    if term.values is not None:
-        return "; ".join(f"{name}: `{here}`" for name, here in term.values.items())
-    if not term.here:
-        return "not available yet" if term.missing else "nothing"
-    return f"`{term.here.replace('{}', value)}`"
-
-
-def _filled(note: str) -> str:
-    return note.replace("{}", "VALUE")
-
-
 def options(term: Term, value: str) -> list[str] | None:
     """What to type for a term that stands for itself; None: this value has no counterpart."""
     if term.values is not None:

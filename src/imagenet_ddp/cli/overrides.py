@@ -1,4 +1,4 @@
-"""A checkpoint's config with typed options on top. No torch."""
+"""Merge typed options into the config of a checkpoint. No torch."""
 
 import copy
 import dataclasses
@@ -71,5 +71,6 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
         if isinstance(target, DictConfig) and last in target:
             target.pop(last)
         return
+    # The node itself: a typed one does not take the plain value of to_container(), and source[last] would resolve it.
     value = copy.deepcopy(source._get_node(last))
     OmegaConf.update(merged, path, value, merge=False, force_add=True)

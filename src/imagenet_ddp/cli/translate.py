@@ -7,29 +7,23 @@ processes without. So the line is read as a whole, before Hydra sees it. The wor
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from imagenet_ddp.cli import known_terms
+from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import Term
-from imagenet_ddp.cli.suggest import closest, known_keys
+from imagenet_ddp.cli.suggest import closest
+from imagenet_ddp.cli.translate_world import Word, parse_number, translate_world
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 
-# Hydra's own options; a test holds them against its parser.
-HYDRA_FLAGS = {"--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m",
-               "--shell-completion", "-sc"}  # fmt: skip
-HYDRA_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
-                    "-cd", "--experimental-rerun", "--info", "-i"}  # fmt: skip
-_OPTIONAL = {"--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
-_OPTIONAL["-i"] = _OPTIONAL["--info"]
 # Keys below these are typed ones; below callbacks.*, search.*, model.args.* and the like anything may stand.
 _TYPED = ("data", "model", "optim", "schedule", "loss", "trainer", "strategy", "cluster", "nccl")
 _CHECKPOINTS = (".ckpt", ".pt", ".pth", ".tar")
-_PORT = "29500"
 PLACEHOLDERS = {
     "HOST": "the address of node 0",
     "FILE": "a checkpoint",
@@ -37,17 +31,6 @@ PLACEHOLDERS = {
     "LOCAL_RANK": "its number on its machine",
     "WORLD_SIZE": "processes in all",
 }
-
-
-@dataclass
-class Word:
-    """What was typed, and what it is here. role: its meaning is found once all words are read."""
-
-    typed: str
-    options: list[str] = field(default_factory=list)
-    note: str = ""
-    role: str = ""
-    value: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,17 +58,17 @@ class Translation:
 
 def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Translation | None:
     """None where every word is this program's, or Hydra's."""
-    keys = known_keys(verb)
+    keys = declared(verb)
     flags, kept, words = _read(verb, argv, keys)
     if not words:
         return None
     typed = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in kept}
     said = {word.role: word.value for word in words if word.role}
     if "evaluate" in said and verb in ("train", "doctor"):
-        verb, keys = "evaluate", known_keys("evaluate")
+        verb, keys = "evaluate", declared("evaluate")
     data = _data(words, typed)
     _runs(words, said, verb, keys, typed)
-    ways = _world(words, said, typed, environ)
+    ways = translate_world(words, said, typed, environ)
     variables = [option for word in words if word.role == "variable" for option in word.options]
     before = [option for option in variables if option.partition("=")[0].isupper()]
     own = [option for word in words if word.role not in ("folder", "dataset", "dummy") for option in word.options]
@@ -116,8 +99,8 @@ def _read(verb: str, argv: Sequence[str], keys: Mapping[str, object]) -> tuple[l
             hydra = _hydra(name)
             if hydra and not (name == "-p" and rest and rest[0].isdecimal()):
                 flags.append(token)
-                takes = hydra in HYDRA_WITH_VALUE and not equals and bool(rest)
-                if takes and rest[0] in _OPTIONAL.get(hydra, (rest[0],)):
+                takes = hydra in hydra_flags.WITH_VALUE and not equals and bool(rest)
+                if takes and rest[0] in hydra_flags.OPTIONAL_VALUES.get(hydra, (rest[0],)):
                     flags.append(rest.pop(0))
                 continue
             words.append(_option(token, rest, keys))
@@ -138,7 +121,7 @@ def _read(verb: str, argv: Sequence[str], keys: Mapping[str, object]) -> tuple[l
 
 def _hydra(name: str) -> str | None:
     """Hydra's option of that name, or that the name begins, as argparse takes it."""
-    known = HYDRA_FLAGS | HYDRA_WITH_VALUE
+    known = hydra_flags.FLAGS | hydra_flags.WITH_VALUE
     if name in known or known_terms.find(name):
         return name if name in known else None
     begun = [option for option in known if name.startswith("--") and len(name) > 2 and option.startswith(name)]
@@ -270,149 +253,12 @@ def _runs(
         elif word.role == "accumulate":
             word.options = [f"trainer.accumulate_grad_batches={word.value}"]
         elif word.role == "first_device_batch":
-            times = _number(said.get("accumulate")) or 1
-            images = _number(word.value)
+            times = parse_number(said.get("accumulate")) or 1
+            images = parse_number(word.value)
             word.options = [
                 "strategy=balanced_dp",
                 f"strategy.first_device_batch={word.value if images is None else images // times}",
             ]
-
-
-def _world(
-    words: Sequence[Word], said: Mapping[str, str], typed: Mapping[str, str], environ: Mapping[str, str]
-) -> list[tuple[str, list[str]]]:
-    """The ways in which the words on machines and processes can be meant: (which, options). Two where the line does
-    not tell whether world size and rank count machines or processes."""
-    nodes = _number(said.get("num_nodes") or typed.get("trainer.num_nodes"))
-    devices = _devices(said.get("devices") or typed.get("trainer.devices", ""))
-    size, rank = _number(said.get("world_size")), _number(said.get("rank"))
-    address = _address(said)
-    own_rank = _number(said.get("node_rank"))
-    by_machine = size is None or size <= 1 or "one_per_gpu" in said or size == nodes
-    by_machine = by_machine or (devices is not None and devices > 1 and size % devices != 0)  # type: ignore[operator]
-    by_process = bool(size and nodes and devices and size == nodes * devices and size != nodes)
-    if size is None and (rank or 0) > 0 and "one_per_gpu" not in said and nodes is None:
-        by_machine, by_process = False, True
-    machines = nodes or size or (2 if (own_rank or rank or 0) > 0 or not _is_here(address) else 1)
-    together = [f"cluster.address={address}"] if address else []
-    if not together and "cluster.address" not in typed and not environ.get("MASTER_ADDR"):
-        together = [f"cluster.address=tcp://HOST:{said.get('master_port', _PORT)}"]
-    per_machine: list[str] = []
-    if machines > 1:
-        number = own_rank if own_rank is not None else rank
-        per_machine = [
-            *([] if "trainer.num_nodes" in typed else [f"trainer.num_nodes={machines}"]),
-            *([] if number is None else [f"cluster.node_rank={number}"]),
-            *together,
-        ]
-    local = _local_rank(said, rank, size, nodes, devices)
-    per_process = [
-        f"cluster.world_size={'WORLD_SIZE' if size is None else size}",
-        f"cluster.rank={'RANK' if rank is None else rank}",
-        f"cluster.local_rank={local}",
-        *together,
-    ]
-    ways = [("", per_machine)] if by_machine else [("", per_process)]
-    if not by_machine and not by_process:
-        ways = [
-            ("where the world size counts processes: ", per_process),
-            ("where it counts machines: ", per_machine),
-        ]
-    own = _own_devices(words, processes=not by_machine, several=machines > 1)
-    for word in words:
-        _describe(word, ways, machines > 1 or not by_machine)
-    return [(which, [*([] if way is per_process else own), *way]) for which, way in ways]
-
-
-def _own_devices(words: Sequence[Word], *, processes: bool, several: bool) -> list[str]:
-    """trainer.devices, from a number or a list, or the one GPU."""
-    found: list[str] = []
-    for word in words:
-        value = word.value.strip("[]() ")
-        if word.role == "devices":
-            if value in ("all", "-1", "auto", "gpu", ""):
-                word.note = "so it is by default"
-            elif value == "0":
-                found = ["trainer.accelerator=cpu"]
-            else:
-                is_list = "," in value or "[" in word.value
-                found = [
-                    f"trainer.devices=[{value.replace(' ', '').strip(',')}]" if is_list else f"trainer.devices={value}"
-                ]
-            word.note = word.note if not found else found[0]
-        elif word.role == "gpu" and not processes and not several:
-            found = [f"trainer.devices=[{value}]"]
-            word.note = found[0]
-        elif word.role == "gpu":
-            word.note = f"cluster.local_rank={value}" if processes else "each process takes its own"
-    return found
-
-
-def _describe(word: Word, ways: Sequence[tuple[str, list[str]]], several: bool) -> None:
-    """The notes of words on machines and processes, and of the backend."""
-    keys = {
-        "num_nodes": ("trainer.num_nodes",),
-        "node_rank": ("cluster.node_rank",),
-        "local_rank": ("cluster.local_rank",),
-        "world_size": ("trainer.num_nodes", "cluster.world_size"),
-        "rank": ("cluster.node_rank", "cluster.rank"),
-        "address": ("cluster.address",),
-        "master_addr": ("cluster.address",),
-        "master_port": ("cluster.address",),
-    }
-    if word.role in keys:
-        meant = [
-            option for _, way in ways for option in way if option.partition("=")[0] in keys[word.role] and "=" in option
-        ]
-        word.note = " or ".join(dict.fromkeys(meant)) or "not needed on one machine"
-        if word.role in ("world_size", "rank") and len(ways) > 1:
-            word.note += ": machines in some programs, processes in others"
-        if word.value.startswith("env"):
-            word.note = "MASTER_ADDR, RANK and the like are read by themselves"
-    elif word.role == "backend":
-        default = word.value == "nccl"
-        word.options = [] if default or not word.value else [f"strategy.process_group_backend={word.value}"]
-        word.note = "the default on GPUs" if default else ""
-
-
-def _local_rank(
-    said: Mapping[str, str], rank: int | None, size: int | None, nodes: int | None, devices: int | None
-) -> str:
-    for role in ("local_rank", "gpu"):
-        if said.get(role):
-            return said[role]
-    if devices is None and nodes and size and size % nodes == 0:
-        devices = size // nodes
-    return "LOCAL_RANK" if rank is None or devices is None else str(rank % devices)
-
-
-def _address(said: Mapping[str, str]) -> str | None:
-    url = said.get("address", "")
-    if url and not url.startswith("env"):
-        return url
-    if host := said.get("master_addr"):
-        return f"tcp://{host}:{said.get('master_port', _PORT)}"
-    return None
-
-
-def _is_here(address: str | None) -> bool:
-    """None, or this machine's own loopback; a file says nothing of other machines."""
-    return address is None or bool(re.match(r"file:|(tcp://)?(127\.|localhost|\[::1\])", address))
-
-
-def _devices(text: str) -> int | None:
-    value = text.strip("[]() ,'\"")
-    if "," in value or text.startswith("["):
-        return len(value.split(","))
-    return _number(value)
-
-
-def _number(text: str | None) -> int | None:
-    """None also for -1, by which programs say that nothing was set."""
-    return int(text) if text is not None and text.isdecimal() else None
-
-
-# ---- writing -------------------------------------------------------------------------------------------------------
 
 
 def _quoted(value: str) -> str:

@@ -1,11 +1,11 @@
-"""Lightning's Trainer keys: what each may be, and which of them this project fills itself. Imports no lightning.
+"""Declare the keys of Lightning's Trainer: the values of each, and which of them this project fills itself.
 
-The first half is the vocabulary in which every check says what a value may be (`Kind`); the second the two tables.
-A test holds the tables against `inspect.signature(lightning.pytorch.Trainer)` and against conf/trainer/default.yaml.
+A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)` and with conf/trainer/default.yaml,
+where the defaults are. Imports no lightning.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagenet_ddp.config.validators import (
     AUTO,
@@ -14,12 +14,12 @@ from imagenet_ddp.config.validators import (
     Kind,
     choice,
     expect,
+    integer,
     kind,
+    list_of,
     matching,
     number,
-    several,
     shown,
-    whole,
 )
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
@@ -27,57 +27,83 @@ _TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:
     "{hours:12}", lambda value: isinstance(value, Mapping) and bool(value) and set(value) <= _UNITS
 )
 _SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
-_BATCHES = kind("a number of batches (0 or more)", whole(0).accepts) | _SHARE
+_BATCHES = kind("a number of batches (0 or more)", integer(0).accepts) | _SHARE
 _GPUS = kind(
     "a list of GPU numbers such as [0,3]",
-    lambda value: several(whole(0), "").accepts(value) and len(set(value)) == len(value),
+    lambda value: list_of(integer(0), "").accepts(value) and len(set(value)) == len(value),
 )
 
-# Key -> what it may be, and an example for the hint. The words are Lightning's, its documentation holds;
-# auto for num_nodes and precision is this project's own.
-ACCEPTED: dict[str, tuple[Kind, str]] = {
-    "accelerator": (choice("auto", "cpu", "gpu", "cuda", "mps"), "auto"),
-    "devices": (
-        AUTO
-        | whole(1)
-        | kind("-1 (all GPUs)", choice(-1).accepts)
-        | _GPUS
-        | matching(r"-1|[1-9]\d*|\d+(,\d+)*,?", 'text such as "0,3"'),
+
+class TrainerKey(NamedTuple):
+    allowed: Kind
+    example: str  # for hints
+    meaning: str
+
+
+# auto of num_nodes and precision is this project's own; all else means what Lightning's documentation says.
+ACCEPTED: dict[str, TrainerKey] = {
+    "accelerator": TrainerKey(choice("auto", "cpu", "gpu", "cuda", "mps"), "auto", "Kind of device."),
+    "devices": TrainerKey(
+        (
+            AUTO
+            | integer(1)
+            | kind("-1 (all GPUs)", choice(-1).accepts)
+            | _GPUS
+            | matching(r"-1|[1-9]\d*|\d+(,\d+)*,?", 'text such as "0,3"')
+        ),
         "auto, trainer.devices=2 for two processes, or 'trainer.devices=[0,3]' for GPUs 0 and 3",
+        "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
     ),
-    "num_nodes": (AUTO | whole(1), "auto"),
-    "precision": (
-        choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
-        | choice("transformer-engine", "transformer-engine-float16")
-        | choice("64", "32", "16", "bf16", 64, 32, 16),
+    "num_nodes": TrainerKey(AUTO | integer(1), "auto", "Number of machines; the same command is typed on each."),
+    "precision": TrainerKey(
+        (
+            choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
+            | choice("transformer-engine", "transformer-engine-float16")
+            | choice("64", "32", "16", "bf16", 64, 32, 16)
+        ),
         "auto",
+        "auto: bf16-mixed where the device computes in it fast, else 32-true.",
     ),
-    "fast_dev_run": (FLAG | whole(0), "false"),
-    "max_epochs": (whole(-1) | NULL, "90 (-1: no end)"),
-    "min_epochs": (whole(0) | NULL, "null"),
-    "max_steps": (whole(-1), "-1 (no end)"),
-    "min_steps": (whole(0) | NULL, "null"),
-    "max_time": (_TIME | NULL, "null"),
-    "limit_train_batches": (_BATCHES | NULL, "10 (batches), trainer.limit_train_batches=0.1 (a tenth) or null (all)"),
-    "limit_val_batches": (_BATCHES | NULL, "10 (batches), trainer.limit_val_batches=0.1 (a tenth) or null (all)"),
-    "limit_test_batches": (_BATCHES | NULL, "null"),
-    "limit_predict_batches": (_BATCHES | NULL, "null"),
-    "overfit_batches": (_BATCHES, "0.0"),
-    "val_check_interval": (kind("a number of batches (1 or more)", whole(1).accepts) | _SHARE | _TIME | NULL, "null"),
-    "check_val_every_n_epoch": (whole(1) | NULL, "1"),
-    "num_sanity_val_steps": (whole(-1) | NULL, "0"),
-    "log_every_n_steps": (whole(1), "10"),
-    "accumulate_grad_batches": (whole(1), "1"),
-    "gradient_clip_val": (number(least=0) | NULL, "null"),
-    "gradient_clip_algorithm": (choice("norm", "value") | NULL, "norm"),
-    "deterministic": (FLAG | choice("warn") | NULL, "true"),
-    "benchmark": (FLAG | NULL, "null"),
-    "inference_mode": (FLAG, "true"),
-    "profiler": (choice("simple", "advanced", "pytorch") | NULL, "simple"),
-    "detect_anomaly": (FLAG, "false"),
-    "sync_batchnorm": (FLAG, "false"),
-    "reload_dataloaders_every_n_epochs": (whole(0), "0"),
-    "enable_model_summary": (FLAG | NULL, "false"),
+    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or so many) and stop."),
+    "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no end)", "How often each training image is seen."),
+    "min_epochs": TrainerKey(integer(0) | NULL, "null", "Epochs before anything may stop the training."),
+    "max_steps": TrainerKey(integer(-1), "-1 (no end)", "Optimiser steps after which training ends; -1: no limit."),
+    "min_steps": TrainerKey(integer(0) | NULL, "null", "Optimiser steps before anything may stop the training."),
+    "max_time": TrainerKey(_TIME | NULL, "null", "Time after which training ends."),
+    "limit_train_batches": TrainerKey(
+        _BATCHES | NULL,
+        "10 (batches), trainer.limit_train_batches=0.1 (a tenth) or null (all)",
+        "Training batches per epoch: a number or a share; null: all.",
+    ),
+    "limit_val_batches": TrainerKey(
+        _BATCHES | NULL,
+        "10 (batches), trainer.limit_val_batches=0.1 (a tenth) or null (all)",
+        "Validation batches: a number or a share; null: all.",
+    ),
+    "limit_test_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
+    "limit_predict_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
+    "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on so many batches only."),
+    "val_check_interval": TrainerKey(
+        kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
+        "null",
+        "Training batches, share of an epoch, or time between validations.",
+    ),
+    "check_val_every_n_epoch": TrainerKey(integer(1) | NULL, "1", "Epochs between validations."),
+    "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Validation batches before training."),
+    "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of figures."),
+    "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimiser step."),
+    "gradient_clip_val": TrainerKey(number(least=0) | NULL, "null", "Largest gradient; null: not clipped."),
+    "gradient_clip_algorithm": TrainerKey(
+        choice("norm", "value") | NULL, "norm", "Clip the gradient by norm or by value."
+    ),
+    "deterministic": TrainerKey(FLAG | choice("warn") | NULL, "true", "Deterministic kernels; slower."),
+    "benchmark": TrainerKey(FLAG | NULL, "null", "cudnn.benchmark."),
+    "inference_mode": TrainerKey(FLAG, "true", "Validate in inference mode, else in no_grad."),
+    "profiler": TrainerKey(choice("simple", "advanced", "pytorch") | NULL, "simple", "Profiler of Lightning."),
+    "detect_anomaly": TrainerKey(FLAG, "false", "Stop where a gradient becomes NaN; slow."),
+    "sync_batchnorm": TrainerKey(FLAG, "false", "Batch-norm statistics over all devices."),
+    "reload_dataloaders_every_n_epochs": TrainerKey(integer(0), "0", "Epochs between two calls of train_dataloader."),
+    "enable_model_summary": TrainerKey(FLAG | NULL, "false", "Print the layers of the model."),
 }
 
 # Key -> what to set instead. {value} is what was typed.
@@ -113,14 +139,14 @@ def refusal(key: str, value: Any) -> str:
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:
-    """One sentence for each key that is refused, missing or of another kind. Unknown keys are cli/parse.py's."""
+    """Return a message for each key that is refused, missing or not allowed. Unknown keys are cli/parse.py's."""
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
     if missing := [key for key in ACCEPTED if key not in trainer]:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         few = f"leave {' and '.join(f'~trainer.{key}' for key in missing)} out"
         hint = few if len(missing) <= 3 else "trainer=default"
         found.append(f"trainer lacks {len(missing)} of its keys ({some}). Hint: {hint}.")
-    for key, (allowed, example) in ACCEPTED.items():
+    for key, (allowed, example, _) in ACCEPTED.items():
         if key in trainer:
             found += expect(f"trainer.{key}", trainer[key], allowed, f"trainer.{key}={example}")
     return found

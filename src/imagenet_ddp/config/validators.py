@@ -1,4 +1,4 @@
-"""Describe what a value may be, and report one that is not."""
+"""Describe the values that a key may have, and report one that it may not."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be. forms: in words; each completes "must be ...", and one of them is enough."""
+    """A set of values. forms: its alternatives in words, each of which completes "must be ..."."""
 
     forms: tuple[str, ...]
     accepts: Callable[[Any], bool]
@@ -22,6 +22,13 @@ class Kind:
     def words(self) -> str:
         *first, last = self.forms
         return f"{', '.join(first)} or {last}" if first else last
+
+
+@dataclass(frozen=True)
+class Example:
+    """A value to type in a hint, and what it means: "0 (no limit)"."""
+
+    text: str
 
 
 def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
@@ -39,7 +46,7 @@ def shown(value: Any) -> str:
     return str(value) if value != "" else "empty"
 
 
-def whole(least: int | None = None, most: int | None = None) -> Kind:
+def integer(least: int | None = None, most: int | None = None) -> Kind:
     """An int, ends included; true and false are none."""
 
     def accepts(value: Any) -> bool:
@@ -76,7 +83,7 @@ def matching(pattern: str, words: str) -> Kind:
     return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
-def several(member: Kind, words: str, length: int | None = None) -> Kind:
+def list_of(member: Kind, words: str, length: int | None = None) -> Kind:
     """A list whose members are of this kind, of this length where one is given, else not empty."""
 
     def accepts(value: Any) -> bool:
@@ -87,25 +94,12 @@ def several(member: Kind, words: str, length: int | None = None) -> Kind:
 
 
 FLAG = choice(True, False)
-
-
 NULL = kind("null", lambda value: value is None)
-
-
 AUTO = choice("auto")
 
 
 def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
-    """No sentence where the value is of the kind, else one. hint: what to set, such as "data.batch_size=32"."""
+    """Return a message if the value is not allowed. hint: what to set, such as "data.batch_size=32"."""
     if allowed.accepts(value):
         return []
     return [f"{key} must be {allowed.words}, got {shown(value)}. Hint: set {hint}."]
-
-
-def expect_all(group: str, values: Mapping[str, Any], kinds: Mapping[str, tuple[Kind, str]]) -> list[str]:
-    """One sentence for each key of a group that is not of its kind. kinds: key -> what it may be, an example."""
-    return [
-        text
-        for key, (allowed, example) in kinds.items()
-        for text in expect(f"{group}.{key}", values[key], allowed, f"{group}.{key}={example}")
-    ]

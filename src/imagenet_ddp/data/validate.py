@@ -6,19 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import (
-    AUTO,
-    FLAG,
-    NULL,
-    Kind,
-    choice,
-    expect,
-    expect_all,
-    kind,
-    number,
-    several,
-    whole,
-)
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.validators import choice, expect, integer
 from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.validate_folders import validate_folders
@@ -26,47 +15,6 @@ from imagenet_ddp.system.text import install
 
 OF_FOLDERS = ("imagefolder", "imagenet")
 
-_CROP_SCALE = kind(
-    "two shares of the image's area, 0 < least ≤ most ≤ 1",
-    lambda value: several(number(above=0, most=1), "", 2).accepts(value) and value[0] <= value[1],
-)
-_EPOCHS = kind(
-    "two epochs, counted from 0, first < last",
-    lambda value: several(whole(0), "", 2).accepts(value) and value[0] < value[1],
-)
-# Key of data.* -> what it may be, and an example for the hint.
-KINDS: dict[str, tuple[Kind, str]] = {
-    "fold": (whole(0, 9) | NULL, "null"),
-    "val_fraction": (number(above=0, below=1) | NULL, "0.1"),
-    "image_size": (whole(8), "224 (a ResNet wants 32 or more)"),
-    "augment": (choice("crop", "none"), "crop"),
-    "crop_scale": (_CROP_SCALE, "[0.08,1.0]"),
-    "flip": (number(0, 1), "0.5"),
-    "progressive_start": (whole(8) | NULL, "128"),
-    "progressive_epochs": (_EPOCHS | NULL, "[10,14]"),
-    "decoder": (choice("auto", "simplejpeg", "torchvision", "pillow"), "auto"),
-    "on_bad_image": (choice("raise", "skip"), "skip"),
-    "cache_mib": (whole(0), "512"),
-    "bad_image_limit": (number(0), "0.01 (a share) or 20 (images)"),
-    "verify": (FLAG, "false"),
-    "shuffle_window_shards": (whole(0), "16 (0: all)"),
-    "cache_gib": (number(above=0) | NULL, "100"),
-    "mean": (several(number(), "three numbers, one per channel", 3), "[0.485,0.456,0.406]"),
-    "std": (several(number(above=0), "three numbers > 0, one per channel", 3), "[0.229,0.224,0.225]"),
-    "batch_size": (whole(1), "32"),
-    "val_batch_size": (whole(1) | NULL, "null (as data.batch_size)"),
-    "num_workers": (AUTO | whole(0), "auto"),
-    "pin_memory": (AUTO | FLAG, "auto"),
-    "mp_context": (choice("auto", "fork", "forkserver", "spawn"), "auto"),
-    "loader_timeout_s": (number(0), "1800 (seconds; 0: no bound)"),
-}
-
-# The same of loader.*
-LOADER_KINDS: dict[str, tuple[Kind, str]] = {
-    "name": (choice("default", "dali"), "default"),
-    "device": (choice("auto", "cpu", "gpu"), "auto"),
-    "num_threads": (AUTO | whole(1), "auto"),
-}
 _TRAINING = ("train", "tune", "doctor")  # verbs that train, on this machine
 
 
@@ -85,7 +33,7 @@ def validate(
     elsewhere: the folders are another machine's, so look only at how they are named.
     """
     data = config["data"]
-    found = expect_all("data", data, KINDS)
+    found = validate_group("data", data)
     if "loader" in config:  # inspect.py asks about the data alone
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
@@ -95,12 +43,12 @@ def validate(
         return found
     if partial:
         return found
-    if data["val_resize"] is not None and not whole(least=_at_least(data["image_size"])).accepts(data["val_resize"]):
+    if data["val_resize"] is not None and not integer(least=_at_least(data["image_size"])).accepts(data["val_resize"]):
         found.append(
             f"data.val_resize must be null or at least data.image_size ({data['image_size']}), because "
             f"the crop is cut out of it, got {data['val_resize']}. Hint: set data.val_resize=null."
         )
-    if whole(8).accepts(data["progressive_start"]):
+    if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
     if data["_target_"] or verb == "predict":
         return found
@@ -117,7 +65,7 @@ def validate(
     elif data["name"] == "stl10":
         from imagenet_ddp.data.sources import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
-        fold = data["fold"] if KINDS["fold"][0].accepts(data["fold"]) else None
+        fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
         found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
         from imagenet_ddp.data.sources import shapes  # numpy and Pillow
@@ -139,7 +87,7 @@ def validate(
 
 def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     loader = config["loader"]
-    found = expect_all("loader", loader, LOADER_KINDS)
+    found = validate_group("loader", loader)
     if loader["name"] != "dali" or verb not in _TRAINING:
         return found
     if not _has_dali():
@@ -176,4 +124,4 @@ def _progressive(data: Mapping[str, Any]) -> list[str]:
 
 
 def _at_least(size: Any) -> int:
-    return size if whole(1).accepts(size) else 1
+    return size if integer(1).accepts(size) else 1

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
-from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, expect, number, shown, whole
+from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -22,17 +23,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 PROCESSES_PER_CORE = 4  # more would only swap
 # Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
-
-KINDS: dict[str, tuple[Kind, str]] = {
-    "strategy.name": (choice("auto", "ddp", *batch_split.DATA_PARALLEL), "auto"),
-    "cluster.name": (choice("auto", "tcp", "file", "env"), "auto"),
-    "cluster.node_rank": (whole(0) | NULL, "null"),
-    "cluster.rank": (whole(0) | NULL, "null"),
-    "cluster.local_rank": (whole(0) | NULL, "null"),
-    "cluster.world_size": (whole(1) | NULL, "null"),
-    "cluster.timeout_s": (number(above=0), "120"),
-    "cluster.num_threads": (AUTO | whole(1), "auto"),
-}
 
 
 def validate(
@@ -53,18 +43,15 @@ def validate(
     if elsewhere:
         local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
-    errors: list[str] = []
-    for key, (allowed, example) in KINDS.items():
-        node, name = key.split(".")
-        errors += expect(key, config[node][name], allowed, f"{key}={example}")
-    unusable = bool(errors)
+    errors = validate_group("cluster", config["cluster"])
+    unusable = bool(errors) or bool(validate_group("strategy", {"name": config["strategy"]["name"]}))
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
     errors += _missing_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     errors += ddp_options.validate(config)
     errors += batch_split.validate(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
-    if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and whole(2).accepts(num_nodes)):
+    if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors  # the number of processes depends on these values
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)

@@ -9,10 +9,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request
-from imagenet_ddp.config.validators import choice, expect
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.engine.job import TYPED_ONLY
@@ -43,7 +43,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
     output_format = composed.pop("format")
-    errors = expect("format", output_format, choice("text", "json"), "format=json")
+    errors = validate_group("", {"format": output_format}, "doctor")
     config = DictConfig(composed)
     resumes = config.get("resume") not in (None, "auto")
     plain = _checked(config, environ, typed, errors, partial=resumes)
@@ -59,7 +59,7 @@ def _checked(
     config: DictConfig, environ: Mapping[str, str], typed: Sequence[str], errors: list[str], *, partial: bool = False
 ) -> dict[str, Any]:
     """Return the config, resolved and plain. errors: found before."""
-    messages = parse.validate(config, environ, "train", typed=typed, partial=partial)
+    messages = validate.validate(config, environ, "train", typed=typed, partial=partial)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:

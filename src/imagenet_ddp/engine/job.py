@@ -9,10 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import parse
+from imagenet_ddp.cli import hydra_flags, parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import leaves
-from imagenet_ddp.config.validators import Kind, expect_all
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -63,23 +63,21 @@ class Single:
     found: list[str]  # mistakes in single keys; what they mean together is for the command to say
 
 
-def single(
-    verb: str, argv: Sequence[str], environ: Mapping[str, str], kinds: Mapping[str, tuple[Kind, str]], why: str
-) -> Single | None:
-    """None where Hydra only prints something. kinds: of the keys of the group that is called like the verb. why: it is
+def single(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> Single | None:
+    """None where Hydra only prints something. why: it is
     not several jobs. Raises ConfigError where nothing more can be looked at."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
-    if parse.only_prints(argv):
+    if hydra_flags.only_prints(argv):
         parse.command_line(verb, argv, environ)
         return None
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
-    found = parse.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    found = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
         raise ConfigError(found)
     config = plain(request.configs[0])
-    return Single(request, config, alone, found + expect_all(verb, config[verb], kinds))
+    return Single(request, config, alone, found + validate_group(verb, config[verb], verb))
 
 
 def command(verb: str, argv: list[str]) -> str:
@@ -130,7 +128,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)
-    if mistakes := parse.validate(merged, environ, "train", typed=request.typed):
+    if mistakes := validate.validate(merged, environ, "train", typed=request.typed):
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
@@ -265,6 +263,6 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
-    if mistakes := parse.validate(merged, environ, request.verb):
+    if mistakes := validate.validate(merged, environ, request.verb):
         raise ConfigError(mistakes)
     return plain(merged)

@@ -17,7 +17,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -197,7 +197,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         try:
             return start(job)
         except ConfigError as error:
-            parse.show(error)
+            mistakes.show(error)
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import AUTO, FLAG, Kind, choice, number, whole
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.validate_folders import validate_root
 from imagenet_ddp.engine import job
@@ -15,18 +14,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
 NAMES = ("imagenet", "stl10", "pack", "check")
-# prepare.* -> what is allowed, and an example for the hint
-_KINDS: dict[str, tuple[Kind, str]] = {
-    "name": (choice(*NAMES), "imagenet"),
-    "num_workers": (AUTO | whole(1), "auto"),
-    "verify": (FLAG, "true"),
-    "timeout_s": (number(above=0), "60"),
-    "memory_mib": (whole(64), "4096"),
-    "short_side": (whole(0), "256 (0: as it is)"),
-    "quality": (whole(1, 100), "90"),
-    "form": (choice("jpeg", "raw"), "jpeg"),
-    "shard_mib": (whole(1), "64"),
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +28,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """Return None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
-    found = job.single("prepare", argv, environ, _KINDS, "prepare does one thing")
+    found = job.single("prepare", argv, environ, "prepare does one thing")
     if found is None:
         return None
     config, mistakes = found.config, found.found

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import choice, expect, expect_all, matching, shown, whole
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.paths import describe_path
 
@@ -27,10 +28,8 @@ PACKAGES = {
     "RichProgressBar": ("rich",),
     "RichModelSummary": ("rich",),
 }
-CHECKPOINT_KINDS = {"every_n_epochs": (whole(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
+CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
-
-_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 
 
 def validate(
@@ -38,10 +37,7 @@ def validate(
 ) -> list[str]:
     """Return a sentence for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
     another machine, which checks it and sends it."""
-    found = expect("name", config["name"], _NAME, "name=my_run")
-    found += expect("seed", config["seed"], whole(0, 2**32 - 1), "seed=0")
-    steps = config["val_log_every_n_steps"]
-    found += expect("val_log_every_n_steps", steps, whole(1), "val_log_every_n_steps=100")
+    found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
         found += [] if elsewhere else _packages(group, config[group])
@@ -50,15 +46,12 @@ def validate(
         found += _loggers_needed(config["callbacks"], config["logger"])
         found += _monitors(config)
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
-        jobs = choice("auto", "all", "list") | whole(0)
-        found += expect("sweep.job", config["sweep"]["job"], jobs, "sweep.job=auto")
+        found += validate_group("sweep", config["sweep"])
         if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
     if verb == "predict":
-        found += expect("format", config["format"], choice("csv", "jsonl"), "format=csv")
-        found += expect("top_k", config["top_k"], whole(1), "top_k=5")
         if config["images"] is not None:
             found += _images(config["images"], environ)
         if config["out"] is not None:
@@ -99,8 +92,10 @@ def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
     for key, name in _known_classes(callbacks):
         if name == "ResumeCheckpoint":
-            typed = {argument: kind for argument, kind in CHECKPOINT_KINDS.items() if argument in callbacks[key]}
-            found += expect_all(f"callbacks.{key}", callbacks[key], typed)
+            for argument, (allowed, example) in CHECKPOINT_KINDS.items():
+                if argument in callbacks[key]:
+                    path = f"callbacks.{key}.{argument}"
+                    found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
     return found
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command, mistakes
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -26,7 +26,7 @@ def main() -> None:
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
-        parse.refuse(error)
+        mistakes.refuse(error)
 
 
 def _tune(plan: Plan, signals: Signals) -> int:

@@ -11,8 +11,8 @@ from typing import Any, cast
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import parse
-from imagenet_ddp.config.validators import NULL, choice, expect_all, number, whole
+from imagenet_ddp.cli import hydra_flags, parse, validate
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
@@ -23,19 +23,6 @@ from imagenet_ddp.tune.resources import Slot
 from imagenet_ddp.tune.space import Parameter
 
 STORED = "tune.yaml"
-_KINDS = {
-    "num_trials": (whole(1), "20"),
-    "num_at_once": (whole(1), "1"),
-    "launcher": (choice("auto", "local", "srun"), "auto"),
-    "sampler": (choice("tpe", "random"), "tpe"),
-    "num_random_trials": (whole(1), "10"),
-    "pruner": (choice("median", "hyperband", "none"), "median"),
-    "pruner_num_trials": (whole(1), "4"),
-    "pruner_num_epochs": (whole(1), "3"),
-    "hyperband_factor": (whole(2), "3"),
-    "timeout_s": (number(above=0) | NULL, "3600"),
-    "max_failures": (whole(1), "3"),
-}
 
 
 @dataclass(frozen=True)
@@ -78,9 +65,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
-    argv = [space.as_override(token) for token in parse.without_local_rank(argv)]
-    request = parse.command_line("tune", argv if parse.only_prints(argv) else [*argv, "--cfg", "job"], environ)
-    if not request.configs or parse.only_prints(argv):
+    argv = [space.as_override(token) for token in hydra_flags.without_local_rank(argv)]
+    request = parse.command_line("tune", argv if hydra_flags.only_prints(argv) else [*argv, "--cfg", "job"], environ)
+    if not request.configs or hydra_flags.only_prints(argv):
         return None
     study = _study_folder(request)
     stored = _stored(study) if study else None
@@ -113,7 +100,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
     train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
-    found = expect_all("tune", options, _KINDS)
+    found = validate_group("tune", options, "tune")
     if config.resume is not None:
         found.append(f"resume={config.resume} resumes one run. Hint: tune.resume={config.resume} resumes a study.")
     parameters: list[Parameter] = []
@@ -126,7 +113,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         found += mistakes
     srun = resources.uses_srun(options["launcher"], environ)
     train_environ = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
-    train_mistakes = parse.validate(config, train_environ, "train", typed=typed)
+    train_mistakes = validate.validate(config, train_environ, "train", typed=typed)
     found += train_mistakes
     if not train_mistakes:
         found += space.check_values(parameters, config, train_environ, typed)

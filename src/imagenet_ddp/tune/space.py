@@ -1,7 +1,6 @@
 """Read the search space: keys of train with a range or choices each. No torch."""
 
 import re
-import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.compose import first_line
-from imagenet_ddp.cli.suggest import kind_of, known_keys, unknown, words_for
-from imagenet_ddp.config.validators import FLAG, number, shown, whole
+from imagenet_ddp.cli import validate
+from imagenet_ddp.cli.explain import first_line
+from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.validators import FLAG, integer, number, shown
 from imagenet_ddp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def as_override(token: str) -> str:
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
     """Return (parameters, mistakes). search: plain. typed: options after `as_override`."""
-    keys = known_keys("train")
+    keys = declared("train")
     entries: dict[str, dict[str, Any]] = {}
     found: list[str] = []
     left_out: set[str] = set()
@@ -111,7 +111,7 @@ def check_values(
             try:
                 with open_dict(changed):
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
-                mistakes = parse.validate(changed, environ, "train", typed=typed)
+                mistakes = validate.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
                 mistakes = [f"{parameter.key}={shown(value)}: {first_line(error)}"]
             found += [f"search.{parameter.key}: {text}" for text in mistakes]
@@ -161,8 +161,8 @@ def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> d
     return {word: value for word, value in entry.items() if value is not None and word not in replaced}
 
 
-def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseDistribution":
-    """annotation: train's type of the key; None: any."""
+def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "BaseDistribution":
+    """of_train: the declaration of the key; None: a free one."""
     from optuna import distributions
 
     name, got = f"search.{key}", f"got {shown(entry)}"
@@ -178,11 +178,11 @@ def _distribution(key: str, entry: Mapping[str, Any], annotation: Any) -> "BaseD
         raise ConfigError(
             f"{name} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
         )
-    kind = kind_of(annotation)[0] if annotation is not None else typing.Any
-    if kind not in (int, float, typing.Any):
-        raise ConfigError(f"{name} must be a list, as {key} is {words_for(annotation)}, {got}. Hint: `'{name}=[A,B]'`.")
+    kind = of_train.type if of_train and of_train.type else Any
+    if of_train and kind not in (int, float, Any):
+        raise ConfigError(f"{name} must be a list, as {key} is {of_train.words}, {got}. Hint: `'{name}=[A,B]'`.")
     is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
-    kinds = {word: FLAG if word == "log" else whole() if is_whole else number() for word in entry}
+    kinds = {word: FLAG if word == "log" else integer() if is_whole else number() for word in entry}
     if found := [
         f"{name}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
         for word, value in entry.items()

@@ -12,7 +12,8 @@ from helpers.private_network import TWO_CARDS, in_own_network
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.schema import conf_dir, register
+from imagenet_ddp.config.commands import register
+from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed.network import nccl, nccl_interfaces, nccl_names
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import (

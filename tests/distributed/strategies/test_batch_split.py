@@ -238,12 +238,6 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], environ: dict
         ({"name": "ddp", "first_device_batch": 2}, {}, {},
          "strategy.first_device_batch=2 is for strategy=balanced_dp, but the strategy is ddp."
          " Hint: strategy=balanced_dp, or leave it out."),
-        ({"name": "balanced_dp", "first_device_batch": -1}, {}, {},
-         "strategy.first_device_batch must be auto or an integer ≥ 0, got -1."
-         " Hint: set strategy.first_device_batch=auto."),
-        ({"name": "balanced_dp", "first_device_batch": False}, {}, {},
-         "strategy.first_device_batch must be auto or an integer ≥ 0, got false."
-         " Hint: set strategy.first_device_batch=auto."),
         ({"name": "balanced_dp", "first_device_batch": 0}, {}, {},
          "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
          " there is 1. Hint: trainer.devices=2, or strategy.first_device_batch=auto."),

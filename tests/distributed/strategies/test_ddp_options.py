@@ -7,7 +7,8 @@ import pytest
 from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
-from imagenet_ddp.cli.suggest import known_keys, unknown
+from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import StrategyConfig
 from imagenet_ddp.distributed.strategies.ddp_options import DDP_ANSWERS, answer, validate
 
@@ -38,14 +39,14 @@ def test_answers_are_sentences_with_a_hint_of_known_keys(name: str) -> None:
     text = answer(f"strategy.{name}") or ""
     assert text.startswith(f"strategy.{name} is not a key") and text.endswith(".")
     assert text.count("Hint: ") == 1
-    known = known_keys("train")
+    known = declared("train")
     for word in text.replace("'", " ").replace(",", " ").split():
         if word.startswith(("strategy.", "trainer.")) and not word.startswith(f"strategy.{name}"):
             assert word.partition("=")[0].rstrip(".;") in known, word
 
 
 def test_an_unknown_key_is_answered() -> None:
-    keys = known_keys("train")
+    keys = declared("train")
     message = unknown("strategy.broadcast_buffers", keys)
     assert "False does not mean the same" in message and message.endswith("Hint: strategy.forward_sync_buffers=false.")
     assert unknown("device_ids", keys).startswith("device_ids is not a key: Lightning gives")
@@ -65,6 +66,7 @@ def test_an_unknown_key_is_answered() -> None:
         ({"powersgd_start_step": 1}, {}, "strategy.powersgd_start_step must be an integer ≥ 2"),
         ({"timeout_s": 0.0}, {}, "strategy.timeout_s must be a number > 0"),
         ({"bucket_cap_mb": 0.0}, {}, "strategy.bucket_cap_mb must be a number > 0"),
+        ({"name": "balanced_dp", "first_device_batch": -1}, {}, "first_device_batch must be auto or an integer ≥ 0"),
         ({"static_graph": True}, {}, None),
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),

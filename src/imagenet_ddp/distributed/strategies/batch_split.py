@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, Literal, Protocol
 
 from imagenet_ddp.config.schema import StrategyConfig
-from imagenet_ddp.config.validators import AUTO, expect, shown, whole
+from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.errors import ConfigError
 
 MIB = 2**20
@@ -211,18 +211,18 @@ def validate(
     num_devices: None where only torch knows it; `images_per_forward()` checks again.
     """
     name, first = strategy["name"], strategy["first_device_batch"]
-    errors = expect("strategy.first_device_batch", first, AUTO | whole(0), "strategy.first_device_batch=auto")
-    if name != "balanced_dp" and first != "auto" and not errors:
+    errors: list[str] = []
+    if name != "balanced_dp" and integer(0).accepts(first):
         errors.append(
             f"strategy.first_device_batch={first} is for strategy=balanced_dp, but the strategy is {name}."
             " Hint: strategy=balanced_dp, or leave it out."
         )
     if name not in DATA_PARALLEL:
         return errors
-    if name == "balanced_dp" and whole(0, 0).accepts(first) and num_devices == 1:
+    if name == "balanced_dp" and integer(0, 0).accepts(first) and num_devices == 1:
         errors.append(_needs_two_devices(num_devices))
     num_nodes = trainer.get("num_nodes")
-    if whole(2).accepts(num_nodes):
+    if integer(2).accepts(num_nodes):
         errors.append(
             f"strategy={name} runs in one process, but trainer.num_nodes is {num_nodes}."
             " Hint: strategy=ddp, or trainer.num_nodes=1."

@@ -4,7 +4,8 @@ arguments that are no keys here."""
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_ddp.config.validators import NULL, Kind, choice, expect_all, number, whole
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.validators import integer
 
 # Argument of DistributedDataParallel, or what Lightning's DDPStrategy calls it -> why strategy.<it> is no key, and what
 # to type. A test holds it against the signatures.
@@ -45,16 +46,6 @@ DDP_ANSWERS: dict[str, str] = {
     "start_method": "the workers are torchrun's. Hint: leave it out; trainer.devices=2 starts two.",
 }
 
-KINDS: dict[str, tuple[Kind, str]] = {
-    "process_group_backend": (choice("nccl", "gloo", "mpi") | NULL, "null"),
-    "timeout_s": (number(above=0), "1800"),
-    "bucket_cap_mb": (number(above=0), "25"),
-    "comm_hook": (choice("fp16", "bf16", "powersgd") | NULL, "bf16"),
-    "powersgd_rank": (whole(1), "1"),
-    # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them
-    "powersgd_start_step": (whole(2), "1000"),
-}
-
 
 def answer(key: str, where: str = "") -> str | None:
     """Explain an argument of DistributedDataParallel that is no key (strategy. may stand before it); None for others.
@@ -71,10 +62,10 @@ def answer(key: str, where: str = "") -> str | None:
 def validate(config: Mapping[str, Any]) -> list[str]:
     """Return the errors in strategy.*."""
     strategy, trainer = config["strategy"], config["trainer"]
-    found = expect_all("strategy", strategy, KINDS)
+    found = validate_group("strategy", strategy)
     if strategy["name"] in ("dp", "balanced_dp"):
         return found  # batch_split.py says which of these keys have no effect
-    if strategy["static_graph"] and whole(2).accepts(trainer.get("accumulate_grad_batches")):
+    if strategy["static_graph"] and integer(2).accepts(trainer.get("accumulate_grad_batches")):
         found.append(
             f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches="
             f"{trainer['accumulate_grad_batches']}: torch's DistributedDataParallel stops in the first step "

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from imagenet_ddp.cli.suggest import known_keys
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
 from imagenet_ddp.system.table import shorten_middle
@@ -61,7 +61,7 @@ def option(run: Run, key: str) -> Any:
 
 @cache
 def _fixed_keys() -> frozenset[str]:
-    return frozenset(key for key in known_keys("train") if not key.startswith("trainer."))
+    return frozenset(key for key in declared("train") if not key.startswith("trainer."))
 
 
 def canonical(value: Any) -> str:

@@ -1,0 +1,29 @@
+"""List the commands, or run one: `python -m imagenet_ddp train` is `python -m imagenet_ddp.train`."""
+
+import importlib
+import importlib.util
+import sys
+
+from imagenet_ddp.cli import help
+from imagenet_ddp.config.commands import COMMANDS
+
+
+def main() -> None:
+    names = [*COMMANDS, "report"]
+    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if command in ("--help", "-h"):
+        print(help.commands())
+    elif command in names:
+        del sys.argv[1]
+        name = f"imagenet_ddp.{command}"
+        spec = importlib.util.find_spec(name)
+        is_package = spec is not None and spec.submodule_search_locations is not None
+        importlib.import_module(f"{name}.__main__" if is_package else name).main()
+    else:
+        hint = f"Hint: imagenet-ddp train {command} ..." if "=" in command else "Hint: imagenet-ddp --help lists them."
+        print(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}. {hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Explain why Hydra refuses an option, and what to type instead. No torch."""
+
+import os
+import re
+import shlex
+import typing
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+from hydra.errors import MissingConfigException
+
+from imagenet_ddp.cli import known_terms
+from imagenet_ddp.cli.suggest import closest, unknown
+from imagenet_ddp.config import trainer_options
+from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.data.sources.detect import name_of, options_for
+from imagenet_ddp.distributed.network import nccl_names
+from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+
+BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
+
+
+class Explainer:
+    """Messages about the options of one command. parse: a line as Hydra's grammar reads it, or None."""
+
+    def __init__(self, keys: Mapping[str, Key], loader: ConfigLoader, parse: Callable[[str], Override | None]):
+        self.keys = keys
+        self.loader = loader
+        self.parse = parse
+
+    def unreadable(self, line: str) -> tuple[str, str | None]:
+        """(sentence, the form that can be read and means the same)."""
+        key, equals, value = line.partition("=")
+        bare = key.lstrip("+~")
+        if not equals or not bare:
+            close = closest(bare or value, self.keys)
+            hint = ""
+            if close:
+                is_key = close[0].rpartition(".")[2] == bare
+                hint = f"did you mean {self._hint(close[0]) if is_key else f'{close[0]}={bare}'}?"
+            return f"{shlex.quote(line)} must be key=value. Hint: {hint or '`--help` shows examples.'}", None
+        if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
+            return unknown(bare, self.keys), None
+        key_type = self.keys[bare].type if bare in self.keys else str
+        if key_type is not str and key_type is not Any:
+            words = self.keys[bare].words
+            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}.", None
+        if value.startswith("~"):  # no shell expands it there
+            value = str(Path(value).expanduser())
+            if self.parse(f"{key}={value}") is not None:
+                return f"{line}: ~ is not expanded there. Hint: {shlex.quote(f'{key}={value}')}", f"{key}={value}"
+        proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+        if "${" in value or self.parse(proposal) is None:
+            return (
+                f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: put the value in quotes of its own.",
+                None,
+            )
+        return (
+            f"{line} cannot be read by Hydra's grammar, which wants special characters quoted. "
+            f"Hint: `{shlex.quote(proposal)}`",
+            proposal,
+        )
+
+    def sweep_without_m(self, line: str, override: Override) -> tuple[str, str | None]:
+        key, _, value = line.partition("=")
+        bare = key.lstrip("+~")
+        one_by_one = "add -m to run one after the other"
+        text = f"{line} has several values, but -m is not set. Hint: "
+        if override.value_type != ValueType.SIMPLE_CHOICE_SWEEP or self.loader.get_group_options(bare):
+            return f"{text}{one_by_one}.", None
+        key_type = self.keys[bare].type if bare in self.keys else str
+        listed = f"`{shlex.quote(f'{key}=[{value}]')}`"
+        if bare == "trainer.devices":
+            return f"{text}{listed} for GPUs {value.replace(',', ' and ', 1)} together, or {one_by_one}.", None
+        if typing.get_origin(key_type) is list:
+            return f"{text}{listed}, or {one_by_one}.", f"{key}=[{value}]"
+        if key_type is str:
+            proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+            return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
+        return f"{text}{one_by_one}.", None
+
+    def refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
+        """A choice in a group (data=...) that did not compose."""
+        group, value = override.key_or_group, override.value() if not override.is_delete() else None
+        if override.is_delete():
+            none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
+            return f"{group} is needed and cannot be deleted.{none}"
+        if isinstance(value, str) and value in options:
+            if override.is_add():
+                return f"{line_of(override)}: {group} is chosen already. Hint: {group}={value}, without +."
+            if "Could not override" in str(error):
+                return f"{line_of(override)} cannot be composed: {first_line(error)} Hint: leave it out."
+            return f"{line_of(override)} cannot be composed: {self.in_file(error, group + '/' + value)}"
+        if isinstance(error, MissingConfigException) or not isinstance(value, str):
+            hint = self._for_choice(group, str(value), options)
+            return f"{group} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
+        return f"{line_of(override)} cannot be composed: {first_line(error)} Hint: leave it out."
+
+    def _for_choice(self, group: str, value: str, options: list[str]) -> str:
+        """What to type instead of group=value."""
+        if group == "model" and value.lower() in CLASSIFIERS:
+            return f"set model.name={value.lower()}"
+        if group == "optim" and value.lower() in known_terms.OPTIMISERS:
+            return f"set {known_terms.OPTIMISERS[value.lower()]}"
+        if group == "data" and (os.sep in value or Path(value).is_dir()):
+            return f"set {shlex.join(options_for(value))}"
+        if meant := intended_option(group, value, options):
+            return f"set {group}={meant}"
+        if group in ("experiment", "recipe"):
+            return "leave it out"
+        hint = "set data=imagefolder data.root=FOLDER" if group == "data" else f"set {group}={_default(options)}"
+        if f"{group}._target_" in self.keys:
+            hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
+        return hint
+
+    def refused_value(self, override: Override, error: Exception) -> str:
+        """A key=value that could not be laid over the composed config."""
+        key, line = override.key_or_group, line_of(override)
+        parent, _, last = key.rpartition(".")
+        cause = error.__cause__ or error
+        if override.is_delete():
+            if key in self.keys:
+                return f"{key} is needed and cannot be deleted. Hint: leave {line} out."
+            return unknown(key, self.keys)
+        value = override.value()
+        if parent == "trainer" and last in trainer_options.REFUSED:
+            return trainer_options.refusal(last, value)
+        if text := nccl_names.answer(key, value=value):
+            return text
+        if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
+            wrong = getattr(cause, "full_key", None)
+            one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
+            each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
+            return f"{line} does not fit: {first_line(cause)} Hint: one by one, {each}."
+        if override.is_add() and "exists already" in str(error):
+            return f"{line}: {key} exists already. Hint: {line.lstrip('+')}, without +."
+        if declared := self.keys.get(key):
+            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
+            hint = hint if declared.is_group else declared.hint
+            return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
+        wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
+        if any(words in str(cause) for words in wrong):
+            return f"{line}: {first_line(cause)} Hint: `--cfg all` shows the key as it is."
+        if key.startswith("hydra."):
+            return f"{key} is not a known key of Hydra. Hint: `--cfg hydra` lists them."
+        if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
+            group, _, rest = key.partition(".")
+            name, _, rest = rest.partition(".")
+            if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
+                return f"{key} is not there to be changed. Hint: +{line} adds it."
+            target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
+            more = f" +{line}" if rest not in ("", "_target_") else ""
+            return f"{key} is not there to be changed. Hint: {target}{more} adds it."
+        return unknown(key, self.keys)
+
+    def _hint(self, key: str) -> str:
+        """Return what to type for a key or a group: key=value."""
+        if not self.keys[key].is_group:
+            return self.keys[key].hint
+        if options := self.loader.get_group_options(key):
+            return f"{key}={_default(options)}"
+        return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
+
+    def in_file(self, error: Exception, name: str) -> str:
+        """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
+        text = str(error)
+        where = re.search(r"In '([^']+)'", text)
+        file = f" (in {where.group(1) if where else name}.yaml)"
+        if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
+            return unknown(unknown_key.group(1), self.keys, file)
+        full_key = re.search(r"full_key: (\S+)", text)
+        first, *others = text.splitlines() or [type(error).__name__]
+        reason = re.sub(r"^In '[^']+': ", "", first)
+        if reason.endswith("raised while composing config:"):
+            reason = next((line for line in others if line.strip()), reason)
+        return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. Hint: correct that file."
+
+
+def _default(options: list[str]) -> str:
+    """Of a group's options the one that asks for the least."""
+    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
+
+
+def intended_option(group: str, value: str, options: list[str]) -> str | None:
+    """The option of a group that another word stands for."""
+    if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
+        return "ddp"  # what those are for is not here: nets that do not fit one device
+    if group == "data" and (name := name_of(value)):
+        return name
+    begun = [option for option in options if len(value) > 2 and option.startswith(value.lower())]
+    near = begun if len(begun) == 1 else get_close_matches(value.lower(), options, 1, 0.75)
+    return near[0] if near else None
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."
+
+
+def line_of(override: Override) -> str:
+    """Return an option as typed."""
+    return override.input_line or ""

@@ -1,0 +1,91 @@
+"""Read Hydra's own options, those that begin with -, in argv. No torch.
+
+Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares them with it.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from imagenet_ddp.errors import ConfigError
+
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+# Names -> how argparse reads them. Without a value: store_true.
+_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--help", "-h"): {},
+    ("--hydra-help",): {},
+    ("--version",): {},
+    ("--shell-completion", "-sc"): {},
+    ("--resolve",): {},
+    ("--run", "-r"): {},
+    ("--multirun", "-m"): {},
+    ("--cfg", "-c"): {"choices": ("job", "hydra", "all")},
+    ("--info", "-i"): {"choices": _INFO, "nargs": "?", "const": "all"},
+    ("--package", "-p"): {"metavar": "NAME"},
+    ("--config-path", "-cp"): {"metavar": "FOLDER"},
+    ("--config-name", "-cn"): {"metavar": "NAME"},
+    ("--config-dir", "-cd"): {"metavar": "FOLDER"},
+    ("--experimental-rerun",): {"metavar": "FILE"},
+}
+FLAGS = {name for names, how in _OPTIONS.items() if not how for name in names}
+WITH_VALUE = {name for names, how in _OPTIONS.items() if how for name in names}
+OPTIONAL_VALUES = {"--info": _INFO, "-i": _INFO}
+# Hydra prints something, and nothing is run. With ANSWERED it does so whatever else is typed.
+ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
+_PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = "`--hydra-help` lists the options that begin with -."
+        raise ConfigError(f"the command line cannot be read: {message}. Hint: {hint}")
+
+
+def only_prints(argv: Sequence[str]) -> bool:
+    """Return whether Hydra only prints something."""
+    return any(token.partition("=")[0] in _PRINTING for token in argv)
+
+
+def without_local_rank(argv: Sequence[str]) -> list[str]:
+    """Return argv without --local-rank=N, --local_rank=N or --local-rank N, which torch.distributed.launch adds."""
+    kept, skip = [], False
+    for token in argv:
+        if skip and token.isdecimal():
+            skip = False
+            continue
+        skip = token in ("--local-rank", "--local_rank")
+        if not skip and not re.match(r"--local[-_]rank=", token):
+            kept.append(token)
+    return kept
+
+
+def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """Return (Hydra's options, argv for Hydra, mistakes). key=value may stand on either side of an option."""
+    parser = _Parser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for names, how in _OPTIONS.items():
+        parser.add_argument(*names, **how or {"action": "store_true"})
+    args, rest = parser.parse_known_args(argv)
+    found: list[str] = []
+    if late := [token for token in rest if not token.startswith("-")]:
+        # argparse gives up on words behind an option in the middle; Hydra would refuse them
+        args.overrides = [*args.overrides, *late]
+        words = list(args.overrides)
+        flags = [token for token in argv if not (token in words and not words.remove(token))]
+        argv = [*args.overrides, *flags]
+    commands = [f"--{name}" for name in ("run", "multirun", "cfg", "info") if getattr(args, name)]
+    if len(commands) > 1:
+        found.append(f"only one of {', '.join(commands)} is allowed. Hint: leave the others out.")
+    if args.resolve and not args.cfg and not args.help:
+        found.append("--resolve belongs to --cfg. Hint: --cfg job --resolve.")
+    if args.config_path is not None:
+        found.append("--config-path would replace this program's conf/. Hint: --config-dir FOLDER adds a folder to it.")
+    if args.config_dir is not None and not Path(args.config_dir).is_dir():
+        where = Path(args.config_dir).absolute()
+        found.append(f"--config-dir must be a folder, got {where}. Hint: --config-dir FOLDER.")
+        args.config_dir = None
+    if args.experimental_rerun is not None:
+        found.append("--experimental-rerun is not supported. Hint: resume=auto resumes a run.")
+    return args, argv, found

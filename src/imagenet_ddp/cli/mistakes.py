@@ -1,0 +1,52 @@
+"""Show the mistakes of a command line, also to the other nodes that wait for it, and exit with code 2."""
+
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from omegaconf import OmegaConf
+
+from imagenet_ddp.cli.parse import NotMetError
+from imagenet_ddp.config import commands
+from imagenet_ddp.distributed.launchers.detect import detect_or_none
+from imagenet_ddp.distributed.rendezvous import refusal
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
+from imagenet_ddp.system import console
+
+
+def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
+    """Show the mistakes on stderr, also those who wait for this command, and exit with code 2."""
+    show(error, verb)
+    if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate"):
+        _tell_others(error)
+    sys.exit(2)
+
+
+def _tell_others(error: NotMetError) -> None:
+    nodes, request = ("cluster", "trainer", "strategy"), error.request
+    if request.multirun:
+        return
+    # the mistakes, which are printed already, may prevent this too
+    with contextlib.suppress(SignalExit, Exception), raise_on_signal():
+        config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
+        if refused := refusal.refused_command(detect_or_none(config, os.environ), config, os.environ):
+            sys.stderr.flush()
+            refusal.send(refused, error.mistakes)
+
+
+def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:
+    """HYDRA_FULL_ERROR=1 adds the traceback. end: of the first line."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    stem = Path(sys.argv[0]).stem
+    name = f"imagenet_ddp.{verb or stem}" if verb or stem in commands.COMMANDS else "imagenet_ddp"
+    count = len(error.mistakes)
+    lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
+    for number, text in enumerate(error.mistakes, 1):
+        head = f"{number:2}. "
+        lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]
+    print("\n".join(lines), file=sys.stderr)

@@ -1,0 +1,150 @@
+"""Validate a composed config: every key, value, folder, launcher and class, without torch."""
+
+import dataclasses
+import re
+import shlex
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+
+from imagenet_ddp.cli.compose import first_line
+from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.config import commands, keys, trainer_options
+from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.data import validate as data_check
+from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.models import validate as learning_check
+from imagenet_ddp.runs import validate as run_check
+
+# What a _target_ may start with: a config is data, and must not be able to name os.system.
+ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
+_NEEDED = "begin the file that --config-name names: `defaults: [train, _self_]`"
+_MISSING_HINTS = {
+    "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
+    "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
+    "prepare.name": "prepare=imagenet, prepare=stl10, prepare=pack or prepare=check",
+}
+
+
+def validate(
+    config: DictConfig,
+    environ: Mapping[str, str],
+    verb: str,
+    *,
+    typed: Sequence[str] = (),
+    multirun: bool = False,
+    partial: bool = False,
+    num_jobs: int = 2,
+    elsewhere: bool = False,
+) -> list[str]:
+    """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
+
+    config: without the hydra node. typed: the options as typed, for the line to type instead.
+    partial: a checkpoint fills in what is not typed, so keys of data and learning are looked at one by one only.
+    """
+    found: list[str] = []
+    broken: set[str] = set()
+    plain = _plain(config, "", found, broken)
+    declared = keys.declared(verb)
+    lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
+    if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
+        return [f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."]
+    plain = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
+    trainer = plain["trainer"]
+    found += [
+        unknown(f"trainer.{key}", declared)
+        for key in trainer
+        if key not in trainer_options.ACCEPTED.keys() | trainer_options.REFUSED.keys()
+    ]
+    for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
+        if f"trainer.{key}" in broken:  # said already: go on with any value that fits
+            trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
+    found += trainer_options.validate(trainer)
+    if elsewhere and trainer.get("accelerator") == "auto":
+        trainer["accelerator"] = "gpu"
+    found += data_check.validate(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
+    found += learning_check.validate(plain, environ, partial=partial)
+    found += distributed_check.validate(
+        plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs, elsewhere=elsewhere
+    )
+    elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
+    found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
+    found += refused_targets(plain, plain["allow_targets"])
+    return found
+
+
+def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
+    """Containers with interpolations resolved. Missing values become None; `broken` collects what does not resolve."""
+    if not isinstance(node, DictConfig | ListConfig):
+        return node
+    plain: dict[Any, Any] = {}
+    raw: Any = OmegaConf.to_container(node, resolve=False)
+    for key in node if isinstance(node, DictConfig) else range(len(node)):
+        path = f"{prefix}{key}"
+        if OmegaConf.is_missing(node, key):
+            if path in _MISSING_HINTS:
+                found.append(f"{path} is needed, but not set. Hint: {_MISSING_HINTS[path]}.")
+            plain[key] = None
+            continue
+        try:
+            value = typing.cast(Any, node)[key]
+        except OmegaConfBaseException as error:
+            broken.add(path)
+            if not isinstance(error, InterpolationToMissingValueError):  # there the missing key itself is said
+                hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for a variable."
+                found.append(f"{path}={raw[key]} does not resolve: {first_line(error)} {hint}")
+            continue
+        plain[key] = _plain(value, f"{path}.", found, broken)
+    return plain if isinstance(node, DictConfig) else list(plain.values())
+
+
+def _fitted(
+    node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
+) -> dict[str, Any]:
+    """The node with the schema's keys and no other; what is said, and filled in, is what is deleted or unknown."""
+    fitted: dict[str, Any] = {}
+    found += [unknown(prefix + str(key), declared) for key in node if prefix + str(key) not in declared]
+    for field in dataclasses.fields(cls):
+        path = prefix + field.name
+        kind = declared[path].type
+        if field.name not in node and path not in broken:
+            found.append(f"{path} is needed, but missing. Hint: {_NEEDED}.")
+        if dataclasses.is_dataclass(kind):
+            inner = node.get(field.name)
+            inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())
+            fitted[field.name] = _fitted(inner, typing.cast(type, kind), f"{path}.", found, broken, declared)
+        elif field.name in node:
+            fitted[field.name] = node[field.name]
+        else:
+            fitted[field.name] = field.default_factory() if callable(field.default_factory) else field.default
+    return fitted
+
+
+def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
+    """Each _target_ must begin with an allowed package, dotted component by component."""
+    found = []
+    if isinstance(node, Mapping):
+        target = node.get("_target_")
+        if target is not None and not _is_allowed(str(target), extra):
+            package = str(target).partition(".")[0]
+            allow = shlex.quote(f"allow_targets={shown([*extra, package])}")
+            found.append(
+                f"{path}_target_ must begin with one of {', '.join([*ALLOWED_TARGETS, *extra])}, "
+                f"got {target}. Hint: where you trust that package: `{allow}`"
+            )
+        for key, value in node.items():
+            found += refused_targets(value, extra, f"{path}{key}.")
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            found += refused_targets(value, extra, f"{path}{number}.")
+    return found
+
+
+def _is_allowed(target: str, extra: Iterable[str]) -> bool:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", target):
+        return False
+    return any(target.startswith(f"{package}.") or target == package for package in [*ALLOWED_TARGETS, *extra])

@@ -1,0 +1,211 @@
+"""Declare the configuration of each command: the groups of `schema.py` and the command's own keys."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from imagenet_ddp.config.schema import (
+    ClusterConfig,
+    DataConfig,
+    LoaderConfig,
+    LossConfig,
+    ModelConfig,
+    NcclConfig,
+    OptimConfig,
+    ScheduleConfig,
+    StrategyConfig,
+    SweepConfig,
+)
+from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
+
+_FOLDER_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
+_SLURM_WORD = matching(r"[^\s-]\S*", "a word")
+_SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
+_SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
+
+# fmt: off  (one key per line, or two)
+
+
+@dataclass
+class CommonConfig:
+    """Keys that all commands share."""
+
+    name: Annotated[str, _FOLDER_NAME, Example("my_run"), "Run folders are runs/<name>/<time>."] = (
+        "${data.name}_${model.name}"
+    )
+    seed: Annotated[int, integer(0, 2**32 - 1), "Seed of initial weights, order of images and augmentation."] = 0
+    allow_targets: Annotated[list[str], Example("[mypkg]"), "Packages whose names may stand in a _target_."] = field(
+        default_factory=list
+    )
+    val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of figures."] = 100
+    data: DataConfig = field(default_factory=DataConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    trainer: Annotated[dict[str, Any], "Keys of Lightning's Trainer."] = field(default_factory=dict)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    nccl: NcclConfig = field(default_factory=NcclConfig)
+    callbacks: Annotated[dict[str, Any], "Name of a callback: {_target_: ..., arguments}."] = field(
+        default_factory=dict
+    )
+    logger: Annotated[dict[str, Any], "Name of a logger: {_target_: ..., arguments}."] = field(default_factory=dict)
+
+
+@dataclass
+class TrainConfig(CommonConfig):
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    resume: Annotated[
+        str | None, Example("auto"), "Run folder or checkpoint to resume; auto: this run's last one, if any."
+    ] = None
+
+
+@dataclass
+class EvaluateConfig(CommonConfig):
+    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+
+
+@dataclass
+class DoctorConfig(TrainConfig):
+    format: Annotated[str, choice("text", "json"), Example("json"), "Output: text, or json for scripts."] = "text"
+
+
+@dataclass
+class PredictConfig(CommonConfig):
+    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    images: Annotated[str, "A file, a folder (searched recursively) or a pattern."] = MISSING
+    out: Annotated[str | None, "File to write; null: standard output."] = None
+    format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
+    top_k: Annotated[int, integer(1), "Classes per image, most likely first."] = 5
+
+
+@dataclass
+class TuneOptions:
+    num_trials: Annotated[int, integer(1), "Trials of the whole study, pruned and failed ones included."] = 20
+    num_at_once: Annotated[int, integer(1), "Concurrent trials, each with its share of GPUs and CPU cores."] = 1
+    launcher: Annotated[
+        str, choice("auto", "local", "srun"), "srun: one step per trial; auto: srun in an allocation."
+    ] = "auto"
+    resume: Annotated[str | None, "Folder of a study to resume; auto: the newest unfinished one, else a new one."] = (
+        None
+    )
+    sampler: Annotated[str, choice("tpe", "random"), "tpe learns from earlier trials."] = "tpe"
+    num_random_trials: Annotated[int, integer(1), "tpe: random trials before it learns."] = 10
+    pruner: Annotated[str, choice("median", "hyperband", "none"), "Which trials end early."] = "median"
+    pruner_num_trials: Annotated[int, integer(1), "median: trials that finish before any is pruned."] = 4
+    pruner_num_epochs: Annotated[int, integer(1), "Epochs before a trial may be pruned."] = 3
+    hyperband_factor: Annotated[int, integer(2), "hyperband: one in so many trials continues from each rung."] = 3
+    timeout_s: Annotated[float | None, number(above=0), Example("3600"), "Seconds after which no trial is started."] = (
+        None
+    )
+    max_failures: Annotated[int, integer(1), "Failed trials in a row that end the study."] = 3
+
+
+@dataclass
+class TuneConfig(TrainConfig):
+    tune: TuneOptions = field(default_factory=TuneOptions)
+    search: Annotated[dict[str, Any], "Key: {low: A, high: B, log, step} or [A,B]; see docs/tuning.md."] = field(
+        default_factory=dict
+    )
+
+
+@dataclass
+class SubmitOptions:
+    """Options of sbatch besides nodes and GPUs (trainer.num_nodes, trainer.devices). null: as in the script."""
+
+    partition: Annotated[str | None, _SLURM_WORD, Example("NAME"), "sbatch --partition."] = None
+    account: Annotated[str | None, _SLURM_WORD, Example("NAME"), "sbatch --account."] = None
+    qos: Annotated[str | None, _SLURM_WORD, Example("NAME"), "sbatch --qos."] = None
+    constraint: Annotated[str | None, _SLURM_WORD, Example("NAME"), "sbatch --constraint: features of the nodes."] = (
+        None
+    )
+    time: Annotated[str | None, _SLURM_TIME, Example("24:00:00"), "Time limit of one job; a requeued run resumes."] = (
+        None
+    )
+    cpus_per_device: Annotated[
+        int | None, integer(1), Example("8"), "CPUs per process; null: data.num_workers + 1, or 8 where that is auto."
+    ] = None
+    mem_gb_per_device: Annotated[int | None, integer(1), Example("64"), "Memory per process in GB."] = None
+    gpu_type: Annotated[str | None, _SLURM_WORD, Example("a100"), "GPU type, as the cluster names it."] = None
+    name: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Name of the job; null: that of the run."] = None
+    array_parallelism: Annotated[
+        int | None, integer(1), Example("4"), "Concurrent tasks of a job array; null: no limit."
+    ] = None
+    extra: Annotated[str | None, _SLURM_OPTIONS, Example("--exclusive"), "Further options of sbatch."] = None
+    now: Annotated[bool, Example("true"), "Run the command."] = False
+
+
+@dataclass
+class SubmitConfig(TrainConfig):
+    submit: SubmitOptions = field(default_factory=SubmitOptions)
+
+
+@dataclass
+class PrepareOptions:
+    name: Annotated[str, choice("imagenet", "stl10", "pack", "check"), "What to do."] = MISSING
+    num_workers: Annotated[Any, AUTO | integer(1), "Processes; auto: the cores of this machine."] = "auto"
+    verify: Annotated[bool, "imagenet: compare the archives' MD5 and counts with the official ones."] = True
+    timeout_s: Annotated[
+        float, number(above=0), Example("60"), "check: seconds after which an image counts as bad."
+    ] = 60.0
+    memory_mib: Annotated[int, integer(64), "check: memory limit for one image in MiB."] = 4096
+    short_side: Annotated[
+        int, integer(0), Example("256 (0: as it is)"), "pack: pixels of the short side, never enlarged; 0: as it is."
+    ] = 256
+    quality: Annotated[int, integer(1, 100), "pack: JPEG quality."] = 90
+    form: Annotated[str, choice("jpeg", "raw"), "pack: jpeg, or raw (uint8 pixels)."] = "jpeg"
+    shard_mib: Annotated[int, integer(1), "pack: approximate size of one file in MiB."] = 64
+
+
+@dataclass
+class PrepareConfig(CommonConfig):
+    name: Annotated[str, _FOLDER_NAME, Example("my_run"), "The report of check is in runs/<name>/check_<time>."] = (
+        "${data.name}"
+    )
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+    archive_dir: Annotated[str | None, "imagenet, stl10: folder of the archives."] = None
+    out: Annotated[str | None, "Folder to write."] = None
+
+
+@dataclass
+class BenchmarkOptions:
+    name: Annotated[str, choice("loader"), "loader: images per second that reach the model."] = MISSING
+    num_images: Annotated[int, integer(8), "Training images that are measured, evenly from all."] = 500
+    repeats: Annotated[int, integer(1), "Repetitions of each measurement; the median is reported."] = 5
+    num_workers: Annotated[
+        list[int] | None,
+        list_of(integer(0), "a list of numbers of loader processes"),
+        Example("[0,1,2]"),
+        "Numbers of loader processes to compare; null: 0, 1, 2, 4, ... up to the cores.",
+    ] = None
+    short_side: Annotated[int, integer(8), "Pixels of the short side of the packed images."] = 256
+    quality: Annotated[int, integer(1, 100), "JPEG quality of the packed images."] = 90
+    model: Annotated[bool, Example("true"), "Measure the model's own speed too."] = True
+
+
+@dataclass
+class BenchmarkConfig(CommonConfig):
+    benchmark: BenchmarkOptions = field(default_factory=BenchmarkOptions)
+
+
+# fmt: on
+COMMANDS: dict[str, type] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "predict": PredictConfig,
+    "doctor": DoctorConfig,
+    "tune": TuneConfig,
+    "submit": SubmitConfig,
+    "prepare": PrepareConfig,
+    "benchmark": BenchmarkConfig,
+}
+
+
+def register(command: str) -> None:
+    """Put the typed node where conf/<command>.yaml finds it: schema/<command>. Only this one: Hydra copies the whole
+    store about a hundred times for --help, and three nodes cost a third of a second."""
+    ConfigStore.instance().store(group="schema", name=command, package="_global_", node=COMMANDS[command])

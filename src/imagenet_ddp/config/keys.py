@@ -1,0 +1,91 @@
+"""Look up how the keys of a command are declared, and validate their values."""
+
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, fields, is_dataclass
+from types import NoneType
+from typing import Any
+
+from omegaconf import MISSING
+
+from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, number, shown
+
+_OF_TYPES = {int: integer(), float: number(), bool: FLAG}
+_TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key, or a group of keys, whose type is a dataclass."""
+
+    path: str
+    type: Any  # without None; None for the Trainer's keys
+    allowed: Kind | None  # None: whatever is of the type
+    default: Any
+    meaning: str
+    example: str  # a value, which words may follow
+
+    @property
+    def is_group(self) -> bool:
+        return is_dataclass(self.type)
+
+    @property
+    def words(self) -> str:
+        """What completes "must be ..."."""
+        if self.allowed is not None:
+            return self.allowed.words
+        if typing.get_args(self.type) == (float,):
+            return "a list of numbers such as [0.5,0.5,0.5]"
+        words = _TYPE_WORDS.get(typing.get_origin(self.type) or self.type, "a group of keys")
+        return words + (" or null" if self.default is None else "")
+
+    @property
+    def hint(self) -> str:
+        """What to type: key=value."""
+        quote = "'" if self.example.startswith("[") else ""
+        return f"{quote}{self.path}={self.example}{quote}"
+
+
+@functools.cache
+def declared(command: str) -> Mapping[str, Key]:
+    """Every key path of a command, groups included, and the Trainer's keys."""
+    trainer = {f"trainer.{name}": key for name, key in trainer_options.ACCEPTED.items()}
+    return {
+        **_declared(commands.COMMANDS[command], ""),
+        **{path: Key(path, None, key.allowed, None, key.meaning, key.example) for path, key in trainer.items()},
+    }
+
+
+def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[str]:
+    """Return a message for each value of a group that is not allowed. group: "" for the command's own keys."""
+    found = []
+    for path, key in declared(command).items():
+        parent, _, name = path.rpartition(".")
+        if parent == group and name in values and key.allowed is not None:
+            found += expect(path, values[name], key.allowed, key.hint)
+    return found
+
+
+def _declared(config: type, prefix: str) -> dict[str, Key]:
+    found = {}
+    hints = typing.get_type_hints(config, include_extras=True)
+    for field in fields(config):
+        path, hint = prefix + field.name, hints[field.name]
+        annotated, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+        types = [each for each in typing.get_args(annotated) if each is not NoneType]
+        nullable = NoneType in typing.get_args(annotated)
+        declared_type = types[0] if nullable else annotated
+        allowed = next((extra for extra in extras if isinstance(extra, Kind)), _OF_TYPES.get(declared_type))
+        if allowed is not None and nullable:
+            allowed |= NULL
+        default = field.default_factory() if field.default_factory is not NO_DEFAULT else field.default
+        default_text = "VALUE" if default == MISSING else shown(default)
+        example = next((extra.text for extra in extras if isinstance(extra, Example)), default_text)
+        meaning = next((extra for extra in extras if isinstance(extra, str)), "")
+        found[path] = Key(path, declared_type, allowed, default, meaning, example)
+        if is_dataclass(declared_type):
+            found |= _declared(typing.cast(type, declared_type), f"{path}.")
+    return found

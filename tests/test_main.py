@@ -1,0 +1,41 @@
+"""python -m imagenet_ddp lists the commands, and runs one of them."""
+
+import contextlib
+import sys
+
+import pytest
+
+from imagenet_ddp import __main__ as entry
+from imagenet_ddp.cli import help
+from imagenet_ddp.config.commands import COMMANDS
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["imagenet-ddp", *argv])
+    entry.main()
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    _run(monkeypatch, *argv)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == [*help.GUIDES, "report"]
+    assert set(help.GUIDES) == set(COMMANDS)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "report"])
+def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    with contextlib.suppress(SystemExit):
+        _run(monkeypatch, command, "--help")
+    assert f"python -m imagenet_ddp.{command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("trian", "imagenet-ddp --help"), ("seed=1", "imagenet-ddp train seed=1")])
+def test_another_word_is_refused(
+    typed: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as caught:
+        _run(monkeypatch, typed)
+    assert caught.value.code == 2
+    assert hint in capsys.readouterr().err
