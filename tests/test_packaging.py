@@ -34,7 +34,14 @@ def test_core_dependencies():
         " platform_machine=='arm64' or platform_machine=='AMD64')",
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
-    assert set(PYPROJECT["project"]["optional-dependencies"]) == {"dali", "s3", "slurm", "tensorboard", "tune"}
+    assert set(PYPROJECT["project"]["optional-dependencies"]) == {
+        "dali",
+        "mlflow",
+        "s3",
+        "slurm",
+        "tensorboard",
+        "tune",
+    }
 
 
 def test_uv_run_installs_the_tools_only_when_asked():

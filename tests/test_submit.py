@@ -109,7 +109,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
          ["slurm job 1 determines the world, and these"]),
         (("nccl.env.NCCL_DEBUG=LOUD", "trainer.devices=2"), ["nccl.env.NCCL_DEBUG must be"]),
-        (("data=imagenet",), ["data.root must be the folder of the images, but is not set."]),
+        (("data=imagenet",), ["data.root must be the folder of the images, got null."]),
         (("data=packed",), ["data.root must be a packed folder"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],

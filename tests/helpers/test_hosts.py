@@ -258,7 +258,7 @@ def test_nothing_is_left_by_tests_that_were_killed(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-import test_hosts
+from helpers import test_hosts
 with test_hosts.Hosts(["zeta"], Path({str(tmp_path)!r})) as hosts:
     test_hosts.start_stubborn(hosts[0])
     print(*test_hosts.everyone(hosts), flush=True)

@@ -37,11 +37,12 @@ def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any
         "seed": 0,
         **more,
     }
-    return ImageClassifier(net, num_classes, num_val_images, **keys)
+    classifier = ImageClassifier(net, num_classes, num_val_images, **keys)
+    return as_one_of(classifier, world_size=1)
 
 
 def as_one_of(classifier: ImageClassifier, world_size: int, accumulate: int = 1) -> ImageClassifier:
-    trainer = SimpleNamespace(world_size=world_size, accumulate_grad_batches=accumulate)
+    trainer = SimpleNamespace(world_size=world_size, accumulate_grad_batches=accumulate, sanity_checking=False)
     classifier._trainer = trainer  # type: ignore[assignment]
     return classifier
 

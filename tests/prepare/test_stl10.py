@@ -75,7 +75,7 @@ def test_a_damaged_archive(archive: Archive, tmp_path: Path):
     with pytest.raises(ConfigError, match=f"must have MD5 {archive.md5}"):
         stl10.run(plan(f"archive_dir={path.parent}", f"out={tmp_path}/out"), archive)
     path.write_bytes(content[:-1000])
-    with pytest.raises(ConfigError, match=rf"{archive.num_bytes:,} bytes, but is {archive.num_bytes - 1000:,}"):
+    with pytest.raises(ConfigError, match=rf"{archive.num_bytes:,} bytes, got {archive.num_bytes - 1000:,}"):
         stl10.run(plan(f"archive_dir={path.parent}", f"out={tmp_path}/out"), archive)
 
 

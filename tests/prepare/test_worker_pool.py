@@ -79,7 +79,7 @@ def test_processes_killed_from_outside_and_closing(monkeypatch: pytest.MonkeyPat
     for result in generator:
         found.append(result)
         if len(found) in (1, 40):
-            next(worker for worker in reversed(started) if worker.is_ready).process.kill()
+            next(worker for worker in reversed(started) if worker.is_ready and worker.process.is_alive()).process.kill()
         assert sum(len(worker.tasks) for worker in started[-2:]) <= 10
         if len(found) == 150:
             break

@@ -15,7 +15,7 @@ NUM_CLASSES = 1_000
 def class_labels() -> dict[str, str]:
     """Return WordNet id -> name of the 1,000 classes; names as in torchvision's weights."""
     table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in table.splitlines())
+    return {wnid: name for wnid, name, _ in (line.split("\t") for line in table.splitlines())}
 
 
 def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[str]:

@@ -215,7 +215,7 @@ def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
 def test_what_fits_into_memory_is_not_fetched_to_be_measured(server: str, bucket: Any, tmp_path: Path):
     source = open_source(keys(server, tmp_path), 0, {})
     assert isinstance(source.train, StreamedImages)
-    source.train.form = "jpeg"  # raw pixels lie in memory anyway, once they are read
+    source.train.is_encoded = True  # raw pixels lie in memory anyway, once they are read
     images = source.train
     assert isinstance(memory_cache.cache_in_memory(source, 100, shared=False).train, memory_cache.MemoryImages)
     assert cached(images) == []
