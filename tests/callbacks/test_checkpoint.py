@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, AtomicCheckpointIO, link_or_copy, max_new_checkpoints, read
+from imagenet_ddp.runs.checkpoint_file import (
+    FORMAT,
+    KEY,
+    REQUIRED,
+    REQUIRED_OWN,
+    AtomicCheckpointIO,
+    link_or_copy,
+    max_new_checkpoints,
+    read,
+)
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +94,11 @@ def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: st
         read(path)
     assert str(path) in str(caught.value)
     assert "Hint:" in str(caught.value)
+
+
+def test_an_earlier_format_is_evaluated_and_not_resumed(tmp_path: Path) -> None:
+    own = {name: {} for name in REQUIRED_OWN} | {"format": 1, "config": {"saving": {"every_n_epochs": 1}, "seed": 0}}
+    torch.save({name: {} for name in REQUIRED} | {KEY: own}, path := tmp_path / "x.ckpt")
+    assert read(path)[KEY]["config"] == {"seed": 0}
+    with pytest.raises(ConfigError, match="format 2 to be resumed, got 1"):
+        read(path, to_resume=True)
