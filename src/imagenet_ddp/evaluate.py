@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp.cli import command, mistakes, parse
+from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, worker
 from imagenet_ddp.engine import job as engine_job
@@ -36,14 +36,14 @@ def _evaluate(request: parse.Request) -> float | None:
     def decide() -> engine_job.Job:
         config = engine_job.from_checkpoint(request, checkpoint, os.environ)
         folder_here = engine_job.new_folder(request, config["name"], run_key=launch_info.run_key)
-        typed = engine_job.command("evaluate", sys.argv[1:])
+        typed = overrides.shell_line("evaluate", sys.argv[1:])
         return engine_job.Job(config, folder_here, checkpoint, command=typed)
 
     job = coordinate.agree(decide, rendezvous)
     try:
         return command.with_hydra(
             "evaluate",
-            engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir),
+            overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir),
             lambda _: coordinate.run_job(worker.evaluate, job, job.config, rendezvous, launch_info),
         )
     except (ConfigError, WorkersFailedError) as error:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from imagenet_ddp.cli import command, mistakes, parse
+from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, sweep, worker
 from imagenet_ddp.engine import job as engine_job
@@ -48,7 +48,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
         launch_info = coordinate.launch_info_of(request, os.environ)
         rendezvous = coordinate.join_commands(request, launch_info)
         num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
-        typed = engine_job.command("train", sys.argv[1:])
+        typed = overrides.shell_line("train", sys.argv[1:])
         job = coordinate.agree(
             lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), rendezvous
         )
@@ -65,7 +65,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
     try:
         if own_processes:
             return run(None)
-        return command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
+        return command.with_hydra("train", overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine.job import _other_world, in_folder
+from imagenet_ddp.engine.job import _other_world
 
 
 def test_the_folder_stands_beside_the_other_options() -> None:

@@ -8,8 +8,7 @@ Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
 import sys
 
 from imagenet_ddp.benchmark import options
-from imagenet_ddp.cli import command
-from imagenet_ddp.engine import job
+from imagenet_ddp.cli import command, overrides
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
@@ -19,7 +18,7 @@ def main() -> None:
         with import_torch():
             from imagenet_ddp.benchmark import loader  # torch from here on
 
-        loader.run(plan, job.command("benchmark", sys.argv[1:]))
+        loader.run(plan, overrides.shell_line("benchmark", sys.argv[1:]))
 
 
 if __name__ == "__main__":

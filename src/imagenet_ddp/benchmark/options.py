@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.cli import overrides, single_process
 from imagenet_ddp.data import validate as data_check
-from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -25,7 +25,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """Return None where Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
-    parsed = job.single("benchmark", argv, environ, "a benchmark is to be alone on its machine")
+    parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark is to be alone on its machine")
     if parsed is None:
         return None
     request, mistakes = parsed.request, parsed.found
@@ -41,7 +41,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
-    folder = make_given(wanted) if job.typed_value(request, "hydra.run.dir") else make_new(wanted)
+    folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
     return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder)
 
 

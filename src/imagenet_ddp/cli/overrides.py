@@ -1,16 +1,20 @@
-"""Merge typed options into the config of a checkpoint. No torch."""
+"""Work with options as typed: merge them into a checkpoint's config, look one up, print them. No torch."""
 
 import copy
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_ddp.cli import parse
 from imagenet_ddp.config import trainer_options
+from imagenet_ddp.system.text import uv_run
 
 
 def merge_overrides(
@@ -74,3 +78,36 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
     # The node itself: a typed one does not take the plain value of to_container(), and source[last] would resolve it.
     value = copy.deepcopy(source._get_node(last))
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
+
+
+def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
+    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
+    be missing, because a checkpoint fills them in."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
+    assert isinstance(content, dict)
+    return content  # type: ignore[return-value]
+
+
+def typed_value(request: parse.Request, key: str) -> str | None:
+    """The value typed for a key, the last one where it was typed twice."""
+    values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
+    return values[-1].strip("'\"") if values else None
+
+
+def shell_line(verb: str, argv: list[str]) -> str:
+    """Return the command as typed, ready to paste into a shell."""
+    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+
+
+def plain_value(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
+    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
+    characters."""
+    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
+    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
+    where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
+    return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]

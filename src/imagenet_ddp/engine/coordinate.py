@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
-from imagenet_ddp.engine.job import Job, plain
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 

@@ -1,24 +1,21 @@
 """Decide what is run and where: the config, the run folder, the checkpoint."""
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from imagenet_ddp.cli import hydra_flags, parse, validate
-from imagenet_ddp.cli.overrides import merge_overrides
-from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.cli import parse, validate
+from imagenet_ddp.cli.overrides import merge_overrides, plain, plain_value, typed_value
 from imagenet_ddp.config.schema import leaves
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.system.text import uv_run
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -37,52 +34,6 @@ class Job:
     messages: tuple[str, ...] = ()  # from before the processes started, for the head of the log
     finished: bool = False  # a resumed run that has nothing left to do
     command: str = ""  # as typed
-
-
-def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
-    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
-    be missing, because a checkpoint fills them in."""
-    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
-    assert isinstance(content, dict)
-    return content  # type: ignore[return-value]
-
-
-def typed_value(request: parse.Request, key: str) -> str | None:
-    """The value typed for a key, the last one where it was typed twice."""
-    values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
-    return values[-1].strip("'\"") if values else None
-
-
-@dataclass(frozen=True)
-class Single:
-    """The command line of a command that is one process, whatever launcher is around it."""
-
-    request: parse.Request
-    config: dict[str, Any]  # resolved, plain
-    environ: Mapping[str, str]  # without a launcher
-    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
-
-
-def single(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> Single | None:
-    """None where Hydra only prints something. why: it is
-    not several jobs. Raises ConfigError where nothing more can be looked at."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
-    if hydra_flags.only_prints(argv):
-        parse.command_line(verb, argv, environ)
-        return None
-    request = parse.command_line(verb, argv, environ, compose_only=True)
-    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
-    found = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
-    if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
-        raise ConfigError(found)
-    config = plain(request.configs[0])
-    return Single(request, config, alone, found + validate_group(verb, config[verb], verb))
-
-
-def command(verb: str, argv: list[str]) -> str:
-    """As typed, ready to paste."""
-    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
 def decide(
@@ -189,10 +140,6 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
     return []
 
 
-def plain_value(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-
-
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, "key was A, is now B") for every leaf that differs."""
     before, after = leaves(stored), leaves(now)
@@ -202,16 +149,6 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
         for key in keys
         if before.get(key) != after.get(key)
     ]
-
-
-def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
-    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
-    characters."""
-    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
-    where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
-    return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]
 
 
 def new_folder(

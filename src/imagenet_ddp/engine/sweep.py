@@ -17,11 +17,10 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import command, mistakes, parse
+from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
@@ -56,8 +55,8 @@ def expand_resume(argv: list[str]) -> list[str]:
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
     keys = {_key(word) for word in typed}
     options = [option for option in options if _key(option) not in keys]
-    argv = engine_job.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
-    return engine_job.in_folder(argv, "hydra.sweep.dir", sweep_dir)
+    argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
+    return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
 
 
 def _texts(value: Any) -> list[str]:
@@ -106,7 +105,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     """Return that job as a request of its own, with its folder in the sweep's folder."""
     assert request.hydra is not None
     wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
-    if engine_job.typed_value(request, "hydra.sweep.dir") is None:
+    if overrides.typed_value(request, "hydra.sweep.dir") is None:
         if key is None:
             raise ConfigError(
                 f"sweep.job={number} needs the folder of the sweep. "
@@ -123,7 +122,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
 def _job(request: parse.Request, number: int, options: list[str], config: DictConfig, run_dir: Path) -> parse.Request:
     return replace(
         request,
-        typed=engine_job.in_folder(options, "hydra.run.dir", run_dir),
+        typed=overrides.in_folder(options, "hydra.run.dir", run_dir),
         configs=[config],
         hydra=OmegaConf.create({"run": {"dir": str(run_dir)}}),
         multirun=False,
@@ -150,7 +149,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     if path.exists():
         return
     content = {
-        "command": engine_job.command(request.verb, sys.argv[1:]),
+        "command": overrides.shell_line(request.verb, sys.argv[1:]),
         "options": [word for word in request.typed if _key(word) not in NOT_STORED],
         "flags": _flags(request),
         "jobs": jobs,
@@ -207,7 +206,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
             mark.touch()
         return math.nan
 
-    result = command.with_hydra("train", engine_job.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
+    result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     names = names or [""] * _count_jobs(sweep_dir)
     failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
     if failed:
@@ -215,7 +214,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
-        print(f"Resume with: {engine_job.command('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
+        print(f"Resume with: {overrides.shell_line('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
@@ -234,7 +233,7 @@ def _sweep_dir(request: parse.Request) -> Path:
     wanted = Path(request.hydra.sweep.dir)
     if request.configs[0].sweep.resume:
         return wanted
-    if engine_job.typed_value(request, "hydra.sweep.dir"):
+    if overrides.typed_value(request, "hydra.sweep.dir"):
         return wanted if restarted(os.environ) else folder.make_given(wanted)
     if key := slurm_env.sweep_key(os.environ):
         return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)

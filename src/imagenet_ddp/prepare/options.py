@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.cli import single_process
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.validate_folders import validate_root
-from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
@@ -28,7 +28,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     """Return None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
-    found = job.single("prepare", argv, environ, "prepare does one thing")
+    found = single_process.read_single_process("prepare", argv, environ, "prepare does one thing")
     if found is None:
         return None
     config, mistakes = found.config, found.found

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from imagenet_ddp.cli import overrides
 from imagenet_ddp.data.sources import stl10
 from imagenet_ddp.data.sources.download import Archive
-from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.system.console import print_message
@@ -26,5 +26,5 @@ def run(plan: Plan, archive: Archive = stl10.OFFICIAL) -> int:
     classes = count_noun(len(stl10.class_names(folder)), "class")
     for name, (split, targets) in zip(("train", "val"), found.items(), strict=True):
         print(f"{name}: {count_noun(len(targets), 'image')} of {classes}: {folder / f'{split}_X.bin'}")
-    print(f"  {job.command('train', ['data=stl10', option('data.root', root)])}")
+    print(f"  {overrides.shell_line('train', ['data=stl10', option('data.root', root)])}")
     return 0

@@ -8,7 +8,7 @@ import time
 import yaml
 from optuna.trial import TrialState
 
-from imagenet_ddp.engine import job
+from imagenet_ddp.cli import overrides
 from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
@@ -124,7 +124,7 @@ class Loop:
         number, top1, options = number_of(best), best.values[0], best.user_attrs[OPTIONS]
         longer = [f"trainer.max_epochs={2 * plan.max_epochs}"] if plan.max_epochs else []
         tokens = [token for token in plan.train_argv if not (longer and token.startswith("trainer.max_epochs="))]
-        line = job.command("train", [*tokens, *options, *longer])
+        line = overrides.shell_line("train", [*tokens, *options, *longer])
         content = {"trial": number, "val/top1": top1, "epoch": best.user_attrs[EPOCH], "options": options,
                    "train_longer": line}  # fmt: skip
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
@@ -132,7 +132,7 @@ class Loop:
         drawn, failed = self.study.draw(plan.folder / "figures")
         for message in [*failed, *([f"Figures: {where}/figures/ with {', '.join(drawn)}"] if drawn else [])]:
             say(message)
-        print(f"Leaderboard: {job.command('report', [where])}")
+        print(f"Leaderboard: {overrides.shell_line('report', [where])}")
         say(f"Best: trial {number}, val top-1 {percent(top1)}. Train longer with its options:")
         print(f"  {line}", flush=True)
         return 0
@@ -155,7 +155,7 @@ class Loop:
         say(self.study.counts())
         if number is None:
             say(f"{self.num_failed} trials in a row failed; stopping (tune.max_failures).")
-        print(f"Resume with: {job.command('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
+        print(f"Resume with: {overrides.shell_line('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
         return 128 + number if number else 1
 
 

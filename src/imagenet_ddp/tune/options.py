@@ -11,9 +11,8 @@ from typing import Any, cast
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import hydra_flags, parse, validate
+from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -48,7 +47,7 @@ class Plan:
     def store(self) -> None:
         """Write what resuming the study needs."""
         content = {
-            "command": job.command("tune", list(self.argv)),
+            "command": overrides.shell_line("tune", list(self.argv)),
             "folder_of_command": str(Path.cwd()),
             "options": list(self.argv),
             "space": self.space,
@@ -74,7 +73,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     argv = [token for token in argv if not (_belongs(token, "tune.resume") or _belongs(token, "hydra.run.dir"))]
     if stored is None:
         plan = _plan(request, argv, environ, study)
-        make = make_given if job.typed_value(request, "hydra.run.dir") else make_new
+        make = make_given if overrides.typed_value(request, "hydra.run.dir") else make_new
         return dataclasses.replace(plan, folder=make(plan.folder).resolve())
     hint = "Hint: leave it out, or start a new study without tune.resume."
     own = [token for token in argv if _belongs(token, "tune")]
@@ -117,7 +116,9 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     found += train_mistakes
     if not train_mistakes:
         found += space.check_values(parameters, config, train_environ, typed)
-    slots, found = resources.make_slots(job.plain(config, partial=True), options, environ) if not found else ([], found)
+    slots, found = (
+        resources.make_slots(overrides.plain(config, partial=True), options, environ) if not found else ([], found)
+    )
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     assert request.hydra is not None
@@ -139,7 +140,7 @@ def _study_folder(request: parse.Request) -> Path | None:
             raise ConfigError(f"tune.resume={resume} must be the folder of a study, but {Path(resume) / STORED} is no "
                               "file. Hint: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
         return Path(resume).absolute()
-    if job.typed_value(request, "hydra.run.dir"):
+    if overrides.typed_value(request, "hydra.run.dir"):
         return run_dir
     studies = [path.parent for path in run_dir.parent.glob(f"study_*/{STORED}")]
     unfinished = [path for path in studies if not (path / "best.yaml").exists()]

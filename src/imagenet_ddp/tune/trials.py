@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagenet_ddp.engine.job import in_folder
+from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.tune.resources import Slot
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from imagenet_ddp.cli import overrides
 from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.folder.scan import class_folders, image_names
-from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.imagenet.archives import Archive, Edition, describe_wrong_md5, ilsvrc2012, validate_size
 from imagenet_ddp.prepare.imagenet.devkit import read_val_classes
@@ -87,7 +87,7 @@ def _is_finished(folder: Path, split: str, left_out: dict[str, str]) -> bool:
     if record is None or record.num_images is None:
         if not classes:
             raise ConfigError(f"{folder} must not exist yet, but does, without class folders in it. {hint}")
-        check = job.command("prepare", ["prepare=check", "data=imagenet", option("data.root", folder.parent)])
+        check = overrides.shell_line("prepare", ["prepare=check", "data=imagenet", option("data.root", folder.parent)])
         left_out[split] = f"{folder} exists, but was not made by this command; `{check}` checks it"
         return True
     num_images = sum(len(image_names(folder / name)) for name in classes)
@@ -179,7 +179,7 @@ def _print_summary(out: Path, edition: Edition) -> None:
         verb, words = "train", words + ([] if (out / "val").is_dir() else ["data.val_fraction=0.02"])
     else:
         verb, words = "evaluate", ["checkpoint=PATH", *words]
-    print(f"  {job.command(verb, words)}")
+    print(f"  {overrides.shell_line(verb, words)}")
 
 
 def _counts(num_images: int, num_classes: int) -> str:

@@ -1,0 +1,37 @@
+"""Read the command line of a command that is one process, whatever launcher is around it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagenet_ddp.cli import hydra_flags, parse, validate
+from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SingleProcess:
+    """The command line of a command that is one process, whatever launcher is around it."""
+
+    request: parse.Request
+    config: dict[str, Any]  # resolved, plain
+    environ: Mapping[str, str]  # without a launcher
+    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
+
+
+def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
+    """Return None where Hydra only prints something. why: the reason why -m is refused. Raises ConfigError where
+    nothing more can be validated."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+    if hydra_flags.only_prints(argv):
+        parse.command_line(verb, argv, environ)
+        return None
+    request = parse.command_line(verb, argv, environ, compose_only=True)
+    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
+    found = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
+        raise ConfigError(found)
+    config = plain(request.configs[0])
+    return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))
