@@ -1,0 +1,57 @@
+"""What docs/architecture.md says of the code holds."""
+
+import ast
+import re
+
+from conftest import ROOT
+
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
+PACKAGE = ROOT / "src" / "imagenet_ddp"
+PUBLIC = {"_asdict", "_fields_"}  # of named tuples and ctypes: the underscore only avoids a clash of names
+
+
+def test_one_process_train_is_read_in_fifteen_files():
+    files = [PACKAGE / name for name in re.findall(r"^\d+\. `([\w/]+\.py)`", TEXT, re.MULTILINE)]
+    assert files[0].name == "train.py"
+    assert 10 <= len(files) <= 15
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 2_500
+
+
+def test_every_package_is_in_the_diagram():
+    packages = {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py") if not (path.parent / "__main__.py").exists()
+    }
+    diagram = TEXT.partition("```mermaid\ngraph")[2].partition("```")[0]
+    assert packages == set(re.findall(r"^  (\w+)\[", diagram, re.MULTILINE)) - {"commands"}
+
+
+def test_private_names_of_other_packages_are_in_the_table():
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "cls")
+    }
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {
+        node.args[1].value
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr")
+        if isinstance(node.args[1], ast.Constant) and isinstance(node.args[1].value, str)
+    }
+    private = {name for name in used if re.match(r"_[^_]", name)} - own - PUBLIC - {"_exit"}
+    table = TEXT.partition("## Private names")[2].partition("\n## ")[0]
+    listed = {
+        name
+        for cell in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
+        for name in re.findall(r"`[^`]*?(_\w+)`", cell)
+    }
+    assert private <= listed <= used
+    tests = re.findall(r"`(tests/[\w/]+\.py)`", table)
+    assert tests and all((ROOT / name).is_file() for name in tests)
