@@ -337,9 +337,10 @@ def test_a_machine_that_is_not(run: Run, tmp_path: Path):
     result = run("doctor", *TINY, "data.root=gone", "trainer.accelerator=cpu")
     assert result.returncode == 1, result.stderr
     lines = result.stdout.splitlines()
-    assert len(lines) == 16 and lines[-1] == "Not ready: data."
-    assert lines[10].startswith("[11/15] data          FAIL data.root must be a folder") and "Hint: " in lines[10]
-    assert lines[13].startswith("[14/15] step          ok")  # it goes on
+    assert len(lines) == 17 and lines[-1] == "Not ready: data."
+    assert lines[2].startswith("[ 3/16] plan          ok   accelerator cpu (as set); precision ")
+    assert lines[11].startswith("[12/16] data          FAIL data.root must be a folder") and "Hint: " in lines[11]
+    assert lines[14].startswith("[15/16] step          ok")  # the checks after a failed one run too
 
 
 def test_wrong_options(run: Run, tmp_path: Path):
@@ -354,7 +355,7 @@ def test_two_processes_that_are_ready(run: Run, tree: Path, tmp_path: Path):
     assert result.returncode == 0, result.stderr + result.stdout
     report = json.loads(result.stdout)
     names = [check["name"] for check in report["checks"]]
-    assert report["ok"] and names[0] == "versions" and len(names) == 18
+    assert report["ok"] and names[0] == "versions" and len(names) == 19
     assert names[-5:] == ["ranks", "group", "all-reduce", "step", "scaling"]
     assert report["prediction"]["compute_s"] > 0 and report["prediction"]["measured"]["num_nodes"] == 1
     assert "two such nodes would" in report["prediction"]["advice"]

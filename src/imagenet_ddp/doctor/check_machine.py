@@ -107,14 +107,11 @@ def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
 
 
 def _cores(machine: Machine) -> list[Check]:
-    from imagenet_ddp.distributed.devices import choose_num_threads
-
     local = machine.num_local
     cores = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own
     quota = _cpu_quota()
     usable = min(cores, quota or cores)
-    workers = machine.num_workers
-    threads = choose_num_threads(machine.config["cluster"]["num_threads"], local)
+    workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
     container = f", of which a container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
@@ -127,6 +124,13 @@ def _cores(machine: Machine) -> list[Check]:
     if hints:
         return [Check("cores", False, f"{what}: they take turns", " ".join(hints), numbers=numbers)]
     return passed(what, **numbers)
+
+
+def _plan(machine: Machine) -> list[Check]:
+    """Show what is chosen automatically, and why."""
+    choices = machine.plan.choices()
+    words = [f"{name} {choice['value']} ({choice['reason']})" for name, choice in choices.items()]
+    return passed("; ".join(words), **choices)
 
 
 def _cpu_quota() -> float | None:
@@ -145,7 +149,7 @@ def _shared_memory(machine: Machine) -> list[Check]:
         return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
     batch = max(data["batch_size"], data["val_batch_size"] or 0) * 3 * data["image_size"] ** 2  # uint8
-    workers = machine.num_workers
+    workers = machine.plan.num_workers.value
     needed = machine.num_local * workers * PREFETCH * batch
     numbers = {"free_mib": free // MIB, "size_mib": size // MIB, "needed_mib": -(-needed // MIB)}
     what = (
@@ -167,9 +171,9 @@ def _open_files(machine: Machine) -> list[Check]:
     Training and validation have workers of their own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = FILES_PER_PROCESS + 2 * machine.num_workers * FILES_PER_WORKER
+    needed = FILES_PER_PROCESS + 2 * machine.plan.num_workers.value * FILES_PER_WORKER
     words = "any number of" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-    what = f"a process may open {words} files; {machine.num_workers} loader workers need about {needed:,}"
+    what = f"a process may open {words} files; {machine.plan.num_workers.value} loader workers need about {needed:,}"
     numbers = {"limit": soft, "needed": needed}
     if soft in (resource.RLIM_INFINITY, -1) or soft >= needed:
         return passed(what, **numbers)
@@ -182,6 +186,7 @@ def _open_files(machine: Machine) -> list[Check]:
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("versions", _versions),
     ("devices", _devices),
+    ("plan", _plan),
     ("cores", _cores),
     ("shared memory", _shared_memory),
     ("open files", _open_files),

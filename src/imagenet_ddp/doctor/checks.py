@@ -6,15 +6,19 @@ The checks are in check_machine, check_network, check_data and check_ranks.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.plan import Plan
 
 
 @dataclass
@@ -43,12 +47,17 @@ class Machine:
     no_rendezvous: list[str] = field(default_factory=list)  # why there is none
     num_local: int = 1  # processes of this machine
 
-    @property
-    def num_workers(self) -> int:
-        """Number of loader processes of each process."""
-        from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+    @cached_property
+    def plan(self) -> "Plan":
+        """How each process of this machine would run; on the CPU where the device that is set does not exist."""
+        from imagenet_ddp.engine.plan import make_plan
 
-        return choose_num_workers(self.config["data"]["num_workers"], self.kind == "cpu", self.num_local)[0]
+        num_nodes = self.launch_info.num_nodes if self.launch_info else 1
+        world_info = WorldInfo(
+            world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
+        )
+        trainer = self.config["trainer"] | ({"accelerator": "cpu", "devices": 1} if self.no_device else {})
+        return make_plan({**self.config, "trainer": trainer}, world_info)
 
     @property
     def has_other_nodes(self) -> bool:
