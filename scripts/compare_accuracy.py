@@ -3,7 +3,7 @@ turns, over several seeds:
 
     python scripts/compare_accuracy.py SEEDS OPTIONS        for example: 3 experiment=quick data.root=FOLDER
 
-Everything but the way from an image file to pixels is the same: net, optimiser, order of images, flips by half. Plain:
+Everything but the way from an image file to pixels is the same: net, optimizer, order of images, flips by half. Plain:
 Pillow decodes whole, torchvision crops and resizes as in https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
 

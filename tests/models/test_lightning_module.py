@@ -379,7 +379,7 @@ def test_the_forward_is_the_nets():
 
 
 class Counting(torch.optim.SGD):
-    """Counts its steps in its settings, as some optimisers do."""
+    """Counts its steps in its settings, as some optimizers do."""
 
     def __init__(self, parameters: Any, **settings: Any):
         super().__init__(parameters, **settings)
@@ -392,7 +392,7 @@ class Counting(torch.optim.SGD):
 
 
 @in_lightning
-def test_options_of_the_optimiser_that_are_changed_on_resume_reach_it(tmp_path: Path):
+def test_options_of_the_optimizer_that_are_changed_on_resume_reach_it(tmp_path: Path):
     def settings(**changed: Any) -> ImageClassifier:
         keys = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, **changed}
         return make(net_of("plain"), 5, 6, make_optimizer=lambda parameters: Counting(parameters, **keys))

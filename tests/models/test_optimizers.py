@@ -101,7 +101,7 @@ def test_adamw_gets_its_arguments(fused: bool):
 @pytest.mark.parametrize(
     "keys", [{"momentum": 0.0}, {"momentum": 0.9}, {"name": "adamw"}, {"name": "adamw", "momentum": 0.0}]
 )
-def test_the_states_of_an_optimiser_are_counted(keys: dict[str, Any]):
+def test_the_states_of_an_optimizer_are_counted(keys: dict[str, Any]):
     net = nn.Linear(2, 2)
     made = make_optimizer(optim(**keys), net.parameters(), lr=0.1)
     net(torch.ones(1, 2)).sum().backward()
@@ -118,7 +118,7 @@ def test_frozen_parameters_are_left_out():
     assert group["params"] == [net.bias]
 
 
-def test_an_optimiser_of_ones_own():
+def test_an_optimizer_of_ones_own():
     keys = optim(_target_="torch.optim.AdamW", args={"weight_decay": 0.05, "betas": (0.8, 0.9)})
     made = make_optimizer(keys, nn.Linear(2, 2).parameters(), lr=0.002)
     assert type(made) is torch.optim.AdamW

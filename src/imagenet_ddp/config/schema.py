@@ -180,7 +180,7 @@ class ModelConfig:
 @dataclass
 class OptimConfig:
     name: Annotated[str, "sgd or adamw (which takes lr and weight_decay); any name with _target_."] = "sgd"
-    _target_: Annotated[str | None, "Your own optimiser: called with params=, lr= and the keys of args."] = None
+    _target_: Annotated[str | None, "Your own optimizer: called with params=, lr= and the keys of args."] = None
     args: Annotated[dict[str, Any], "Keyword arguments of _target_."] = field(default_factory=dict)
     lr: Annotated[float, number(above=0), "Learning rate for optim.reference_batch images a step."] = 0.1
     reference_batch: Annotated[
@@ -232,7 +232,7 @@ class StrategyConfig:
     ] = None
     powersgd_rank: Annotated[int, integer(1), "powersgd: rank of the two factors of each gradient matrix."] = 1
     # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them: 2 or more.
-    powersgd_start_step: Annotated[int, integer(2), "powersgd: optimiser steps without compression at the start."] = (
+    powersgd_start_step: Annotated[int, integer(2), "powersgd: optimizer steps without compression at the start."] = (
         1000
     )
     first_device_batch: Annotated[

@@ -67,8 +67,8 @@ ACCEPTED: dict[str, TrainerKey] = {
     "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or so many) and stop."),
     "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no end)", "How often each training image is seen."),
     "min_epochs": TrainerKey(integer(0) | NULL, "null", "Epochs before anything may stop the training."),
-    "max_steps": TrainerKey(integer(-1), "-1 (no end)", "Optimiser steps after which training ends; -1: no limit."),
-    "min_steps": TrainerKey(integer(0) | NULL, "null", "Optimiser steps before anything may stop the training."),
+    "max_steps": TrainerKey(integer(-1), "-1 (no end)", "Optimizer steps after which training ends; -1: no limit."),
+    "min_steps": TrainerKey(integer(0) | NULL, "null", "Optimizer steps before anything may stop the training."),
     "max_time": TrainerKey(_TIME | NULL, "null", "Time after which training ends."),
     "limit_train_batches": TrainerKey(
         _BATCHES | NULL,
@@ -91,7 +91,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "check_val_every_n_epoch": TrainerKey(integer(1) | NULL, "1", "Epochs between validations."),
     "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Validation batches before training."),
     "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of figures."),
-    "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimiser step."),
+    "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimizer step."),
     "gradient_clip_val": TrainerKey(number(least=0) | NULL, "null", "Largest gradient; null: not clipped."),
     "gradient_clip_algorithm": TrainerKey(
         choice("norm", "value") | NULL, "norm", "Clip the gradient by norm or by value."

@@ -82,9 +82,9 @@ def _run_folder(machine: Machine) -> list[Check]:
 
 
 def checkpoint_bytes(config: Any) -> int:
-    """Return the size of weights, buffers and the optimiser's state.
+    """Return the size of weights, buffers and the optimizer's state.
 
-    That is as many numbers as weights for momentum; twice as many are assumed for an optimiser that is not ours.
+    That is as many numbers as weights for momentum; twice as many are assumed for an optimizer that is not ours.
     """
     import torch
 

@@ -132,7 +132,7 @@ def _read_s(config: Config, local_world_size: int) -> float:
 
 
 def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:
-    """Make the optimiser's step, with its accumulated batches."""
+    """Make the optimizer's step, with its accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
     return Step(compute_s, times.backward_s, _sent_bytes(config, training))

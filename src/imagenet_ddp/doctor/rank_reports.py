@@ -16,7 +16,7 @@ Config = Mapping[str, Any]
 def fill_step(check: Check, config: Config, times: StepTimes, read_s: float) -> None:
     batch = config["data"]["batch_size"]
     images_per_s = batch / (times.compute_s + read_s)
-    parts = {"forward": times.forward_s, "backward": times.backward_s, "optimiser": times.optimizer_s}
+    parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
     words = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in parts.items())
     reading = f", and {_duration(read_s)} to read its images" if read_s else ""
     check.what = (

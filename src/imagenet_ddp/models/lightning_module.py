@@ -18,7 +18,7 @@ class ImageClassifier(L.LightningModule):
     """A LightningModule for the batches of ImageDataModule.
 
     num_val_images: images of the validation split, for the proof that each was counted once. make_optimizer: called
-    with the parameters, returns the optimiser with its groups at their highest learning rate, which the callback
+    with the parameters, returns the optimizer with its groups at their highest learning rate, which the callback
     LearningRate lowers step by step. label_smoothing: of the training loss. seed: of each step's randomness (dropout).
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
@@ -75,8 +75,8 @@ class ImageClassifier(L.LightningModule):
         self._stored_settings = checkpoint.get("optimizer_settings", [])
 
     def on_train_start(self) -> None:
-        """Give the optimiser the settings that were changed on resume. torch.optim restores all settings of a group
-        with its state; unchanged ones are left as restored, because some optimisers keep counters in them."""
+        """Give the optimizer the settings that were changed on resume. torch.optim restores all settings of a group
+        with its state; unchanged ones are left as restored, because some optimizers keep counters in them."""
         groups = self.trainer.optimizers[0].param_groups
         # without stored ones (another program's checkpoint): all settings are those of the options
         all_stored = self._stored_settings or [{} for _ in groups]

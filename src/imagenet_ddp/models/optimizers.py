@@ -1,4 +1,4 @@
-"""Make the optimiser that the optim.* keys describe."""
+"""Make the optimizer that the optim.* keys describe."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from imagenet_ddp.config.instantiate import make
 
 
 def num_states(optim: Mapping[str, Any]) -> int | None:
-    """Return how many numbers the optimiser keeps for each weight; None for an optimiser of the user's own."""
+    """Return how many numbers the optimizer keeps for each weight; None for an optimizer of the user's own."""
     if optim["_target_"]:
         return None
     return 2 if optim["name"] == "adamw" else int(optim["momentum"] > 0)

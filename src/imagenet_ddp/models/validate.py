@@ -1,4 +1,4 @@
-"""Find mistakes in the options of net, optimiser, schedule and loss. No torch."""
+"""Find mistakes in the options of net, optimizer, schedule and loss. No torch."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches

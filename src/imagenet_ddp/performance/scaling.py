@@ -24,9 +24,9 @@ MAX_ACCUMULATION = 16
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step of one rank, without communication."""
+    """One optimizer step of one rank, without communication."""
 
-    compute_s: float  # all of it: reading, forward and backward passes of every accumulated batch, optimiser
+    compute_s: float  # all of it: reading, forward and backward passes of every accumulated batch, optimizer
     backward_s: float  # the last backward pass: the one that hides communication
     gradient_bytes: float  # as they are sent
 

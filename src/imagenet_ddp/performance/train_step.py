@@ -25,7 +25,7 @@ def device_of(config: Config, local_rank: int) -> torch.device:
 
 
 def make_training(config: Config, device: torch.device, classes: int) -> Training:
-    """Make the net, optimiser and precision of the run, and one batch of noise.
+    """Make the net, optimizer and precision of the run, and one batch of noise.
 
     Takes the first step: raises ConfigError where it does not fit into memory.
     """

@@ -54,7 +54,7 @@ def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
 
 
 def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """Return a checkpoint's size but for some KiB. of_optimizer: numbers that the optimiser keeps for each weight."""
+    """Return a checkpoint's size but for some KiB. of_optimizer: numbers that the optimizer keeps for each weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 

@@ -3,7 +3,7 @@ each.
 
 Full steps take `batch_size` images per rank. Where the images do not divide, the last two steps share what is left,
 and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch says
-how many images its step has over all ranks (`Key.step_images`), and how many the optimiser's step has, which is the
+how many images its step has over all ranks (`Key.step_images`), and how many the optimizer's step has, which is the
 sum over several batches where gradients are accumulated (`Key.update_images`). From the latter the classifier weights
 the loss: each update is then by the mean gradient over its images, however they are split.
 

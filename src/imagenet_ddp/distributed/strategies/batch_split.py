@@ -92,8 +92,8 @@ class Memory(Protocol):
 class FirstDeviceShare:
     """Decide how many images of a full forward the first device takes.
 
-    auto, on GPUs: the first four optimiser steps compare the memory peaks of all devices with an even split (read after
-    the second step: the first one creates the optimiser's state) and with half of it on the first device (read after
+    auto, on GPUs: the first four optimizer steps compare the memory peaks of all devices with an even split (read after
+    the second step: the first one creates the optimizer's state) and with half of it on the first device (read after
     the fourth: the third one tries kernels for the new sizes). The share at which the peaks are equal follows from
     these, and stays. A step with a smaller batch, or with a validation in its middle, is repeated. The result depends
     on the GPUs' memory, not on the seed: set the number in a run that must be repeated exactly. On CPUs: an even split.
@@ -133,7 +133,7 @@ class FirstDeviceShare:
         return even if self._first == "auto" else int(self._first), self._full
 
     def end_step(self) -> None:
-        """Call after each optimiser step."""
+        """Call after each optimizer step."""
         if not self._steps_left or not self._forwards:
             return
         discard, self._discard, self._forwards = self._discard, False, 0
