@@ -192,6 +192,9 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         EarlyStopping("mine")._run_early_stopping_check(trainer)
     with pytest.raises(kind, match=r"logger.*: no logger. Hint: "), refusing(lambda: begun):
         raise MisconfigurationException("no logger")
+    with pytest.raises(kind, match=r"more than one stateful .* HINT: The `callback.state_key` must be unique among all"):
+        with refusing(lambda: begun):
+            L.Trainer(callbacks=[RunningMetrics(), RunningMetrics()], logger=False, accelerator="cpu")
     with pytest.raises(RuntimeError, match=r"^another$"), refusing(lambda: begun):
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):

@@ -1,12 +1,16 @@
 """What a command decides before it starts processes: the folder's place on the line, and a resumed run's world."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine.job import _other_world, in_folder
+from imagenet_ddp.engine.job import _other_world, from_checkpoint, in_folder
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import checkpoint_file
 
 
 def test_the_folder_stands_beside_the_other_options() -> None:
@@ -43,3 +47,21 @@ def test_a_resumed_run_meets_with_the_world_it_had(
     found = _other_world(trainer, Path("last.ckpt"), LaunchInfo(num_nodes=nodes_here), num_local)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
+    monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
+
+    def trainer_of(*typed: str) -> dict[str, Any]:
+        options = ["checkpoint=some.ckpt", "data=shapes", *typed]
+        request = command_line("evaluate", options, {}, compose_only=True)
+        return from_checkpoint(request, Path("some.ckpt"), {})["trainer"]
+
+    monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: [])  # there is no such file
+    names = ("limit_val_batches", "overfit_batches", "precision")
+    assert [trainer_of()[name] for name in names] == [None, 0.0, "64-true"]
+    assert trainer_of("trainer.limit_val_batches=3")["limit_val_batches"] == 3
+    with pytest.raises(ConfigError, match="limit_val_batches must be more than 0 in an evaluation, got 0"):
+        trainer_of("trainer.limit_val_batches=0")

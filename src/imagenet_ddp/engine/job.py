@@ -252,6 +252,9 @@ OF_THIS_MACHINE = (
     "logger",
 )
 
+# How much of the images a training took: an evaluation takes all, where nothing else is typed.
+OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
+
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
@@ -259,10 +262,15 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     stored = read(checkpoint)[KEY]
-    merged = merge_overrides(stored["config"], request.configs[0], request.typed, (*OF_THIS_MACHINE, *TYPED_ONLY))
+    afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
+    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
     if mistakes := validate.validate(merged, environ, request.verb):
         raise ConfigError(mistakes)
+    if merged.trainer.limit_val_batches == 0:
+        raise ConfigError(
+            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: trainer.limit_val_batches=10."
+        )
     return plain(merged)
