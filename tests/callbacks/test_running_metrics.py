@@ -199,3 +199,20 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):
         raise ModuleNotFoundError("No module named 'psutil'")
+
+
+def test_the_time_of_loader_workers_counts_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends them after the training, and with them /proc forgets their time."""
+    used_s = {"now": 1.0}
+    monkeypatch.setattr("imagenet_ddp.callbacks.running_metrics.cpu_s", lambda trainer: used_s["now"])
+
+    class Workers(L.Callback):
+        def on_train_epoch_end(self, *args: Any) -> None:
+            used_s["now"] = 7.0
+
+        def on_fit_end(self, *args: Any) -> None:
+            used_s["now"] = 2.0
+
+    metrics = RunningMetrics()
+    trainer = fitted([Workers(), metrics], MemoryLogger())
+    assert metrics.times(trainer)[1] == 6.0
