@@ -17,7 +17,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs import folder
+from imagenet_ddp.runs import folder, summary
 from imagenet_ddp.system.text import uv_run
 
 # What a resumed run may not change: another net, other images or another order would be another run.
@@ -115,6 +115,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if _again(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         found = folder.find_own(own) if own else None
+        if own and found is None and (finished := _finished_without_checkpoint(own, plain(config))):
+            return finished
     if found is None:
         if not config.resume:
             return Job(plain(config), new_folder(request, again=True, run_key=run_key))
@@ -147,6 +149,15 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:
+    """The job of a run that had callbacks.checkpoint=null and is finished; None where it must be trained."""
+    epochs = folder.finished_epochs(run_dir)
+    if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
+        return None
+    sentence = _finished_sentence(run_dir, config["trainer"])
+    return Job(config, run_dir, messages=(sentence,), finished=True)
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
