@@ -106,6 +106,17 @@ def test_from_a_checkpoint_of_lightnings_own(tmp_path: Path) -> None:
     assert (checkpoint.best.value, checkpoint.best.epoch) == (pytest.approx(0.2), 3)
 
 
+def test_a_figure_that_cannot_be_drawn_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """summary.json is written after it."""
+
+    def draw(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("no font\nat all")
+
+    monkeypatch.setattr("imagenet_ddp.callbacks.history.draw_curves", draw)
+    with pytest.warns(UserWarning, match=r"curves.png cannot be drawn: no font$"):
+        train(tmp_path, [History()], "val/top1", [0.5], max_epochs=1)
+
+
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     checkpoint = ResumeCheckpoint(monitor="val/loss", mode="min")
     train(tmp_path, [checkpoint], "val/loss", [0.5, float("nan"), 0.7])
