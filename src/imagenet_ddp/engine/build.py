@@ -37,7 +37,6 @@ from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
-
 # RuntimeErrors of Lightning's that mean a MisconfigurationException.
 UNTYPED = ("Early stopping conditioned on metric", "Found more than one stateful callback of type")
 
