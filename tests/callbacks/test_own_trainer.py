@@ -106,6 +106,35 @@ def test_from_a_checkpoint_of_lightnings_own(tmp_path: Path) -> None:
     assert (checkpoint.best.value, checkpoint.best.epoch) == (pytest.approx(0.2), 3)
 
 
+def test_a_figure_that_cannot_be_drawn_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """summary.json is written after it."""
+
+    def draw(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("no font\nat all")
+
+    monkeypatch.setattr("imagenet_ddp.callbacks.history.draw_curves", draw)
+    with pytest.warns(UserWarning, match=r"curves.png cannot be drawn: no font$"):
+        train(tmp_path, [History()], "val/top1", [0.5], max_epochs=1)
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    checkpoint = ResumeCheckpoint(monitor="val/loss", mode="min")
+    train(tmp_path, [checkpoint], "val/loss", [0.5, float("nan"), 0.7])
+    assert (checkpoint.best.value, checkpoint.best.epoch) == (0.5, 1)
+    assert torch.load(checkpoint.best_path, weights_only=True)[KEY]["epoch"] == 0
+
+
+def test_a_resumed_training_with_another_monitor_has_no_best_yet(tmp_path: Path) -> None:
+    first = ResumeCheckpoint()
+    train(tmp_path, [first, History()], "val/top1", [0.2], max_epochs=1)
+    other: dict[str, Any] = {"monitor": "val/loss", "mode": "min"}
+    second, history = ResumeCheckpoint(**other), History(**other)
+    train(tmp_path, [second, history], "val/loss", [0.9, 0.7], first.last_path)
+    assert (second.best.value, second.best.epoch) == (pytest.approx(0.7), 3)
+    assert (history.best.value, history.best.epoch) == (pytest.approx(0.7), 3)
+    assert torch.load(second.best_path, weights_only=True)[KEY]["epoch"] == 2
+
+
 def test_another_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode must be min or max, got 'best'"):
         ResumeCheckpoint(mode="best")

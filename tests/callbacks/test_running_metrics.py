@@ -192,7 +192,29 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         EarlyStopping("mine")._run_early_stopping_check(trainer)
     with pytest.raises(kind, match=r"logger.*: no logger. Hint: "), refusing(lambda: begun):
         raise MisconfigurationException("no logger")
+    with (
+        pytest.raises(kind, match=r"more than one stateful .* HINT: The `callback.state_key` "),
+        refusing(lambda: begun),
+    ):
+        L.Trainer(callbacks=[RunningMetrics(), RunningMetrics()], logger=False, accelerator="cpu")
     with pytest.raises(RuntimeError, match=r"^another$"), refusing(lambda: begun):
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):
         raise ModuleNotFoundError("No module named 'psutil'")
+
+
+def test_the_time_of_loader_workers_counts_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends them after the training, and with them /proc forgets their time."""
+    used_s = {"now": 1.0}
+    monkeypatch.setattr("imagenet_ddp.callbacks.running_metrics.cpu_s", lambda trainer: used_s["now"])
+
+    class Workers(L.Callback):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            used_s["now"] = 7.0
+
+        def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            used_s["now"] = 2.0
+
+    metrics = RunningMetrics()
+    trainer = fitted([Workers(), metrics], MemoryLogger())
+    assert metrics.times(trainer)[1] == 6.0

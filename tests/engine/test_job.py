@@ -1,13 +1,20 @@
 """What a command decides before it starts processes: the folder's place on the line, and a resumed run's world."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine.job import _other_world
+from imagenet_ddp.engine.job import _other_world, _resume, from_checkpoint
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import checkpoint_file
 
 
 def test_the_folder_stands_beside_the_other_options() -> None:
@@ -44,3 +51,47 @@ def test_a_resumed_run_meets_with_the_world_it_had(
     found = _other_world(trainer, Path("last.ckpt"), LaunchInfo(num_nodes=nodes_here), num_local)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
+    monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
+
+    def trainer_of(*typed: str) -> dict[str, Any]:
+        options = ["checkpoint=some.ckpt", "data=shapes", *typed]
+        request = command_line("evaluate", options, {}, compose_only=True)
+        return from_checkpoint(request, Path("some.ckpt"), {})["trainer"]
+
+    monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: [])  # there is no such file
+    names = ("limit_val_batches", "overfit_batches", "precision")
+    assert [trainer_of()[name] for name in names] == [None, 0.0, "64-true"]
+    assert trainer_of("trainer.limit_val_batches=3")["limit_val_batches"] == 3
+    with pytest.raises(ConfigError, match="limit_val_batches must be more than 0 in an evaluation, got 0"):
+        trainer_of("trainer.limit_val_batches=0")
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "finished"),
+    [
+        ({"max_epochs": 2}, {"max_epochs": 2}, True),
+        ({"max_epochs": 2}, {"max_epochs": 3}, False),
+        ({"max_epochs": 9, "max_steps": 5}, {"max_epochs": 9, "max_steps": 5}, True),
+        (None, {"max_epochs": 2}, False),  # it did not end
+    ],
+)
+def test_a_finished_run_without_checkpoints_is_not_trained_again(
+    tmp_path: Path, stored: dict[str, int] | None, now: dict[str, int], finished: bool
+) -> None:
+    """A sweep that goes on, and a job that SLURM starts again, with callbacks.checkpoint=null."""
+    config = {"trainer": {"max_steps": -1, "max_time": None, **now}, "callbacks": {}, "resume": None}
+    if stored is not None:
+        before = {**config, "trainer": {**config["trainer"], **stored}}  # type: ignore[dict-item]
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(before))
+        (tmp_path / "summary.json").write_text(json.dumps({"finished": True, "epochs": 2, "steps": 5}))
+    request: Any = SimpleNamespace(
+        configs=[OmegaConf.create(config)], hydra=OmegaConf.create({"run": {"dir": str(tmp_path)}}),
+        typed=[f"hydra.run.dir={tmp_path}"], again=True, verb="train",
+    )  # fmt: skip
+    job = _resume(request, {}, LaunchInfo(num_nodes=1), None)
+    assert (job.finished, job.run_dir) == (finished, tmp_path)

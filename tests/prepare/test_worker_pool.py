@@ -14,6 +14,13 @@ from imagenet_ddp.prepare import worker_pool
 from imagenet_ddp.prepare.worker_pool import Limits, Result, process_images
 
 
+class NeedsTwoError(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, first: str, second: str):
+        super().__init__(first)
+
+
 class Actions:
     """A source whose images do something instead."""
 
@@ -43,6 +50,8 @@ def act(images: Any, index: int) -> int:
             np.ones(2**30, dtype=np.uint8)
         case "raise":
             raise ZeroDivisionError(images.path(index))
+        case "odd":
+            raise NeedsTwoError("a", "b")
     return index
 
 
@@ -108,3 +117,8 @@ def test_processes_that_cannot_start():
         RunError, match=r"could not start \(exit code 3\)\. Hint: prepare.num_workers=1 needs the least"
     ):
         list(results(Fatal(""), num_workers=1))
+
+
+def test_an_exception_that_does_not_travel_ends_the_work_too():
+    with pytest.raises(TypeError, match="second"):
+        list(results(Actions("", "odd", ""), timeout_s=20))

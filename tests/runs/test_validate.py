@@ -93,6 +93,10 @@ def test_well(typed: dict[str, Any]):
             "without checkpoints/last.ckpt. Hint: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
         ),
         ({"resume": "~/x.ckpt"}, "Hint: resume=/home/ann/x.ckpt."),
+        (
+            {"callbacks": saving() | {"d": saving()["c"]}},
+            "callbacks must have one ResumeCheckpoint, got c and d. Hint: callbacks.d._target_=lightning.pytorch",
+        ),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):

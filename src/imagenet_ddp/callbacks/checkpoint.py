@@ -159,6 +159,7 @@ class ResumeCheckpoint(Checkpoint):
             "format": FORMAT,
             "best_top1": self.best.value,
             "best_epoch": self.best.epoch,
+            "monitor": self.best.monitor,
             # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
             "improved": self._improved and kind == "mid_epoch" and is_epoch_over(trainer),
             "kind": kind,
@@ -170,8 +171,8 @@ class ResumeCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
-        self.best.value, self.best.epoch = state["best_top1"], state["best_epoch"]
-        self._improved = state["improved"]
+        same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])
+        self._improved = same and state["improved"]
         loops = checkpoint["loops"]["fit_loop"]
         if state["kind"] == "epoch_end":
             # with trainer.max_steps Lightning takes a finished epoch for an interrupted one

@@ -3,6 +3,7 @@
 import csv
 import io
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs.curves import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.text import first_line
 
 COLUMNS: tuple[str, ...] = (
     "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
@@ -97,9 +99,11 @@ class History(ScoreCallback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.rows and trainer.is_global_zero:
-            with disk_errors_as_run_error(path := self.path.with_name("curves.png")):
-                top_k = getattr(pl_module, "top_k", 5)
+            path, top_k = self.path.with_name("curves.png"), getattr(pl_module, "top_k", 5)
+            try:
                 draw_curves(self.path, path, self.title or path.parent.name, top_k=top_k)  # type: ignore[arg-type]
+            except Exception as error:  # a picture is no reason to lose the result, which is written after this
+                warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "rows": list(self.rows)}

@@ -49,6 +49,7 @@ class RunningMetrics(ScoreCallback):
         self._restored: list[float] | None = None
         self._mark = self._cpu_mark = self._fit_mark = 0.0
         self._end: float | None = None
+        self._end_cpu_s: float | None = None
         self._trainer: L.Trainer | None = None
         self._is_added = False  # whether this epoch is in all_images, all_batch_s and all_data_s
         self._num_updates = 0  # of the weights, after the last batch
@@ -56,7 +57,7 @@ class RunningMetrics(ScoreCallback):
     # -- hooks
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._trainer, self._end = trainer, None
+        self._trainer, self._end, self._end_cpu_s = trainer, None, None
         self._fit_mark, self._cpu_mark = time.perf_counter(), cpu_s(trainer)
         dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
         self._sums = torch.zeros(2, 4, dtype=dtype, device=pl_module.device)
@@ -148,6 +149,9 @@ class RunningMetrics(ScoreCallback):
         assert self._sums is not None
         self._sums[0].zero_()  # a checkpoint of this moment begins the next epoch
 
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._end_cpu_s = cpu_s(trainer)  # Lightning ends the loader workers next, and with them goes their time
+
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._end = time.perf_counter()
 
@@ -215,7 +219,8 @@ class RunningMetrics(ScoreCallback):
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers); the parts before a
         resume are added. Call on all ranks."""
-        cpu = torch.tensor(cpu_s(trainer) - self._cpu_mark, device=trainer.strategy.root_device)
+        end_cpu_s = cpu_s(trainer) if self._end_cpu_s is None else self._end_cpu_s
+        cpu = torch.tensor(end_cpu_s - self._cpu_mark, device=trainer.strategy.root_device)
         total = trainer.strategy.reduce(cpu, reduce_op="sum")
         return self.elapsed_s, self.train_cpu_s + float(total)
 

@@ -1,5 +1,6 @@
 """Follow the scores of validations: those of the current epoch, and the best one."""
 
+import math
 from typing import Any
 
 import lightning.pytorch as L
@@ -21,9 +22,16 @@ class BestScore:
         if self.monitor not in trainer.callback_metrics:
             return False
         value = float(trainer.callback_metrics[self.monitor])
-        if self.value is not None and self._sign * value <= self._sign * self.value:
+        if math.isnan(value) or (self.value is not None and self._sign * value <= self._sign * self.value):
             return False
         self.value, self.epoch = value, trainer.current_epoch + 1
+        return True
+
+    def restore(self, monitor: str, value: float | None, epoch: int) -> bool:
+        """Take the best of a checkpoint; return whether it is of the same metric, else the two cannot be compared."""
+        if monitor != self.monitor:
+            return False
+        self.value, self.epoch = value, epoch
         return True
 
 
@@ -48,8 +56,9 @@ class ScoreCallback(L.Callback):
             self.scores = {name: float(value) for name, value in metrics.items() if name.startswith("val/")}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scores": dict(self.scores), "best": self.best.value, "best_epoch": self.best.epoch}
+        best = self.best
+        return {"scores": dict(self.scores), "best": best.value, "best_epoch": best.epoch, "monitor": best.monitor}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.scores = state_dict["scores"]
-        self.best.value, self.best.epoch = state_dict["best"], state_dict["best_epoch"]
+        self.best.restore(state_dict.get("monitor", "val/top1"), state_dict["best"], state_dict["best_epoch"])

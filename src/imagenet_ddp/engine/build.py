@@ -37,6 +37,9 @@ from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
+# RuntimeErrors of Lightning's that mean a MisconfigurationException.
+UNTYPED = ("Early stopping conditioned on metric", "Found more than one stateful callback of type")
+
 
 @dataclass
 class Run:
@@ -145,7 +148,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
             raise
         raise _refusal(error, False) from error
     except RuntimeError as error:
-        if "Early stopping conditioned on metric" not in str(error):  # this one has no type of its own
+        if not str(error).startswith(UNTYPED):
             raise
         raise _refusal(error, begun()) from error
 
@@ -153,7 +156,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
     reason = " ".join(str(error).split()).rstrip(".")
     text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}."
-    text += "" if "Hint:" in reason else " Hint: change what it names."
+    text += "" if "hint:" in reason.lower() else " Hint: change what it names."
     return RunError(text) if begun else ConfigError(text)
 
 

@@ -35,7 +35,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     try:
-        trainer.validate(module, datamodule=data, verbose=False)
+        with build.refusing():
+            trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}

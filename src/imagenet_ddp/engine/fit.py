@@ -163,6 +163,10 @@ def _world_words(config: Config, info: WorldInfo) -> str:
 
 def _must_continue(parts: build.Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> None:
     """The images that lie there are those of the checkpoint, and there is something left to do."""
+    if parts.checkpoint_callback is None:  # Lightning alone would train on the epoch's first images again
+        raise ConfigError(
+            f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: callbacks=default."
+        )
     stored = read(checkpoint, to_resume=True)[KEY]
     in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
     done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)

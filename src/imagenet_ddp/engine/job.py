@@ -15,7 +15,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs import folder
+from imagenet_ddp.runs import folder, summary
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -66,6 +66,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if _again(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         found = folder.find_own(own) if own else None
+        if own and found is None and (finished := _finished_without_checkpoint(own, plain(config))):
+            return finished
     if found is None:
         if not config.resume:
             return Job(plain(config), new_folder(request, again=True, run_key=run_key))
@@ -98,6 +100,15 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+
+
+def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:
+    """The job of a run that had callbacks.checkpoint=null and is finished; None where it must be trained."""
+    epochs = folder.finished_epochs(run_dir)
+    if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
+        return None
+    sentence = _finished_sentence(run_dir, config["trainer"])
+    return Job(config, run_dir, messages=(sentence,), finished=True)
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
@@ -189,6 +200,9 @@ OF_THIS_MACHINE = (
     "logger",
 )
 
+# How much of the images a training took: an evaluation takes all, where nothing else is typed.
+OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
+
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
@@ -196,10 +210,15 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     stored = read(checkpoint)[KEY]
-    merged = merge_overrides(stored["config"], request.configs[0], request.typed, (*OF_THIS_MACHINE, *TYPED_ONLY))
+    afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
+    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
     if mistakes := validate.validate(merged, environ, request.verb):
         raise ConfigError(mistakes)
+    if merged.trainer.limit_val_batches == 0:
+        raise ConfigError(
+            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: trainer.limit_val_batches=10."
+        )
     return plain(merged)

@@ -89,10 +89,13 @@ class _Worker:
         return self.process.exitcode
 
     def _listen(self, events: queue.SimpleQueue) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 events.put((self, self._connection.recv()))
-        events.put((self, _ENDED))
+        except (EOFError, OSError):
+            events.put((self, _ENDED))
+        except Exception as error:  # an exception that can be pickled, but not unpickled
+            events.put((self, error))
 
 
 def process_images(

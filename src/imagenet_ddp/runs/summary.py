@@ -30,6 +30,15 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
         atomic_write(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return what write_config wrote; {} where it cannot be read."""
+    try:
+        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path):
         atomic_write(path, json.dumps(content, indent=2) + "\n")

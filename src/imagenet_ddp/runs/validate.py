@@ -90,12 +90,18 @@ def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) ->
 
 def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
-    for key, name in _known_classes(callbacks):
-        if name == "ResumeCheckpoint":
-            for argument, (allowed, example) in CHECKPOINT_KINDS.items():
-                if argument in callbacks[key]:
-                    path = f"callbacks.{key}.{argument}"
-                    found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
+    for key in keys:
+        for argument, (allowed, example) in CHECKPOINT_KINDS.items():
+            if argument in callbacks[key]:
+                path = f"callbacks.{key}.{argument}"
+                found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+    if len(keys) > 1:  # they would describe their positions, and their bests, in the same place of each file
+        found.append(
+            f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
+            f"Hint: callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint keeps the best by "
+            "another metric."
+        )
     return found
 
 
