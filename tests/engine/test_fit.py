@@ -11,5 +11,5 @@ from imagenet_ddp.errors import ConfigError
 def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
     """With callbacks.checkpoint=null the rest of the epoch would be trained on its first images again."""
     parts = cast(Any, SimpleNamespace(checkpoint_callback=None))
-    with pytest.raises(ConfigError, match=r"callbacks.checkpoint must be there to read where .*last.ckpt continues"):
+    with pytest.raises(ConfigError, match=r"callbacks.checkpoint must be set to resume .*last.ckpt"):
         _must_continue(parts, tmp_path / "last.ckpt", 3, tmp_path)

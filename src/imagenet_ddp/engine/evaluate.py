@@ -53,7 +53,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "precision": trainer.precision,
             "checkpoint": str(job.checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,
-            "plan": plan.choices(),
+            "plan": plan.choices(training=False),
             **summary.provenance(job.command),
         }
         summary.write_config(job.run_dir, job.config)

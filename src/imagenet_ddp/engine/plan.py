@@ -53,9 +53,15 @@ class Plan:
         """Devices of all processes together."""
         return self.num_own_devices * self.world_info.world_size
 
-    def choices(self) -> dict[str, dict[str, Any]]:
-        """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor."""
-        return {name: value._asdict() for name, value in vars(self).items() if isinstance(value, Choice)}
+    def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
+        """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
+        only a training uses."""
+        left_out = () if training else ("learning_rate", "warmup_epochs")
+        return {
+            name: value._asdict()
+            for name, value in vars(self).items()
+            if isinstance(value, Choice) and name not in left_out
+        }
 
 
 def make_plan(config: Config, world_info: WorldInfo) -> Plan:
