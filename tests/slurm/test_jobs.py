@@ -162,7 +162,7 @@ def test_drained_requeued_cancelled(cluster: Cluster, work: Path, tree: Path, su
     assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "2")
     assert "Started again: going on from" in log(work, job)
     assert log(work, job).count("Stopped and saved after step") == 3
-    assert log(work, job).count("SLURM shall start job") == 1
+    assert log(work, job).count("Asking SLURM to requeue job") == 1
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
 
 
@@ -187,7 +187,7 @@ def test_a_job_without_requeue_reports_it(cluster: Cluster, work: Path, tree: Pa
     cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", job])
     assert cluster.end(job)["ExitCode"] == "140:0"
-    assert f"SLURM does not start job {job} again: the job was submitted with --no-requeue" in log(work, job)
+    assert f"SLURM does not requeue job {job}: the job was submitted with --no-requeue" in log(work, job)
     assert (folder(work, f"slurm_{job}_0") / "checkpoints/last.ckpt").exists()
 
 

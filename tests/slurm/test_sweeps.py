@@ -57,7 +57,7 @@ def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path)
             assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in output
     (path,) = (work / "s/.submitit").glob("*_3/*_log.out")
     assert path.read_text().count("Stopped and saved after step") == 2
-    assert path.read_text().count("SLURM shall start job") == 2
+    assert path.read_text().count("Asking SLURM to requeue job") == 2
     assert_equal_weights(work / "s/3", work / "s/5")
 
 

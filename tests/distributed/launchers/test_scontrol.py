@@ -1,6 +1,7 @@
 """SLURM's commands, faked at the boundary; tests/slurm/ has them of a real SLURM."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_a_running_job_starts_again(answers: Any, capsys: Any):
     called = answers(JOB)
     assert scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert called.read_text() == "show job 7 --oneliner\nrequeue 7\n"
-    assert capsys.readouterr() == ("SLURM shall start job 7 again (scontrol requeue).\n", "")
+    assert capsys.readouterr() == ("Asking SLURM to requeue job 7 (scontrol requeue).\n", "")
 
 
 def test_a_task_of_an_array_by_its_name(answers: Any):
@@ -58,7 +59,7 @@ def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, wh
     called = answers(shown)
     assert not scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert "requeue" not in called.read_text()
-    assert f"SLURM does not start job 7 again: {why}" in capsys.readouterr().err
+    assert f"SLURM does not requeue job 7: {why}" in capsys.readouterr().err
 
 
 def test_at_the_time_limit_it_comes_back(answers: Any):
@@ -91,3 +92,19 @@ def test_the_address_of_a_node(answers: Any):
     assert scontrol.node_address("n1") == "10.0.0.3"
     answers("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
     assert scontrol.node_address("n1") is None
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "expected"),
+    [
+        ({"checkpoint": {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint"}}, True),
+        ({"checkpoint": None, "progress": {"_target_": "imagenet_ddp.callbacks.Progress"}}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_run_that_can_resume_is_requeued(callbacks: dict[str, Any], expected: bool) -> None:
+    config = {"cluster": {"requeue": True}, "callbacks": callbacks}
+    environ = {"SLURM_JOB_ID": "7"}
+    assert scontrol.should_requeue(signal.SIGUSR2, config, environ) is expected
+    assert not scontrol.should_requeue(signal.SIGTERM, config, environ)
+    assert not scontrol.should_requeue(signal.SIGUSR2, config, {})

@@ -20,17 +20,20 @@ def node_address(name: str) -> str | None:
 
 
 def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether a stop by this signal requests a requeue of the SLURM job."""
-    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
+    """Return whether a stop by this signal requests a requeue of the SLURM job. Without a checkpoint to resume from the
+    job would start over each time: then it is not requeued."""
+    classes = [str((entry or {}).get("_target_")) for entry in config["callbacks"].values()]
+    can_resume = any(name.endswith(".ResumeCheckpoint") for name in classes)
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"] and can_resume
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
     """Requeue the job, print the result, and return whether SLURM accepts."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
-    print(f"SLURM shall start job {job} again (scontrol requeue).", flush=True)
+    print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
     if why := requeue(environ):
-        hint = "Hint: the same command with resume=RUN_FOLDER goes on."
-        print(f"SLURM does not start job {job} again: {why}. {hint}", file=sys.stderr, flush=True)
+        hint = "Hint: the same command with resume=RUN_FOLDER continues it."
+        print(f"SLURM does not requeue job {job}: {why}. {hint}", file=sys.stderr, flush=True)
     return why is None
 
 
