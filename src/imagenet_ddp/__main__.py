@@ -6,13 +6,15 @@ import sys
 
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.system import console
 
 
 def main() -> None:
     names = [*COMMANDS, "report"]
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("--help", "-h"):
-        print(help.commands())
+        with console.exit_on_closed_pipe():
+            print(help.commands())
     elif command in names:
         del sys.argv[1]
         name = f"imagenet_ddp.{command}"
