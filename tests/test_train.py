@@ -200,7 +200,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     if (ranks, workers) == (1, 0):
         result = run("train", *resume, "callbacks=default", "trainer.max_epochs=1")
         assert result.returncode == 2, result.stdout + result.stderr
-        assert "expected to be more than the 1 epoch that" in " ".join(result.stderr.split())
+        assert "must be more than the 1 epoch that" in " ".join(result.stderr.split())
     left = 2 * steps - by_rank[0]
     trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
     result = run("train", *resume, *trouble, PYTHONPATH=PROBES)

@@ -192,7 +192,7 @@ def test_the_same_command_on_both_nodes(trained: Trained) -> None:
     zeta, alpha = trained.found
     assert f"Rendezvous: MASTER_ADDR at {ZETA}:29500, rank 0 of 4, local rank 0 of 2, node 0 of 2." in zeta.out
     assert "GLOO_SOCKET_IFNAME=ens5: it routes to" in zeta.out
-    assert f"Node 1 of 2, ranks 2 to 3, met at {ZETA}:29500. Node 0 (zeta) shows the run." in alpha.out
+    assert f"Node 1 of 2, ranks 2 to 3, rendezvous at {ZETA}:29500. Node 0 (zeta) shows the run." in alpha.out
     assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
     assert zeta.err == alpha.err == ""
     nobody_is_left((trained.zeta, trained.alpha))

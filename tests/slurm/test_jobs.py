@@ -97,7 +97,7 @@ def test_gpus_that_a_task_must_see(cluster: Cluster, work: Path, tree: Path) -> 
     done = cluster.run(command, cwd=work, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     message = " ".join(done.stderr.split())
-    assert "must see the 2 GPUs of its node, but sees 1 (CUDA_VISIBLE_DEVICES=" in message
+    assert "must see the 2 GPUs of its node, got 1 (CUDA_VISIBLE_DEVICES=" in message
     assert "Hint: #SBATCH --gpus-per-node=2" in message
 
 
@@ -209,6 +209,6 @@ def test_doctor_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callabl
     job = submit("doctor.sbatch", *options(tree), sbatch=("--nodes=2", "--output=slurm-%j.log"))
     cluster.end(job)
     assert f"slurm job {job} at 127.0.0.1:" in log(work, job)
-    assert "all 2 are here" in log(work, job)
+    assert "all 2 have joined" in log(work, job)
     # on a machine with other work two nodes may really be slower than one
     assert [line for line in log(work, job).splitlines() if "FAIL" in line and "scaling" not in line] == []

@@ -277,7 +277,7 @@ STOPPED_AT_ONCE = """
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
     from imagenet_ddp.data.sources.base import as_images
-from imagenet_ddp.data.sources.folder.images import walk
+    from imagenet_ddp.data.sources.folder.images import walk
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def main():

@@ -24,7 +24,7 @@ from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_rank
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
 from imagenet_ddp.distributed.rendezvous.refusal import RefusedCommand
 
-MISTAKE = "optim.lr must be a number, got abc. Hint: set optim.lr=0.1."
+MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 
 # ---- real commands ---------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ MISTAKE = "optim.lr must be a number, got abc. Hint: set optim.lr=0.1."
             ["cluster.world_size=2"],
             [["cluster.rank=0", "cluster.local_rank=0", "optim.lr=abc"], ["cluster.rank=1", "cluster.local_rank=1"]],
             0,
-            "rank 0 ({host}) was refused: optim.lr must be a number, got abc.",
+            "rank 0 ({host}) was refused: optim.lr must be a number > 0, got abc.",
         ),
     ],
     ids=["local rank", "data folder", "rank 0"],
