@@ -149,6 +149,7 @@ LINES = [
     Case("init_method=env:// world_size=4 rank=1", META),
     # ---- loggers, callbacks, several processes
     Case("+logger.m._target_=lightning.pytorch.loggers.WandbLogger"),
+    Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
     Case("+callbacks.rates._target_=lightning.pytorch.callbacks.LearningRateMonitor"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),

@@ -99,7 +99,7 @@ def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
     if len(keys) > 1:  # they would describe their positions, and their bests, in the same place of each file
         found.append(
             f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
-            f"Hint: callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint keeps the best by "
+            f"Hint: ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint keeps the best by "
             "another metric."
         )
     return found
