@@ -95,7 +95,7 @@ def test_well(typed: dict[str, Any]):
         ({"resume": "~/x.ckpt"}, "Hint: resume=/home/ann/x.ckpt."),
         (
             {"callbacks": saving() | {"d": saving()["c"]}},
-            "callbacks must have one ResumeCheckpoint, got c and d. Hint: callbacks.d._target_=lightning.pytorch",
+            "callbacks must have one ResumeCheckpoint, got c and d. Hint: ++callbacks.d._target_=lightning.pytorch",
         ),
     ],
 )
