@@ -39,7 +39,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     """Wait for the other commands of this job and compare their options; None where this is the only one."""
     if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
-    # a peer that ends is said in our words; torch's C++ would add its stack
+    # a rank that ends is reported here; torch's C++ code would add its stack
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.rendezvous import join

@@ -22,7 +22,7 @@ from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_sig
 from imagenet_ddp.system.text import count_noun, percent
 
 NEXT_STEPS = (
-    "These were generated images. Go on with your own, with STL-10, or with ImageNet:",
+    "These were generated images. Next, train on your own, on STL-10 or on ImageNet:",
     " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
     " python -m imagenet_ddp.train data=stl10",
     " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",

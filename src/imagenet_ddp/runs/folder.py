@@ -59,7 +59,7 @@ def make_given(folder: Path, *, again: bool = False) -> Path:
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
             f"hydra.run.dir={folder} must be a new folder, but holds a run. "
-            "Hint: resume=auto goes on with that run; else name another folder."
+            "Hint: resume=auto resumes that run; else name another folder."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
