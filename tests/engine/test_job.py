@@ -1,6 +1,8 @@
 """What a command decides before it starts processes: the folder's place on the line, and a resumed run's world."""
 
 import json
+import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,10 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine.job import _other_world, _resume, from_checkpoint
+from imagenet_ddp.engine.job import Job, _other_world, _resume, from_checkpoint, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoint_file
+from imagenet_ddp.runs.folder import last_checkpoint
 
 
 def test_the_folder_stands_beside_the_other_options() -> None:
@@ -95,3 +98,15 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(
     )  # fmt: skip
     job = _resume(request, {}, LaunchInfo(num_nodes=1), None)
     assert (job.finished, job.run_dir) == (finished, tmp_path)
+
+
+def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
+    job = Job({"cluster": {"requeue": True}}, tmp_path)
+    environ = {"SLURM_JOB_ID": "7"}
+    assert not should_requeue(job, signal.SIGUSR2, environ)  # it would start over
+    last_checkpoint(tmp_path).parent.mkdir()
+    last_checkpoint(tmp_path).touch()
+    assert should_requeue(job, signal.SIGUSR2, environ)
+    assert not should_requeue(job, signal.SIGTERM, environ)
+    assert not should_requeue(job, signal.SIGUSR2, {})
+    assert not should_requeue(replace(job, config={"cluster": {"requeue": False}}), signal.SIGUSR2, environ)

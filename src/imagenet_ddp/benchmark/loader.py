@@ -20,8 +20,8 @@ from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import device_of, make_training
@@ -37,7 +37,8 @@ MODEL_S = 15.0
 def run(plan: Plan, command: str) -> dict[str, Any]:
     """Measure, write benchmark.json into plan.folder, and return its content."""
     config, options, data = plan.config, plan.options, plan.config["data"]
-    num_workers, reason = make_plan(config, WorldInfo()).num_workers
+    process_plan = make_plan(config, WorldInfo())
+    num_workers, reason = process_plan.num_workers
     counts = sorted({*plan.num_workers, num_workers})
     with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
         variants = make_variants(config, options, Path(work))
@@ -54,7 +55,7 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
         "ratios": ratios,
         "images_per_s": {name: each.as_dict() for name, each in rates.items()},
         "workers_images_per_s": {str(count): each.as_dict() for count, each in by_workers.items()},
-        "model": _time_model(config, num_classes) if options["model"] else None,
+        "model": _time_model(process_plan, num_classes) if options["model"] else None,
         "num_workers": num_workers,
         "why_num_workers": reason,
         "num_images": len(variants[0].images),
@@ -130,16 +131,16 @@ def _time_workers(
     return {int(count): each for count, each in rates.items()}
 
 
-def _time_model(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
-    device = device_of(config, 0)
+def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
+    config, device = plan.config, device_of(plan.config, 0)
     threads = torch.get_num_threads()
-    torch.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], 1))
+    torch.set_num_threads(plan.num_threads.value)
     training = make_training(config, device, num_classes)
     times = step_timer.time_steps(training, [(training.net, False)], budget_s=MODEL_S, warm_up=2)[0]
     torch.set_num_threads(threads)
     return {
         "name": config["model"]["_target_"] or config["model"]["name"],
-        "precision": devices.choose_precision(config["trainer"]["precision"], device.type)[0],
+        "precision": plan.precision.value,
         "images_per_s": round(config["data"]["batch_size"] / times.compute_s, 1),
         "num_steps": times.num_steps,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

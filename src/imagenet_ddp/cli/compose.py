@@ -16,7 +16,7 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli.explain import Explainer, first_line, intended_option, line_of
+from imagenet_ddp.cli.explain import Explainer, first_sentence, intended_option, line_of
 from imagenet_ddp.config import keys, schema
 from imagenet_ddp.errors import ConfigError
 
@@ -88,7 +88,7 @@ class Composer:
             return (
                 [fixed],
                 [""],
-                [f"the sweep cannot be made: {first_line(error)} Hint: a,b,c or range(1,4) as values."],
+                [f"the sweep cannot be made: {first_sentence(error)} Hint: a,b,c or range(1,4) as values."],
             )
         common = set.intersection(*map(set, batch))
         names = [" ".join(line for line in lines if line not in common) for lines in batch]
@@ -109,7 +109,7 @@ class Composer:
             config = self._load(kept, mode)
         except MissingConfigException as error:
             hint = "Hint: --config-dir FOLDER, where it lies, or leave --config-name out."
-            raise ConfigError(f"the configuration cannot be composed: {first_line(error)} {hint}") from error
+            raise ConfigError(f"the configuration cannot be composed: {first_sentence(error)} {hint}") from error
         except Exception as error:
             raise ConfigError(
                 f"the configuration cannot be composed: {self.explain.in_file(error, 'config')}"

@@ -21,6 +21,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.system.text import first_line
 
 BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
 
@@ -94,12 +95,12 @@ class Explainer:
             if override.is_add():
                 return f"{line_of(override)}: {group} is chosen already. Hint: {group}={value}, without +."
             if "Could not override" in str(error):
-                return f"{line_of(override)} cannot be composed: {first_line(error)} Hint: leave it out."
+                return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave it out."
             return f"{line_of(override)} cannot be composed: {self.in_file(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
             hint = self._for_choice(group, str(value), options)
             return f"{group} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
-        return f"{line_of(override)} cannot be composed: {first_line(error)} Hint: leave it out."
+        return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave it out."
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:
         """What to type instead of group=value."""
@@ -136,7 +137,7 @@ class Explainer:
             wrong = getattr(cause, "full_key", None)
             one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
             each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
-            return f"{line} does not fit: {first_line(cause)} Hint: one by one, {each}."
+            return f"{line} does not fit: {first_sentence(cause)} Hint: one by one, {each}."
         if override.is_add() and "exists already" in str(error):
             return f"{line}: {key} exists already. Hint: {line.lstrip('+')}, without +."
         if declared := self.keys.get(key):
@@ -145,7 +146,7 @@ class Explainer:
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
         if any(words in str(cause) for words in wrong):
-            return f"{line}: {first_line(cause)} Hint: `--cfg all` shows the key as it is."
+            return f"{line}: {first_sentence(cause)} Hint: `--cfg all` shows the key as it is."
         if key.startswith("hydra."):
             return f"{key} is not a known key of Hydra. Hint: `--cfg hydra` lists them."
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
@@ -197,8 +198,9 @@ def intended_option(group: str, value: str, options: list[str]) -> str | None:
     return near[0] if near else None
 
 
-def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."
+def first_sentence(error: BaseException) -> str:
+    """Return the first line of an error's text, which ends in a full stop."""
+    return first_line(error).rstrip(".") + "."
 
 
 def line_of(override: Override) -> str:

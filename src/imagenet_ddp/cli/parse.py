@@ -18,13 +18,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.cli.explain import first_line, line_of
+from imagenet_ddp.cli.explain import first_sentence, line_of
 from imagenet_ddp.cli.translate import Translation, quoted, translate
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.config import commands
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.paths import nearest_existing
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     except OmegaConfBaseException as error:
         lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_typed = any(str(line).startswith(key) for line in lines)
-        return [f"{key} does not resolve: {first_line(error)} Hint: {key}=FOLDER."] if is_typed else []
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+        return [f"{key} does not resolve: {first_sentence(error)} Hint: {key}=FOLDER."] if is_typed else []
+    there = nearest_existing(folder)
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return []
     what = "cannot be written in" if there.is_dir() else "is a file"

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from imagenet_ddp.cli.compose import first_line
+from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config import commands, keys, trainer_options
 from imagenet_ddp.config.keys import Key
@@ -61,7 +61,7 @@ def validate(
         if key not in trainer_options.ACCEPTED.keys() | trainer_options.REFUSED.keys()
     ]
     for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
-        if f"trainer.{key}" in broken:  # said already: go on with any value that fits
+        if f"trainer.{key}" in broken:  # reported above: continue with any valid value
             trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
     found += trainer_options.validate(trainer)
     if elsewhere and trainer.get("accelerator") == "auto":
@@ -94,9 +94,9 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
             value = typing.cast(Any, node)[key]
         except OmegaConfBaseException as error:
             broken.add(path)
-            if not isinstance(error, InterpolationToMissingValueError):  # there the missing key itself is said
+            if not isinstance(error, InterpolationToMissingValueError):  # the missing key itself is reported instead
                 hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for a variable."
-                found.append(f"{path}={raw[key]} does not resolve: {first_line(error)} {hint}")
+                found.append(f"{path}={raw[key]} does not resolve: {first_sentence(error)} {hint}")
             continue
         plain[key] = _plain(value, f"{path}.", found, broken)
     return plain if isinstance(node, DictConfig) else list(plain.values())
@@ -105,7 +105,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
 def _fitted(
     node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
 ) -> dict[str, Any]:
-    """The node with the schema's keys and no other; what is said, and filled in, is what is deleted or unknown."""
+    """Return the node with exactly the schema's keys. Report unknown and deleted keys; fill deleted ones in."""
     fitted: dict[str, Any] = {}
     found += [unknown(prefix + str(key), declared) for key in node if prefix + str(key) not in declared]
     for field in dataclasses.fields(cls):

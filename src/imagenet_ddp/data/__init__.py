@@ -6,8 +6,9 @@
 Names are imported on first use, because checks before a run must not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from imagenet_ddp.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.datamodule import ImageDataModule
@@ -16,15 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageDataModule", "Images", "Source", "UnreadableImage"]
 
-_MODULES = {
-    "ImageDataModule": "datamodule",
-    "Images": "sources.base",
-    "Source": "sources.base",
-    "UnreadableImage": "decoding.image",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ImageDataModule": "datamodule",
+        "Images": "sources.base",
+        "Source": "sources.base",
+        "UnreadableImage": "decoding.image",
+    },
+)

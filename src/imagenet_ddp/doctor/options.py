@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse, validate
+from imagenet_ddp.cli import hydra_flags, parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request
 from imagenet_ddp.config.keys import validate_group
@@ -19,9 +19,6 @@ from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs import validate as run_check
-
-# With these Hydra only prints, and starts no job.
-PRINTING = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
         raise ConfigError("-m starts several jobs, but doctor checks one. Hint: type the options of one, without -m.")
     # with --cfg the command line is composed and nothing else is checked
     request = parse.command_line("doctor", [*argv, "--cfg", "job"], environ)
-    if not request.configs or any(token.partition("=")[0] in PRINTING for token in argv):
+    if not request.configs or hydra_flags.only_prints(argv):
         return None
     typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)

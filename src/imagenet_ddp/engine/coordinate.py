@@ -15,7 +15,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
-from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
@@ -155,7 +155,7 @@ def run_job(
         return result
     except WorkersFailedError as error:
         here = first is None or first.node_rank == 0
-        if here and scontrol.should_requeue(error.exit_code - 128, config, os.environ):
+        if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
             error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
         if rendezvous is not None and error.exit_code < 128:  # maybe before they joined the others, who would wait
             rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, startup_report
-from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
@@ -91,7 +90,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
-        if parts.checkpoint_callback and not scontrol.should_requeue(stop.signal_number, job.config, os.environ):
+        if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
             program = job.command.partition(" -m ")[0]  # python, or uv run python
             options = f"resume={parts.checkpoint_callback.last_path}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {program} -m imagenet_ddp.train {options}", whole=True)

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, plain_value, typed_value
 from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -34,6 +35,13 @@ class Job:
     messages: tuple[str, ...] = ()  # from before the processes started, for the head of the log
     finished: bool = False  # a resumed run that has nothing left to do
     command: str = ""  # as typed
+
+
+def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
+    """Return whether SLURM is to requeue a stopped job: only with a checkpoint to resume from, because without one it
+    would start over each time."""
+    has_checkpoint = folder.last_checkpoint(job.run_dir).is_file()
+    return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
 
 
 def decide(

@@ -72,11 +72,9 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     local_devices = devices.local_devices({**trainer, "accelerator": kind})
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
-    if world_info.world_size > 1:
-        # trainer.devices=auto has become a number only now
-        numbers = {"devices": _trainer_devices(local_devices, world_info), "num_nodes": world_info.num_nodes}
-        if mistakes := validate_multi_process({**trainer, "accelerator": kind, **numbers}, on_cpu=kind == "cpu"):
-            raise ConfigError(mistakes)
+    # only now it is known how many trainer.devices=auto are
+    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
+        raise ConfigError(mistakes)
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
@@ -107,10 +105,12 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """The arguments of Lightning's Trainer: trainer.*, with this plan's values for those that were left open."""
+    local = plan.local_devices
     return {
         **plan.config["trainer"],
         "accelerator": plan.accelerator.value,
-        "devices": _trainer_devices(plan.local_devices, plan.world_info),
+        # explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared
+        "devices": local if isinstance(local, list) else plan.world_info.local_world_size,
         "num_nodes": plan.world_info.num_nodes,
         "precision": plan.precision.value,
     }
@@ -126,11 +126,6 @@ def data_options(plan: Plan) -> dict[str, Any]:
         "mp_context": plan.mp_context.value,
         "decoder": plan.decoder.value,
     }
-
-
-def _trainer_devices(local_devices: int | list[int], world_info: WorldInfo) -> int | list[int]:
-    """Explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared."""
-    return local_devices if isinstance(local_devices, list) else world_info.local_world_size
 
 
 def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:

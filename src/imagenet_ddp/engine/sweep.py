@@ -17,7 +17,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import command, mistakes, overrides, parse
+from imagenet_ddp.cli import command, hydra_flags, mistakes, overrides, parse
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -29,14 +29,13 @@ from imagenet_ddp.system.atomic_write import atomic_write
 FILE = "sweep.yaml"
 FAILED = ".failed"  # marks the folder of a failed job: a job on another machine may leave nothing else
 MULTIRUN = ("-m", "--multirun")
-PRINTING = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc"}
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 
 
 def expand_resume(argv: list[str]) -> list[str]:
     """Put the stored options of sweep.resume=DIR before the typed ones; without it, return argv as it is."""
     words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
-    if not words or PRINTING & set(argv):
+    if not words or hydra_flags.only_prints(argv):
         return argv
     sweep_dir = Path(words[-1].partition("=")[2].strip("'\"")).expanduser()
     if any(_key(word) == "hydra.sweep.dir" for word in argv):

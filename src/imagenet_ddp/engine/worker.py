@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_world_info
 from imagenet_ddp.distributed.rendezvous import address_file
-from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
@@ -30,11 +30,10 @@ def train(world_info: WorldInfo | None, job: Job) -> float | None:
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import fit
-            from imagenet_ddp.engine.plan import make_plan
 
-        return fit.run(job, _use(make_plan(job.config, world.info)), world, signals)
+        return fit.run(job, _make_plan(job, world), world, signals)
 
-    return run_in_process(body, world_info, job.config)
+    return run_in_process(body, world_info, job.config, job=job)
 
 
 def evaluate(world_info: WorldInfo | None, job: Job) -> float:
@@ -44,17 +43,18 @@ def evaluate(world_info: WorldInfo | None, job: Job) -> float:
     def body(world: "World") -> float:
         with import_torch():
             from imagenet_ddp.engine import evaluate as engine_evaluate
-            from imagenet_ddp.engine.plan import make_plan
 
-        return engine_evaluate.run(job, _use(make_plan(job.config, world.info)), world)
+        return engine_evaluate.run(job, _make_plan(job, world), world)
 
     return run_in_process(body, world_info, job.config)
 
 
-def _use(plan: "Plan") -> "Plan":
-    """Set what holds for the whole process."""
+def _make_plan(job: Job, world: "World") -> "Plan":
+    """Make the plan, and set what of it holds for the whole process."""
     from imagenet_ddp.distributed import devices
+    from imagenet_ddp.engine.plan import make_plan
 
+    plan = make_plan(job.config, world.info)
     devices.set_num_threads(plan.num_threads.value)
     return plan
 
@@ -64,14 +64,15 @@ def run_in_process(
     world_info: WorldInfo | None,
     config: Mapping[str, Any],
     world: "World | None" = None,
+    *,
+    job: Job | None = None,
 ) -> Any:
     """Join the other ranks, run body, and turn every end into an exit code that all ranks share. world: given where
-    this process has joined already."""
+    this process has joined already. job: one that a stop may requeue."""
     joined = world is not None
-    info = world_info or spawned_world_info(os.environ) or WorldInfo()
-    is_command = (
-        info.world_size == 1 and spawned_world_info(os.environ) is None
-    )  # this process is the command that was typed
+    spawned = spawned_world_info(os.environ)
+    info = world_info or spawned or WorldInfo()
+    is_command = info.world_size == 1 and spawned is None  # this process is the command that was typed
     try:
         with raise_on_signal():
             with import_torch():
@@ -99,8 +100,8 @@ def run_in_process(
         assert world is not None  # body raises it
         world.leave()
         # a worker that spawn.py has started leaves this to the command that was typed
-        here = spawned_world_info(os.environ) is None and info.rank == 0
-        if here and scontrol.should_requeue(stop.signal_number, config, os.environ):
+        here = spawned is None and info.rank == 0
+        if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
         if info.world_size > 1:
             _end_at_once(128 + stop.signal_number)

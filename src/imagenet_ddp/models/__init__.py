@@ -3,8 +3,9 @@
 Names are imported when they are first used: importing this package does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from imagenet_ddp.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from imagenet_ddp.models.factory import create_model
@@ -12,11 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageClassifier", "create_model"]
 
-
-_MODULES = {"ImageClassifier": "lightning_module", "create_model": "factory"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, {"ImageClassifier": "lightning_module", "create_model": "factory"})

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import validate
-from imagenet_ddp.cli.explain import first_line
+from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.validators import FLAG, integer, number, shown
@@ -113,7 +113,7 @@ def check_values(
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
                 mistakes = validate.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
-                mistakes = [f"{parameter.key}={shown(value)}: {first_line(error)}"]
+                mistakes = [f"{parameter.key}={shown(value)}: {first_sentence(error)}"]
             found += [f"search.{parameter.key}: {text}" for text in mistakes]
     return list(dict.fromkeys(found))
 

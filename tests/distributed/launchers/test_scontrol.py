@@ -1,7 +1,6 @@
 """SLURM's commands, faked at the boundary; tests/slurm/ has them of a real SLURM."""
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +91,3 @@ def test_the_address_of_a_node(answers: Any):
     assert scontrol.node_address("n1") == "10.0.0.3"
     answers("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
     assert scontrol.node_address("n1") is None
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "expected"),
-    [
-        ({"checkpoint": {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint"}}, True),
-        ({"checkpoint": None, "progress": {"_target_": "imagenet_ddp.callbacks.Progress"}}, False),
-        ({}, False),
-    ],
-)
-def test_only_a_run_that_can_resume_is_requeued(callbacks: dict[str, Any], expected: bool) -> None:
-    config = {"cluster": {"requeue": True}, "callbacks": callbacks}
-    environ = {"SLURM_JOB_ID": "7"}
-    assert scontrol.should_requeue(signal.SIGUSR2, config, environ) is expected
-    assert not scontrol.should_requeue(signal.SIGTERM, config, environ)
-    assert not scontrol.should_requeue(signal.SIGUSR2, config, {})

@@ -20,11 +20,8 @@ def node_address(name: str) -> str | None:
 
 
 def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether a stop by this signal requests a requeue of the SLURM job. Without a checkpoint to resume from the
-    job would start over each time: then it is not requeued."""
-    classes = [str((entry or {}).get("_target_")) for entry in config["callbacks"].values()]
-    can_resume = any(name.endswith(".ResumeCheckpoint") for name in classes)
-    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"] and can_resume
+    """Return whether a stop by this signal requests a requeue of the SLURM job."""
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
