@@ -1,6 +1,7 @@
 """However and wherever a training ends, the next one continues it: the same weights, each image once per epoch."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.config.schema import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.runs.checkpoint_file import KEY, AtomicCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
@@ -130,7 +134,7 @@ def train(
     net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
     classifier = Scored(
         net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
-        label_smoothing=0.1, seed=0,
+        loss=Loss({**asdict(LossConfig()), "label_smoothing": 0.1}, 5), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
@@ -305,16 +309,26 @@ def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Pat
     assert_continued(wholes(), tmp_path / "second", [first, second])
 
 
-def test_a_stop_beside_lightnings_average(tmp_path: Path) -> None:
-    """It validates with the average in the weights' place: a stop then would save that as the weights."""
-    checkpoint = train(tmp_path / "whole", EMAWeightAveraging(decay=0.5), max_epochs=2)
+AVERAGES: dict[str, Callable[[], L.Callback]] = {
+    "Lightning's": lambda: EMAWeightAveraging(decay=0.5),
+    "ema": lambda: WeightAverage(0.5),
+    "ema, some steps": lambda: WeightAverage(0.5, every_n_steps=3, start_epoch=1),
+    "swa": lambda: WeightAverage(None),
+}
+
+
+@pytest.mark.parametrize("name", [*AVERAGES])
+@pytest.mark.parametrize("cut", [3, STEPS, STEPS + 3])
+def test_a_stop_beside_an_average_of_the_weights(tmp_path: Path, name: str, cut: int) -> None:
+    """At an epoch's end it stops in the validation, which has the average in the weights' place."""
+    checkpoint = train(tmp_path / "whole", AVERAGES[name](), max_epochs=2)
     signals = Signals()
-    watch = Watch(STEPS, lambda trainer: setattr(signals, "received", 15), in_validation=True)
+    watch = Watch(cut, lambda trainer: setattr(signals, "received", 15), in_validation=cut == STEPS)
     with pytest.raises(Stopped):
-        train(tmp_path / "parts", watch, EMAWeightAveraging(decay=0.5), signals=signals, max_epochs=2)
-    train(tmp_path / "parts", EMAWeightAveraging(decay=0.5), max_epochs=2)
+        train(tmp_path / "parts", watch, AVERAGES[name](), signals=signals, max_epochs=2)
+    train(tmp_path / "parts", AVERAGES[name](), max_epochs=2)
     one, other = read(checkpoint.last_path), read(tmp_path / "parts/last.ckpt")
-    for state in ("state_dict", "current_model_state"):
+    for state in ("state_dict", "current_model_state", "averaging_state"):
         assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
 
 

@@ -14,7 +14,7 @@ def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool,
     """Lightning raises for a fused optimizer in mixed precision where gradients are clipped."""
     options = [f"trainer.gradient_clip_val={clip}", "model.name=mobilenet_v3_small"]
     plan = plan_of(*options, environ={"HOME": str(tmp_path)})
-    optimizer = make_module(plan, 10, 10).configure_optimizers()
+    optimizer = make_module(plan, list("abcdefghij"), 10).configure_optimizers()
     assert bool(optimizer.param_groups[0]["fused"]) == fused
 
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.config.schema import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,10 +36,11 @@ class Shown(nn.Module):
 def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> ImageClassifier:
     keys: dict[str, Any] = {
         "make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        "label_smoothing": 0.0,
         "seed": 0,
         **more,
     }
+    if (smoothing := keys.pop("label_smoothing", None)) is not None:
+        keys["loss"] = Loss({**asdict(LossConfig()), "label_smoothing": smoothing}, num_classes)
     classifier = ImageClassifier(net, num_classes, num_val_images, **keys)
     return as_one_of(classifier, world_size=1)
 

@@ -3,12 +3,15 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import timm.optim
 import torch
 from torch import nn
 
 from imagenet_ddp.config.schema import OptimConfig, ScheduleConfig
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
-from imagenet_ddp.models.optimizers import make_optimizer, num_states
+from imagenet_ddp.models.names import OPTIMIZERS, TIMM_OPTIMIZERS
+from imagenet_ddp.models.optimizers import TORCH, make_optimizer, num_states
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
@@ -33,6 +36,20 @@ def optim(**more: Any) -> dict[str, Any]:
         ({"name": "linear"}, 10, {0: 1, 2.5: 0.75, 5: 0.5, 10: 0}),
         ({"name": "linear", "final_fraction": 0.2, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 0.6, 10: 0.2, 12: 0.2}),
         ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 9.9: 0.99}),
+        ({"name": "multistep", "milestones": [2, 4]}, 6, {1.9: 1, 2: 0.1, 3.9: 0.1, 4: 0.01}),
+        ({"name": "exponential", "gamma": 0.5}, 6, {0: 1, 1: 0.5, 2.5: 0.5**2.5}),
+        ({"name": "exponential", "gamma": 0.5, "interval": "epoch", "warmup_epochs": 1}, 6, {1.9: 1, 2.5: 0.5}),
+        ({"name": "poly", "power": 2.0}, 10, {0: 1, 5: 0.25, 10: 0}),
+        ({"name": "cosine", "cycle_epochs": 4}, 8, {0: 1, 2: 0.5, 4: 1, 6: 0.5}),
+        ({"name": "cosine", "cycle_epochs": 4}, -1, {0: 1, 402: 0.5}),
+        ({"name": "wsd", "decay_fraction": 0.5, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 1, 8: 0.5, 10: 0}),
+        ({"name": "one_cycle"}, 10, {0: 0.04, 3: 1, 6.5: 0.5, 10: 0}),
+        (
+            {"name": "constant", "warmup": "constant", "warmup_start": 0.1, "warmup_epochs": 2},
+            9,
+            {0: 0.1, 1.9: 0.1, 2: 1},
+        ),
+        ({"name": "constant", "warmup_start": 0.2, "warmup_epochs": 4}, 9, {0: 0.2, 2: 0.6, 4: 1}),
     ],
 )
 def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
@@ -99,7 +116,14 @@ def test_adamw_gets_its_arguments(fused: bool):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"momentum": 0.0}, {"momentum": 0.9}, {"name": "adamw"}, {"name": "adamw", "momentum": 0.0}]
+    "keys",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.9},
+        *({"name": name} for name in ("adamw", "adam", "nadam", "rmsprop", "lamb", "lars", "lion")),
+        {"name": "adamw", "momentum": 0.0},
+        {"name": "rmsprop", "momentum": 0.0},
+    ],
 )
 def test_the_states_of_an_optimizer_are_counted(keys: dict[str, Any]):
     net = nn.Linear(2, 2)
@@ -116,6 +140,30 @@ def test_frozen_parameters_are_left_out():
     net.weight.requires_grad_(False)
     [group] = make_optimizer(optim(), net.parameters(), lr=0.3).param_groups
     assert group["params"] == [net.bias]
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *TIMM_OPTIMIZERS])
+def test_every_optimizer_lowers_a_loss(name: str):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    images, target = torch.randn(32, 3, 2, 2), torch.arange(32) % 3
+    made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, head="3")
+    first = nn.functional.cross_entropy(net(images), target)
+    for _ in range(30):
+        made.zero_grad()
+        nn.functional.cross_entropy(net(images), target).backward()
+        made.step()
+    assert nn.functional.cross_entropy(net(images), target) < first
+
+
+def test_optimizers_are_those_of_the_libraries():
+    assert set(TIMM_OPTIMIZERS) <= set(timm.optim.list_optimizers())
+    assert set(OPTIMIZERS) == set(TORCH)
+
+
+def test_what_an_optimizer_refuses_is_a_config_error():
+    with pytest.raises(ConfigError, match="must take the optim"):
+        make_optimizer(optim(args={"speed": 1}), nn.Linear(2, 2), lr=0.1)
 
 
 def test_an_optimizer_of_ones_own():

@@ -3,8 +3,15 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import LossConfig, ModelConfig, OptimConfig, ScheduleConfig
-from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.config.schema import (
+    AveragingConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    ScheduleConfig,
+    TeacherConfig,
+)
+from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.models.validate import validate
 
 
@@ -15,6 +22,8 @@ def config(**typed: Any) -> dict[str, Any]:
         "optim": asdict(OptimConfig()),
         "schedule": asdict(ScheduleConfig()),
         "loss": asdict(LossConfig()),
+        "teacher": asdict(TeacherConfig()),
+        "averaging": asdict(AveragingConfig()),
         "trainer": {"max_epochs": 90},
     }
     for key, value in typed.items():
@@ -55,14 +64,23 @@ def test_well(typed: dict[str, Any]):
     [
         ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
         ({"model__name": "xyzzy"}, "Hint: model.name=resnet18."),
-        ({"optim__name": "adam"}, "optim.name must be sgd or adamw, got adam."),
+        ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
+        ({"model__freeze": "backbone"}, "model.freeze=backbone needs trained layers"),
+        ({"model__unfreeze_epoch": 2}, "needs frozen layers, but model.freeze is null"),
+        ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but there is no gone.pt"),
+        ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
+        ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
+        ({"optim__no_decay_on": ["scale"]}, "optim.no_decay_on must be a list of norm, bias and embedding"),
         ({"optim__lr": 0.0}, "optim.lr must be a number > 0, got 0.0."),
         ({"optim__lr": float("inf")}, "got inf."),
         ({"optim__momentum": 1.5}, "optim.momentum must be a number ≥ 0 and < 1"),
         ({"optim__weight_decay": -1.0}, "optim.weight_decay must be "),
         ({"optim__reference_batch": 0}, "optim.reference_batch must be an integer ≥ 1 or null"),
         ({"optim__nesterov": True, "optim__momentum": 0.0}, "optim.nesterov=true needs a momentum > 0"),
-        ({"schedule__name": "cosin"}, "schedule.name must be step, cosine, linear or constant"),
+        (
+            {"schedule__name": "cosin"},
+            "schedule.name must be step, multistep, cosine, linear, poly, exponential, one_cycle, wsd or ",
+        ),
         ({"schedule__step_epochs": 0}, "schedule.step_epochs must be "),
         ({"schedule__gamma": 0.0}, "schedule.gamma must be "),
         ({"schedule__warmup_epochs": -1.0}, "schedule.warmup_epochs must be auto or a number ≥ 0"),
@@ -70,7 +88,7 @@ def test_well(typed: dict[str, Any]):
         ({"schedule__warmup_epochs": None}, "got null."),
         ({"schedule__final_fraction": 1.5}, "schedule.final_fraction must be "),
         ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine needs to know the last epoch"),
-        ({"loss__name": "mse"}, "loss.name must be cross_entropy"),
+        ({"loss__name": "mse"}, "loss.name must be cross_entropy, bce or focal"),
         ({"loss__label_smoothing": 1.0}, "loss.label_smoothing must be "),
     ],
 )

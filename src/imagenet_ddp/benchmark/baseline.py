@@ -4,6 +4,7 @@ converted to floats and normalised on the CPU.
 Source: https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -14,7 +15,7 @@ from torchvision.datasets.folder import pil_loader
 class BaselineImages(Dataset):
     """Items are float32 (3, size, size) and the target 0."""
 
-    def __init__(self, paths: list[str], size: int, mean: list[float], std: list[float]):
+    def __init__(self, paths: list[str], size: int, mean: Sequence[float], std: Sequence[float]):
         self._paths = paths
         self._transform = transforms.Compose(
             [
@@ -32,5 +33,7 @@ class BaselineImages(Dataset):
         return self._transform(pil_loader(self._paths[index])), 0
 
 
-def baseline_loader(paths: list[str], batch_size: int, size: int, mean: list[float], std: list[float]) -> DataLoader:
+def baseline_loader(
+    paths: list[str], batch_size: int, size: int, mean: Sequence[float], std: Sequence[float]
+) -> DataLoader:
     return DataLoader(BaselineImages(paths, size, mean, std), batch_size, shuffle=True)

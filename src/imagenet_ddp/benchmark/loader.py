@@ -19,7 +19,7 @@ from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.transforms import Sizes, TrainTransform
+from imagenet_ddp.data.transforms import Sizes, TrainTransform, mean_and_std
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
@@ -103,7 +103,7 @@ def _time_variants(
     data, files = config["data"], variants[0].images
     assert isinstance(files, FileImages)
     paths = [files.path(index) for index in range(len(files))]
-    baseline = baseline_loader(paths, data["batch_size"], data["image_size"], data["mean"], data["std"])
+    baseline = baseline_loader(paths, data["batch_size"], data["image_size"], *mean_and_std(data))
     epochs: dict[str, Callable[[], int]] = {BASELINE: lambda: sum(len(target) for _, target in baseline)}
     epochs |= {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))

@@ -20,7 +20,7 @@ from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.distributed.network import nccl_names
-from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.system.text import first_line
 
 BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks

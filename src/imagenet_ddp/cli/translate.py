@@ -19,7 +19,7 @@ from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.distributed.network import nccl_names
-from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.models.names import CLASSIFIERS
 
 # Keys below these are typed ones; below callbacks.*, search.*, model.args.* and the like anything may stand.
 _TYPED = ("data", "model", "optim", "schedule", "loss", "trainer", "strategy", "cluster", "nccl")

@@ -7,6 +7,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import (
+    AveragingConfig,
     ClusterConfig,
     DataConfig,
     LoaderConfig,
@@ -17,6 +18,7 @@ from imagenet_ddp.config.schema import (
     ScheduleConfig,
     StrategyConfig,
     SweepConfig,
+    TeacherConfig,
 )
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
 
@@ -46,6 +48,8 @@ class CommonConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    averaging: AveragingConfig = field(default_factory=AveragingConfig)
     trainer: Annotated[dict[str, Any], "Keys of Lightning's Trainer."] = field(default_factory=dict)
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

@@ -3,8 +3,9 @@ float on the device."""
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from imagenet_ddp.data.decoding.image import Picture, Pixels
 _TRIES = 10  # for a crop that fits; as torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, least and most; the same
 SIZE_STEP = 32  # pixels by which progressive sizes grow: a ResNet halves five times
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels in 0..1
 
 
 class Box(NamedTuple):
@@ -126,7 +130,7 @@ class EvalTransform:
         """data: the resolved data.* keys. A missing val_resize is the customary 256 for 224, in proportion."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
-        return cls(size, int(resize), tuple(data["mean"]), tuple(data["std"]))
+        return cls(size, int(resize), *mean_and_std(data))
 
     def as_dict(self) -> dict:
         return {
@@ -155,6 +159,11 @@ class EvalTransform:
         out = empty(self.image_size, self.image_size, 3)
         self.into(out, Pixels(image.permute(1, 2, 0).numpy()))
         return out
+
+
+def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """data: the resolved data.* keys; null means ImageNet's."""
+    return tuple(data["mean"] or IMAGENET_MEAN), tuple(data["std"] or IMAGENET_STD)
 
 
 def normalise(

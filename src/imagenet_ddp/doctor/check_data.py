@@ -95,7 +95,8 @@ def checkpoint_bytes(config: Any) -> int:
     with torch.device("meta"):  # shapes without numbers
         net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
     of_optimizer = num_states(config["optim"])
-    return checkpoint_bytes(net, 2 if of_optimizer is None else of_optimizer)
+    averages = config["averaging"]["name"] != "none"
+    return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)
 
 
 def num_classes(config: Any) -> int:

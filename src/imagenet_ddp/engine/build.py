@@ -2,20 +2,22 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import lightning.pytorch as L
+import numpy as np
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from imagenet_ddp.callbacks.backbone_freeze import BackboneFreeze
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.memory_cache import cache_in_memory
@@ -31,8 +33,12 @@ from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
+from imagenet_ddp.models.parameter_groups import head_name, is_in_head
+from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.teacher import make_teacher
 from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
@@ -84,21 +90,60 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     return data
 
 
-def make_module(plan: Plan, num_classes: int, num_val_images: int) -> ImageClassifier:
-    config, optim = plan.config, plan.config["optim"]
+def make_module(
+    plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
+) -> ImageClassifier:
+    """Return the module with random weights, for a checkpoint to fill in. num_train_images: of each class; None where
+    nothing is trained."""
+    config, num_classes = plan.config, len(classes)
+    net = create_model(config["model"], num_classes, config["seed"], config["data"]["image_size"])
+    fused = plan.on_cpu and not config["trainer"]["gradient_clip_val"]
+    arguments = {"lr": plan.learning_rate.value, "fused": fused, "head": head_name(net, num_classes)}
     return ImageClassifier(
-        create_model(config["model"], num_classes, config["seed"], config["data"]["image_size"]),
+        net,
         num_classes,
         num_val_images,
-        make_optimizer=partial(
-            make_optimizer,
-            optim,
-            lr=plan.learning_rate.value,
-            fused=plan.on_cpu and not config["trainer"]["gradient_clip_val"],
-        ),
-        label_smoothing=config["loss"]["label_smoothing"],
+        make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # its groups need the layers' names
+        loss=Loss(config["loss"], num_classes, num_train_images),
         seed=config["seed"],
     )
+
+
+def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool) -> list[str]:
+    """Load what a training starts from: trained weights, unless it is resumed, and a teacher. Freeze what is never
+    trained. Return a sentence on each."""
+    config, model = plan.config, plan.config["model"]
+    head, messages = head_name(module.net, len(classes)), []
+    if model["weights"] and not resumed:
+        weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
+        messages.append(load_weights_into(module.net, weights, head, classes))
+    module.teacher, sentence = make_teacher(config, classes)
+    messages += [sentence] if sentence else []
+    if model["freeze"]:
+        if head is None:
+            raise ConfigError(
+                f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
+                "Hint: model.freeze=null."
+            )
+        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel must know all parameters
+            for name, parameter in module.net.named_parameters():
+                parameter.requires_grad_(is_in_head(name, head))
+        until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
+        messages.append(f"Frozen {until}: all layers but {head}.")
+    return messages
+
+
+def learning_callbacks(plan: Plan, module: ImageClassifier, num_classes: int) -> list[L.Callback]:
+    """Return the callbacks that model.freeze and averaging.* ask for."""
+    config, model = plan.config, plan.config["model"]
+    made: list[L.Callback] = []
+    if model["freeze"]:
+        made.append(BackboneFreeze(head_name(module.net, num_classes) or "", model["unfreeze_epoch"]))
+    averaging = config["averaging"]
+    if averaging["name"] != "none":
+        decay = averaging["decay"] if averaging["name"] == "ema" else None
+        made.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
+    return made
 
 
 def make_trainer(
@@ -110,7 +155,10 @@ def make_trainer(
         if strategy != "auto":
             arguments["devices"] = 1  # the strategy brings its own
     else:
-        strategy = make_strategy(config["strategy"], world.info.world_size, world.store, kind=kind)
+        # frozen layers have no gradients that DistributedDataParallel could wait for
+        unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
+        options = {**config["strategy"], "find_unused_parameters": unused}
+        strategy = make_strategy(options, world.info.world_size, world.store, kind=kind)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = make_loggers(config, run_dir, world.info.rank)
@@ -165,7 +213,10 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
     source = data.source
-    module = make_module(plan, len(source.classes), len(data.val_images))
+    counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
+    module = make_module(plan, source.classes, len(data.val_images), counts)
+    for message in prepare_training(plan, module, source.classes, resumed=job.checkpoint is not None):
+        log.say(message)
     contents = {
         "command": job.command,
         "config": dict(config),
@@ -184,5 +235,6 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         bad_images=data.bad_images.board.all,
         contents=contents,
     )
-    trainer = make_trainer(plan, world, made.callbacks, job.run_dir, log.say)
+    callbacks = [*learning_callbacks(plan, module, len(source.classes)), *made.callbacks]
+    trainer = make_trainer(plan, world, callbacks, job.run_dir, log.say)
     return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

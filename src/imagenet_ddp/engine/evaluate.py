@@ -24,7 +24,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     data = build.make_data(plan, world, log.say, need_train=False)
     data.remap_targets(check_classes(data.source, classes, str(job.checkpoint)))
     num_images, num_classes = len(data.val_images), len(data.source.classes)
-    module = build.make_module(plan, len(classes), num_images)
+    module = build.make_module(plan, classes, num_images)
     load_weights(module, stored["state_dict"], str(job.checkpoint))
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
     trainer = build.make_trainer(plan, world, [bad_images], job.run_dir, log.say)

@@ -62,7 +62,8 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
             if job.checkpoint is not None:
                 _must_continue(parts, job.checkpoint, max_epochs, job.run_dir)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
-                num_tensors = num_states(plan.config["optim"]) or 0
+                # an average is a further copy of the weights
+                num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")
                 require_disk_space(
                     job.run_dir,
                     checkpoint_bytes(parts.module.net, num_tensors),

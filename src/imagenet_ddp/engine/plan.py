@@ -1,17 +1,20 @@
 """Decide every automatic value of one process, once: build makes objects from it, startup_report prints it,
 summary.json stores it. Nothing decides again."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
+from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
 
 Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
@@ -43,6 +46,9 @@ class Plan:
     global_batch_size: int  # images per update of the weights, over all processes
     learning_rate: Choice  # after warm-up
     warmup_epochs: Choice
+    averaging_start_epoch: int  # counted from 0
+    mean: Choice  # of each channel
+    std: Choice
 
     @property
     def on_cpu(self) -> bool:
@@ -78,6 +84,9 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
+    of_model = own_statistics(config["model"]) if None in (data["mean"], data["std"]) else None
+    statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
+    whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
     return Plan(
         config=config,
         world_info=world_info,
@@ -100,6 +109,8 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         warmup_epochs=Choice(
             *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
         ),
+        averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
+        **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
     )
 
 
@@ -125,7 +136,17 @@ def data_options(plan: Plan) -> dict[str, Any]:
         "num_workers": plan.num_workers.value,
         "mp_context": plan.mp_context.value,
         "decoder": plan.decoder.value,
+        "mean": plan.mean.value,
+        "std": plan.std.value,
     }
+
+
+def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
+    """The first epoch, counted from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
+    arXiv:1803.05407)."""
+    if averaging["start_epoch"] is not None or averaging["name"] != "swa":
+        return averaging["start_epoch"] or 0
+    return math.ceil(0.75 * (max_epochs or 0))
 
 
 def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:

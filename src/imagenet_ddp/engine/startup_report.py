@@ -24,7 +24,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         _data_line(data, config),
         f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
-        f" label smoothing {config['loss']['label_smoothing']:g}.",
+        f" {_loss_words(config['loss'])}.",
+        *_learning_lines(config, plan.averaging_start_epoch),
         *_batch_lines(plan),
         _learning_rate_line(plan),
         *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
@@ -85,18 +86,47 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
 def _optimizer_words(optim: Mapping[str, Any]) -> str:
     if optim["_target_"]:
         return optim["_target_"]
-    momentum = f" momentum {optim['momentum']:g}" if optim["name"] == "sgd" else ""
-    return f"{optim['name']}{momentum} weight decay {optim['weight_decay']:g}"
+    momentum = f" momentum {optim['momentum']:g}" if optim["name"] in ("sgd", "rmsprop", "lars", "muon") else ""
+    none_on = f" (none on {', '.join(optim['no_decay_on'])})" if optim["no_decay_on"] else ""
+    return f"{optim['name']}{momentum} weight decay {optim['weight_decay']:g}{none_on}"
 
 
 def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
+    name, gamma, final = schedule["name"], schedule["gamma"], schedule["final_fraction"]
+    again = f" anew every {schedule['cycle_epochs']} epochs" if schedule["cycle_epochs"] else ""
     words = {
-        "step": f"× {schedule['gamma']:g} every {schedule['step_epochs']} epochs",
-        "cosine": f"cosine to {schedule['final_fraction']:g}",
-        "linear": f"linear to {schedule['final_fraction']:g}",
+        "step": f"× {gamma:g} every {schedule['step_epochs']} epochs",
+        "multistep": f"× {gamma:g} at epochs {', '.join(map(str, schedule['milestones']))}",
+        "exponential": f"× {gamma:g} each epoch",
+        "cosine": f"cosine to {final:g}{again}",
+        "linear": f"linear to {final:g}",
+        "poly": f"polynomial of power {schedule['power']:g} to {final:g}",
+        "one_cycle": f"one cycle, top at {schedule['peak_fraction']:.0%}, to {final:g}",
+        "wsd": f"constant, then linear to {final:g} in the last {schedule['decay_fraction']:.0%}",
         "constant": "constant",
-    }[schedule["name"]]
+    }[name]
     return words + (f" after {_epochs(warmup_epochs)} of warm-up" if warmup_epochs else "")
+
+
+def _loss_words(loss: Mapping[str, Any]) -> str:
+    name = {"cross_entropy": "cross entropy", "bce": "binary cross entropy", "focal": "focal loss"}[loss["name"]]
+    option = loss["class_weights"]
+    weights = "" if option is None else ", balanced class weights" if option == "balanced" else ", class weights"
+    return f"{name}{weights}, label smoothing {loss['label_smoothing']:g}"
+
+
+def _learning_lines(config: Config, start_epoch: int) -> list[str]:
+    """The rates that differ between layers, and the average of the weights."""
+    optim, averaging, lines = config["optim"], config["averaging"], []
+    if optim["lr_head"] is not None:
+        lines.append(f"Learning rate of the last layer: {optim['lr_head'] / optim['lr']:g} times that of the others.")
+    if optim["layer_decay"] is not None:
+        lines.append(f"Learning rate of each block: {optim['layer_decay']:g} times that of the next.")
+    if averaging["name"] != "none":
+        how = f"exponential, {averaging['decay']:g}, every {averaging['every_n_steps']} steps"
+        how = how if averaging["name"] == "ema" else "equal, at the end of each epoch"
+        lines.append(f"Average of the weights: {how}, from epoch {start_epoch + 1}; it is validated and stored.")
+    return lines
 
 
 def _warmup_line(epochs: float, reason: str) -> str:

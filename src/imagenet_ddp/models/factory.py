@@ -12,11 +12,13 @@ from torch import nn
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.models.blur_pool import add_blur_pool
+from imagenet_ddp.system.text import first_line, install
 
 
 def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
-    """Return the net with the same initial weights in every process of the same seed.
+    """Return the net with the same initial weights in every process of the same seed; model.weights is not read here
+    (see pretrained.py).
 
     model: a name of torchvision.models, or the resolved model.* keys. image_size: pixels of height and width; raises
     ConfigError where the net cannot take them.
@@ -27,15 +29,88 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
         torch.manual_seed(seed)
         if model["_target_"]:
             net = make("model._target_", model["_target_"], model["args"], num_classes=num_classes)
+        elif model["library"] == "timm":
+            net = _from_timm(model, num_classes, image_size)
         else:
-            arguments = dict(model["args"])
-            if model["name"] in ("googlenet", "inception_v3"):
-                # by default they return auxiliary outputs beside the logits, and take half a minute to initialise
-                arguments = {"aux_logits": False, "init_weights": False, **arguments}
-            net = torchvision.models.get_model(model["name"], weights=None, num_classes=num_classes, **arguments)
+            net = _from_torchvision(model, num_classes, image_size)
+    if model["blur_pool"] and not add_blur_pool(net):
+        raise ConfigError(
+            f"model.blur_pool needs a strided convolution of 16 or more input channels, but model.name={model['name']} "
+            "has none. Hint: model.blur_pool=false."
+        )
     if not model["_target_"]:
         _require_image_size(net, model["name"], image_size)
     return net.to(memory_format=torch.channels_last) if model["channels_last"] else net
+
+
+def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
+    name, arguments = model["name"], dict(model["args"])
+    if name in ("googlenet", "inception_v3"):
+        # by default they return auxiliary outputs beside the logits, and take half a minute to initialise
+        arguments = {"aux_logits": False, "init_weights": False, **arguments}
+    if name.startswith("vit_"):
+        arguments = {"image_size": image_size, **arguments}
+    if model["drop_path"] is not None:
+        arguments["stochastic_depth_prob"] = model["drop_path"]
+    if model["zero_init_last"]:
+        arguments["zero_init_residual"] = True
+    try:
+        return torchvision.models.get_model(name, weights=None, num_classes=num_classes, **arguments)
+    except TypeError as error:
+        raise _refused(name, arguments, error) from error
+
+
+def _from_timm(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
+    timm, name, arguments = import_timm(f"model.name={model['name']}"), model["name"], dict(model["args"])
+    if model["drop_path"] is not None:
+        arguments["drop_path_rate"] = model["drop_path"]
+    if model["zero_init_last"]:
+        arguments["zero_init_last"] = True
+    config = timm.get_pretrained_cfg(name)
+    if config is not None and config.fixed_input_size:
+        arguments = {"img_size": image_size, **arguments}
+    try:
+        return timm.create_model(name, pretrained=False, num_classes=num_classes, **arguments)
+    except TypeError as error:
+        raise _refused(name, arguments, error) from error
+    except RuntimeError as error:  # timm's own error for an unknown name
+        close = ", ".join(timm.list_models(f"{name[:5]}*")[:3]) or "resnet18"
+        raise ConfigError(
+            f"model.name must be a model of timm, got {name} ({first_line(error).rstrip('.')}). "
+            f"Hint: a name such as {close}."
+        ) from error
+
+
+def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the mean and standard deviation of the images a timm model's weights were trained on; None for others."""
+    if model["library"] != "timm" or model["_target_"]:
+        return None
+    config = import_timm(f"model.name={model['name']}").get_pretrained_cfg(model["name"])
+    return (tuple(config.mean), tuple(config.std)) if config is not None else None
+
+
+def import_timm(what: str) -> Any:
+    """Return the package timm. what: the option that needs it. Raises ConfigError where it is not installed."""
+    try:
+        import timm
+    except ModuleNotFoundError:
+        raise ConfigError(f"{what} needs timm, which is not installed. Hint: {install('timm')}.") from None
+    return timm
+
+
+def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> ConfigError:
+    keys = {
+        "stochastic_depth_prob": "model.drop_path",
+        "drop_path_rate": "model.drop_path",
+        "zero_init_residual": "model.zero_init_last",
+        "zero_init_last": "model.zero_init_last",
+    }
+    named = next((argument for argument in arguments if f"'{argument}'" in str(error)), None)
+    key = keys.get(named or "", f"model.args.{named}" if named else "model.args")
+    return ConfigError(
+        f"{key} must be an option of model.name={name}, but that model has none such "
+        f"({first_line(error).rstrip('.')}). Hint: leave {key} out."
+    )
 
 
 def _require_image_size(net: nn.Module, name: str, image_size: int) -> None:

@@ -1,6 +1,7 @@
 """Train and validate a net: loss, top-1 and top-5, each validation image counted once."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as L
@@ -10,8 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
+from imagenet_ddp.config.schema import LossConfig
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
+from imagenet_ddp.models.teacher import Teacher
 
 
 class ImageClassifier(L.LightningModule):
@@ -19,7 +23,9 @@ class ImageClassifier(L.LightningModule):
 
     num_val_images: images of the validation split, for the proof that each was counted once. make_optimizer: called
     with the parameters, returns the optimizer with its groups at their highest learning rate, which the callback
-    LearningRate lowers step by step. label_smoothing: of the training loss. seed: of each step's randomness (dropout).
+    LearningRate lowers step by step. loss: of training, by default the cross
+    entropy; val/loss is always the cross entropy. teacher: whose probabilities are targets beside the labels. seed: of
+    each step's randomness (dropout).
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
     classes. Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device.
@@ -33,7 +39,8 @@ class ImageClassifier(L.LightningModule):
         num_val_images: int,
         *,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
-        label_smoothing: float = 0.0,
+        loss: Loss | None = None,
+        teacher: Teacher | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -42,7 +49,8 @@ class ImageClassifier(L.LightningModule):
         self._make_optimizer = make_optimizer
         self._optimizer_settings: list[dict[str, Any]] = []  # of each group, as made from the options
         self._stored_settings: list[dict[str, Any]] = []  # the same of the run that is resumed
-        self._label_smoothing = label_smoothing
+        self.loss = loss or Loss(asdict(LossConfig()), num_classes)
+        self.teacher = teacher
         self._seed = seed
         # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
         self.top1 = MulticlassAccuracy(num_classes, top_k=1, average="micro", validate_args=False)
@@ -74,6 +82,10 @@ class ImageClassifier(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._stored_settings = checkpoint.get("optimizer_settings", [])
 
+    def on_fit_start(self) -> None:
+        if self.teacher is not None:
+            self.teacher.to(self.device)
+
     def on_train_start(self) -> None:
         """Give the optimizer the settings that were changed on resume. torch.optim restores all settings of a group
         with its state; unchanged ones are left as restored, because some optimizers keep counters in them."""
@@ -99,14 +111,15 @@ class ImageClassifier(L.LightningModule):
         gradients add up to those of the mean over all images of the update."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
+        losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))
+        if self.teacher is not None:
+            share = self.teacher.share
+            losses = (1 - share) * losses + share * self.teacher.losses(batch["image"], logits)
         batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
         if counted == size and batch["update_images"] == size * batches:
-            loss = F.cross_entropy(_at_least_float32(logits), target, label_smoothing=self._label_smoothing)
+            loss = losses.mean()
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
         # a remainder: fewer images or batches than usual, or not the same number on each rank
-        losses = F.cross_entropy(
-            _at_least_float32(logits), target, label_smoothing=self._label_smoothing, reduction="none"
-        )
         weight = torch.zeros(size, device=losses.device)
         weight[:counted] = 1.0
         loss_sum = (losses * weight).sum()

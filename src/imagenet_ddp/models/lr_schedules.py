@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 WARMUP_EPOCHS = 5.0  # of large batches, as in Goyal et al. 2017
+ONE_CYCLE_START = 1 / 25  # of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
@@ -38,21 +39,55 @@ def make_schedule(
 ) -> Callable[[float], float]:
     """Return a function: epochs passed (a fraction within an epoch) -> factor on the learning rate.
 
-    It depends on no number of steps: a run resumed on another number of devices keeps its learning rates.
+    schedule: the resolved schedule.* keys. step and multistep count their epochs from the start of the training; all
+    others begin at the end of the warm-up. It depends on no number of steps: a run resumed on another number of
+    devices keeps its learning rates.
     """
-    name, warmup, final = schedule["name"], warmup_epochs, float(schedule["final_fraction"])
     last = math.inf if max_epochs in (None, -1) else float(max_epochs or 0)
+    length = max(last - warmup_epochs, 1e-9)
+    shape = _shape(schedule, length, warmup_epochs)
 
     def factor(epochs: float) -> float:
-        if epochs < warmup:
-            return epochs / warmup
-        progress = min((epochs - warmup) / max(last - warmup, 1e-9), 1.0)
-        if name == "step":
-            return schedule["gamma"] ** (int(epochs) // schedule["step_epochs"])
-        if name == "cosine":
-            return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
-        if name == "linear":
-            return final + (1 - final) * (1 - progress)
-        return 1.0
+        if schedule["interval"] == "epoch":
+            epochs = float(math.floor(epochs))
+        if epochs < warmup_epochs:
+            start = schedule["warmup_start"]
+            return start if schedule["warmup"] == "constant" else start + (1 - start) * epochs / warmup_epochs
+        return shape(min(epochs - warmup_epochs, length))
 
     return factor
+
+
+def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> Callable[[float], float]:
+    """Return a function: epochs since the warm-up -> factor. length: epochs from there to the end."""
+    name, gamma, final = schedule["name"], schedule["gamma"], float(schedule["final_fraction"])
+
+    def fall(share: float) -> float:
+        return final + (1 - final) * share
+
+    def half_cosine(progress: float) -> float:
+        return (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+    def one_cycle(epochs: float) -> float:
+        top = schedule["peak_fraction"] * length
+        if epochs < top:
+            return ONE_CYCLE_START + (1 - ONE_CYCLE_START) * (1 - half_cosine(epochs / top))
+        return fall(half_cosine((epochs - top) / (length - top)))
+
+    def wsd(epochs: float) -> float:
+        decay = schedule["decay_fraction"] * length
+        return fall(min((length - epochs) / decay, 1.0))
+
+    cycle = schedule["cycle_epochs"]
+    shapes: dict[str, Callable[[float], float]] = {
+        "constant": lambda epochs: 1.0,
+        "step": lambda epochs: gamma ** (int(epochs + warmup_epochs) // schedule["step_epochs"]),
+        "multistep": lambda epochs: gamma ** sum(epochs + warmup_epochs >= each for each in schedule["milestones"]),
+        "exponential": lambda epochs: gamma**epochs,
+        "linear": lambda epochs: fall(1 - epochs / length),
+        "poly": lambda epochs: fall((1 - epochs / length) ** schedule["power"]),
+        "cosine": lambda epochs: fall(half_cosine((epochs % cycle) / cycle if cycle else epochs / length)),
+        "one_cycle": one_cycle,
+        "wsd": wsd,
+    }
+    return shapes[name]

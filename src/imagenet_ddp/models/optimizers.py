@@ -1,5 +1,6 @@
 """Make the optimizer that the optim.* keys describe."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,29 +8,81 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.parameter_groups import parameter_groups
+from imagenet_ddp.system.text import install
+
+# The arguments that each of torch's takes from the optim.* keys.
+TORCH = {
+    "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
+    "adamw": (torch.optim.AdamW, ("betas", "eps")),
+    "adam": (torch.optim.Adam, ("betas", "eps")),
+    "nadam": (torch.optim.NAdam, ("betas", "eps")),
+    "rmsprop": (torch.optim.RMSprop, ("momentum", "eps")),
+}
+FUSED = ("sgd", "adamw", "adam")
+MOMENTUM = ("lars", "muon")  # of timm's, those that take it
 
 
 def num_states(optim: Mapping[str, Any]) -> int | None:
-    """Return how many numbers the optimizer keeps for each weight; None for an optimizer of the user's own."""
+    """Return how many numbers the optimizer keeps for each weight; None where that is not known."""
     if optim["_target_"]:
         return None
-    return 2 if optim["name"] == "adamw" else int(optim["momentum"] > 0)
+    has_momentum = int(optim["momentum"] > 0)
+    known = {"sgd": has_momentum, "rmsprop": 1 + has_momentum, "adamw": 2, "adam": 2, "nadam": 2}
+    return known.get(optim["name"], {"lion": 1, "lars": has_momentum}.get(optim["name"], 2))
 
 
 def make_optimizer(
-    optim: Mapping[str, Any], parameters: Iterable[nn.Parameter], lr: float, fused: bool = False
+    optim: Mapping[str, Any],
+    parameters: Iterable[nn.Parameter] | nn.Module,
+    lr: float,
+    fused: bool = False,
+    head: str | None = None,
 ) -> torch.optim.Optimizer:
-    """optim: the resolved optim.* keys; lr: the scaled learning rate. fused: AdamW's step as one kernel, 29 ms instead
-    of 76 for a ResNet-18 on a CPU core; Lightning refuses to clip gradients of such a one in mixed precision."""
-    parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    """Return the optimizer of a net, or of some parameters.
+
+    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the step as one kernel, for AdamW 29 ms
+    instead of 76 for a ResNet-18 on a CPU core; Lightning refuses to clip gradients of such a one in mixed precision.
+    head: the net's last layer, for optim.lr_head and optim.layer_decay.
+    """
+    if isinstance(parameters, nn.Module):
+        groups: Any = parameter_groups(parameters, optim, lr, head)
+    else:
+        groups = [parameter for parameter in parameters if parameter.requires_grad]
+    name, arguments = optim["name"], dict(optim["args"])
     if optim["_target_"]:
-        return make("optim._target_", optim["_target_"], optim["args"], params=parameters, lr=lr)
-    if optim["name"] == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=optim["weight_decay"], fused=fused or None)
-    return torch.optim.SGD(
-        parameters,
-        lr=lr,
-        momentum=optim["momentum"],
-        weight_decay=optim["weight_decay"],
-        nesterov=optim["nesterov"],
-    )
+        return make("optim._target_", optim["_target_"], arguments, params=groups, lr=lr)
+    arguments = {"lr": lr, "weight_decay": optim["weight_decay"], **arguments}
+    if name in TORCH:
+        kind, keys = TORCH[name]
+        if fused and name in FUSED:
+            arguments.setdefault("fused", True)
+        if name == "nadam":  # as AdamW: decay beside the gradient, not in it
+            arguments.setdefault("decoupled_weight_decay", True)
+        return _call(name, kind, groups, {**_given(optim, keys), **arguments})
+    keys = ("betas", "eps", *(("momentum",) if name in MOMENTUM else ()))
+    return _call(name, functools.partial(_timm_optimizer, name), groups, {**_given(optim, keys), **arguments})
+
+
+def _given(optim: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Those of the keys that are set."""
+    values = {key: optim[key] for key in keys if optim[key] is not None}
+    return {**values, "betas": tuple(values["betas"])} if "betas" in values else values
+
+
+def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch.optim.Optimizer:
+    try:
+        return kind(groups, **arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"optim.name={name} must take the optim.* keys, but refuses them: {error}. Hint: leave out what it names."
+        ) from error
+
+
+def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:
+    try:
+        from timm.optim import create_optimizer_v2
+    except ModuleNotFoundError:
+        raise ConfigError(f"optim.name={name} needs timm, which is not installed. Hint: {install('timm')}.") from None
+    return create_optimizer_v2(groups, opt=name, **arguments)

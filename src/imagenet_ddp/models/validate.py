@@ -1,39 +1,108 @@
-"""Find mistakes in the options of net, optimizer, schedule and loss. No torch."""
+"""Find mistakes in the options of net, optimizer, schedule, loss, teacher and average. No torch."""
 
+import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.validators import choice, expect, integer, shown
-from imagenet_ddp.models.torchvision_names import CLASSIFIERS
+from imagenet_ddp.config.validators import integer, shown
+from imagenet_ddp.models.names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
+from imagenet_ddp.system.text import install
+
+# Schedules that need to know the last epoch.
+FALLING = ("cosine", "linear", "poly", "one_cycle", "wsd")
 
 
 def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
     """Return a sentence for each mistake. partial: a checkpoint fills in the rest, so check each key alone."""
-    found: list[str] = []
-    model, optim, schedule = config["model"], config["optim"], config["schedule"]
-    if not model["_target_"] and model["name"] not in CLASSIFIERS:
-        close = get_close_matches(str(model["name"]).lower(), CLASSIFIERS, 3)
-        hint = f"did you mean model.name={' or '.join(close)}?" if close else "model.name=resnet18."
-        found.append(
-            "model.name must be a classifier of torchvision.models, or model._target_ your own net, "
-            f"got {model['name']}. Hint: {hint}"
-        )
-    if not optim["_target_"]:
-        found += expect(
-            "optim.name", optim["name"], choice("sgd", "adamw"), "optim.name=sgd, or optim._target_=torch.optim.Adam"
-        )
-    for group in ("optim", "schedule", "loss"):
+    found = _names(config)
+    for group in ("model", "optim", "schedule", "loss", "teacher", "averaging"):
         found += validate_group(group, config[group])
-    if partial:
-        return found
+    return found if partial else found + _weights(config) + _combinations(config)
+
+
+def _names(config: Mapping[str, Any]) -> list[str]:
+    model, optim, teacher = config["model"], config["optim"], config["teacher"]
+    found, needs_timm = [], []
+    models = [("model", model)] if not model["_target_"] else []
+    models += [("teacher", teacher)] if teacher["weights"] and teacher["name"] else []
+    for group, keys in models:
+        if keys["library"] == "timm":
+            needs_timm.append(f"{group}.library=timm")  # its names are known by the package alone
+        elif keys["name"] not in CLASSIFIERS:
+            close = get_close_matches(str(keys["name"]).lower(), CLASSIFIERS, 3)
+            hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"{group}.name=resnet18."
+            own = ", or model._target_ your own net" if group == "model" else ""
+            found.append(
+                f"{group}.name must be a classifier of torchvision.models{own}, got {keys['name']}. Hint: {hint}"
+            )
+    if not optim["_target_"]:
+        if optim["name"] in TIMM_OPTIMIZERS:
+            needs_timm.append(f"optim.name={optim['name']}")
+        elif optim["name"] not in OPTIMIZERS:
+            names = ", ".join((*OPTIMIZERS, *TIMM_OPTIMIZERS))
+            close = get_close_matches(str(optim["name"]).lower(), (*OPTIMIZERS, *TIMM_OPTIMIZERS), 1)
+            found.append(
+                f"optim.name must be one of {names}, got {optim['name']}. "
+                f"Hint: set optim.name={close[0] if close else 'sgd'}, or optim._target_=torch.optim.Adam."
+            )
+    if needs_timm and importlib.util.find_spec("timm") is None:
+        found.append(f"{needs_timm[0]} needs timm, which is not installed. Hint: {install('timm')}.")
+    return found
+
+
+def _weights(config: Mapping[str, Any]) -> list[str]:
+    found = []
+    starts = not config.get("resume") and "checkpoint" not in config  # else those of a checkpoint replace them
+    for key, weights in (
+        ("model.weights", config["model"]["weights"]),
+        ("teacher.weights", config["teacher"]["weights"]),
+    ):
+        if starts and weights is not None and is_file(weights) and not Path(weights).expanduser().is_file():
+            found.append(
+                f"{key} must be a file of weights, but there is no {weights}. Hint: {key}=DEFAULT takes the library's."
+            )
+    if config["model"]["_target_"] and config["model"]["weights"] and not is_file(config["model"]["weights"]):
+        found.append(
+            f"model.weights must be a file where model._target_ is set, got {config['model']['weights']}. "
+            "Hint: model.weights=PATH."
+        )
+    return found
+
+
+def _combinations(config: Mapping[str, Any]) -> list[str]:
+    found = []
+    model, optim, schedule = config["model"], config["optim"], config["schedule"]
     if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"] and optim["name"] == "sgd":
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. Hint: set optim.momentum=0.9.")
     max_epochs = config["trainer"].get("max_epochs")
-    if not integer(1).accepts(max_epochs) and schedule["name"] in ("cosine", "linear") and max_epochs in (-1, None):
+    endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
+    if endless and schedule["name"] in FALLING and not (schedule["name"] == "cosine" and schedule["cycle_epochs"]):
         found.append(
             f"schedule.name={schedule['name']} needs to know the last epoch, but trainer.max_epochs "
             f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."
         )
+    if endless and config["averaging"]["name"] == "swa" and config["averaging"]["start_epoch"] is None:
+        found.append(
+            f"averaging.name=swa needs to know the last epoch, but trainer.max_epochs is {shown(max_epochs)}. "
+            "Hint: set averaging.start_epoch=75."
+        )
+    if model["unfreeze_epoch"] is not None and model["freeze"] is None:
+        found.append(
+            f"model.unfreeze_epoch={model['unfreeze_epoch']} needs frozen layers, but model.freeze is null. "
+            "Hint: set model.freeze=backbone."
+        )
+    if model["freeze"] and not model["weights"]:
+        found.append(
+            "model.freeze=backbone needs trained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
+        )
+    if model["_target_"]:
+        for key, off in (("drop_path", None), ("zero_init_last", False), ("blur_pool", False)):
+            if key != "blur_pool" and model[key] != off:
+                found.append(
+                    f"model.{key} is an option of torchvision's and timm's models, but model._target_ is set. "
+                    f"Hint: leave it out, and set model.args."
+                )
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.data.transforms import normalise
+from imagenet_ddp.data.transforms import mean_and_std, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
@@ -38,10 +38,10 @@ def make_training(config: Config, device: torch.device, classes: int) -> Trainin
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
     training = Training(
         net,
-        make_optimizer(config["optim"], net.parameters(), lr=1e-6),
+        make_optimizer(config["optim"], net, lr=1e-6),
         images.to(device),
         target.to(device),
-        lambda images: normalise(images, tuple(data["mean"]), tuple(data["std"]), channels_last).to(kind),
+        lambda images: normalise(images, *mean_and_std(data), channels_last).to(kind),
         AUTOCAST.get(precision),
     )
     try:

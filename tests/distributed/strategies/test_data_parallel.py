@@ -368,7 +368,6 @@ def make_classifier(num_val: int, dropout: float = 0.0) -> ImageClassifier:
         5,
         num_val,
         make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-        label_smoothing=0.0,
         seed=0,
     )
 

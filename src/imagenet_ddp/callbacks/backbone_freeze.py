@@ -1,0 +1,34 @@
+"""Train the last layer alone, at first or throughout."""
+
+import lightning.pytorch as L
+from torch import nn
+
+from imagenet_ddp.models.parameter_groups import is_in_head
+
+# Those that keep running statistics.
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class BackboneFreeze(L.Callback):
+    """Keep all layers but the head as they are until an epoch: no gradients, and batch norm with its stored statistics.
+
+    head: the name of the layer of `pl_module.net` that is trained. unfreeze_epoch: the first epoch, counted from 0, in
+    which all layers are; None: never. The optimizer has all parameters from the start, and skips those without a
+    gradient, so that their state begins with their first step.
+    """
+
+    def __init__(self, head: str, unfreeze_epoch: int | None = None):
+        self.head, self.unfreeze_epoch = head, unfreeze_epoch
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.on_train_epoch_start(trainer, pl_module)  # a run that is resumed within an epoch does not start one
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        net: nn.Module = pl_module.net  # type: ignore[assignment]
+        frozen = self.unfreeze_epoch is None or trainer.current_epoch < self.unfreeze_epoch
+        for name, parameter in net.named_parameters():
+            if not is_in_head(name, self.head):
+                parameter.requires_grad_(not frozen)
+        for name, module in net.named_modules():
+            if isinstance(module, NORMS) and not is_in_head(f"{name}.", self.head):
+                module.train(not frozen)

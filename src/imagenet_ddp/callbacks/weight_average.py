@@ -1,0 +1,84 @@
+"""Keep a running average of the weights, and validate and store it in their place."""
+
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class WeightAverage(WeightAveraging):
+    """Average the weights and the buffers (batch norm's means): exponentially (ema), or equally over the ends of epochs
+    (swa).
+
+    decay: share of the old average in each update; None: an equal average of each epoch's end. every_n_steps: steps of
+    the optimizer between two updates of an exponential one. start_epoch: the first epoch, counted from 0, that is
+    averaged; until then there is no average, and the weights themselves are validated and stored.
+
+    A checkpoint has the average as `state_dict`, which evaluation and prediction load, and the weights that training
+    continues from as `current_model_state`.
+    """
+
+    def __init__(self, decay: float | None = 0.9998, every_n_steps: int = 1, start_epoch: int = 0):
+        average = _equal_average if decay is None else get_ema_multi_avg_fn(decay)
+        super().__init__(multi_avg_fn=average)
+        self.decay, self.every_n_steps, self.start_epoch = decay, every_n_steps, start_epoch
+        self._epoch = 0
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there has been an update."""
+        return self._average_model is not None and bool(self._average_model.n_averaged)
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if self._average_model is not None:
+            # torch reads this counter at each update: on a GPU that would wait for all that is queued there
+            self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch = trainer.current_epoch  # a run that is resumed within an epoch does not start one
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch = trainer.current_epoch
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Return whether to average after this step of the optimizer, or after this epoch."""
+        if self._epoch < self.start_epoch:
+            return False
+        if self.decay is None:
+            return epoch_idx is not None
+        return step_idx is not None and (step_idx + 1) % self.every_n_steps == 0
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._is_swapped = self.has_average
+        if self._is_swapped:
+            super().on_validation_epoch_start(trainer, pl_module)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._is_swapped:
+            super().on_validation_epoch_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.has_average:
+            super().on_train_end(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.has_average:
+            super().on_save_checkpoint(trainer, pl_module, checkpoint)
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        # without one, the average begins with the first update, as in a new run
+        if "averaging_state" in checkpoint:
+            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+
+def _equal_average(averages: list[Tensor], current: list[Tensor], num_averaged: Tensor | int) -> None:
+    """Add a further one to an equal average. torch's get_swa_multi_avg_fn fails for batch norm's integer counter."""
+    for average, value in zip(averages, current, strict=True):
+        if average.is_floating_point():
+            average.lerp_(value, 1 / (int(num_averaged) + 1))
+        else:
+            average.copy_(value)

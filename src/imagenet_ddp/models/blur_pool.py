@@ -1,0 +1,41 @@
+"""Blur before striding, so that a small shift of the image changes the result less (Zhang 2019, arXiv:1904.11486)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MIN_CHANNELS = 16  # as in FFCV's ImageNet recipes: the first convolution, of 3 channels, stays as it is
+
+
+class BlurConv2d(nn.Conv2d):
+    """A strided convolution of an image blurred by the 3 × 3 binomial filter. Its parameters have nn.Conv2d's names, so
+    that weights trained without the blur load."""
+
+    blur: Tensor
+
+    @classmethod
+    def of(cls, conv: nn.Conv2d) -> "BlurConv2d":
+        """Return a module with conv's own parameters."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.__dict__.update({name: value for name, value in vars(conv).items() if not name.startswith("_")})
+        made._reversed_padding_repeated_twice = conv._reversed_padding_repeated_twice
+        made.weight, made.bias = conv.weight, conv.bias
+        row = torch.tensor([1.0, 2.0, 1.0])
+        blur = torch.outer(row, row) / 16
+        made.register_buffer("blur", blur.repeat(conv.in_channels, 1, 1, 1).to(conv.weight), persistent=False)
+        return made
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(F.conv2d(input, self.blur, padding=1, groups=self.in_channels))
+
+
+def add_blur_pool(net: nn.Module) -> int:
+    """Blur before each strided convolution of at least 16 input channels; return how many there are."""
+    count = 0
+    for module in list(net.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Conv2d and max(child.stride) > 1 and child.in_channels >= MIN_CHANNELS:
+                setattr(module, name, BlurConv2d.of(child))
+                count += 1
+    return count

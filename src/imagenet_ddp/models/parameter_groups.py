@@ -1,0 +1,80 @@
+"""Divide a net's parameters by learning rate and weight decay."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+# A member of a list (layer1.0, features.3, stages.2.blocks.1), or a module of several layers with a number in its name.
+_BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.]+\.))(?:\.\d+|\.blocks\.\d+)?(?=\.)")
+
+
+def head_name(net: nn.Module, num_classes: int) -> str | None:
+    """Return the name of the layer that gives the logits: the last linear or convolutional one with an output per
+    class. None where there is no such layer."""
+    found = None
+    for name, module in net.named_modules():
+        is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
+        if is_linear or (isinstance(module, nn.Conv2d) and module.out_channels == num_classes):
+            found = name
+    return found
+
+
+def is_in_head(name: str, head: str | None) -> bool:
+    """Whether a parameter belongs to the layer that gives the logits."""
+    return head is not None and name.startswith(f"{head}.")
+
+
+def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: str | None) -> list[dict[str, Any]]:
+    """Return the parameters that are trained, in groups of one learning rate and weight decay, in the net's order.
+
+    optim: the resolved optim.* keys. lr: the scaled rate of optim.lr; optim.lr_head is scaled alike. A rate that
+    depends on the layer falls by optim.layer_decay from each block to the one before it.
+    """
+    no_decay = _without_decay(net, optim["no_decay_on"])
+    named = [(name, parameter) for name, parameter in net.named_parameters() if parameter.requires_grad]
+    depths, num_blocks = block_depths([name for name, _ in net.named_parameters() if not is_in_head(name, head)])
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for name, parameter in named:
+        if is_in_head(name, head):
+            rate = lr if optim["lr_head"] is None else lr * optim["lr_head"] / optim["lr"]
+        else:
+            rate = lr * (optim["layer_decay"] or 1.0) ** (num_blocks - depths[name])
+        decay = 0.0 if name in no_decay else optim["weight_decay"]
+        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+        group["params"].append(parameter)
+    return list(groups.values())
+
+
+def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
+    """Return each parameter's block, counted from 0, the stem, and the number of blocks. What follows the last block
+    (a final normalisation) belongs to it."""
+    blocks: list[str] = []
+    depths = {}
+    for name in names:
+        match = _BLOCK.match(name)
+        if match and match.group() not in blocks:
+            blocks.append(match.group())
+        depths[name] = blocks.index(match.group()) + 1 if match else len(blocks)
+    return depths, len(blocks) + 1
+
+
+def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
+    """The names of the parameters that get no weight decay. norm: all parameters of normalisation layers. bias: those
+    named so. embedding: class tokens and positions."""
+    found = set()
+    for prefix, module in net.named_modules():
+        is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__
+        for name, _ in module.named_parameters(prefix, recurse=False):
+            last = name.rpartition(".")[2]
+            if (
+                ("norm" in kinds and is_norm)
+                or ("bias" in kinds and last == "bias")
+                or (
+                    "embedding" in kinds
+                    and re.search(r"pos_embed|cls_token|class_token|position_bias|dist_token", last)
+                )
+            ):
+                found.add(name)
+    return found

@@ -1,0 +1,217 @@
+"""Start from trained weights: the library's own, downloaded once, or those of a file."""
+
+import argparse
+import fcntl
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import import_timm
+from imagenet_ddp.models.names import is_file
+from imagenet_ddp.models.parameter_groups import is_in_head
+from imagenet_ddp.system.text import count_noun, first_line, install, shorten_list
+
+# What others put before the names of a net: DistributedDataParallel, torch.compile, a LightningModule.
+PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
+# Where a file of several parts has its weights, the average first: it is what the others validated.
+PARTS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
+
+
+@dataclass
+class Weights:
+    """Trained weights by name. origin: where they come from. classes: names of the classes, where they are known."""
+
+    tensors: dict[str, Tensor]
+    origin: str
+    classes: list[str] | None = None
+    contents: Mapping[str, Any] = field(default_factory=dict)  # this project's part of a checkpoint
+
+
+def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
+    """Read trained weights; those of a library are downloaded once per machine, and checked.
+
+    key: the option they stand in. weights: DEFAULT, a name of the library's, or a file of this project, of
+    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError where they cannot be had.
+    """
+    if is_file(weights):
+        return _read_file(key, Path(weights).expanduser())
+    return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
+
+
+def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None) -> str:
+    """Load all but a head that does not fit, and return a sentence on what was loaded.
+
+    head: the name of the net's last layer; it keeps its random values where the weights have another number of
+    classes, or the names of other classes. Raises ConfigError where any other tensor is missing or has another shape.
+    """
+    own, found = net.state_dict(), dict(weights.tensors)
+    _resize_positions(own, found)
+    other_classes = weights.classes is not None and classes is not None and list(weights.classes) != list(classes)
+    head_fits = not other_classes
+    loaded, wrong = {}, []
+    for name, tensor in own.items():
+        if is_in_head(name, head):
+            head_fits &= name in found and found[name].shape == tensor.shape
+        elif name in found and found[name].shape == tensor.shape:
+            loaded[name] = found[name]
+        elif not name.endswith(DONT_MATTER):
+            wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
+    if wrong:
+        raise ConfigError(
+            f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
+            f"missing or have another shape: {shorten_list(wrong, 3)}. Hint: set model.name, model.args and "
+            "data.image_size as they were trained."
+        )
+    if head_fits:
+        loaded |= {name: found[name] for name in own if is_in_head(name, head)}
+    net.load_state_dict(loaded, strict=False)
+    unused = [name for name in found if name not in own]
+    parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
+    if not head_fits:
+        why = "other classes" if other_classes else "another number of classes"
+        parts.append(f"{head or 'the last layer'} is new ({why})")
+    if unused:
+        parts.append(f"{count_noun(len(unused), 'tensor')} of it not used ({shorten_list(unused, 3)})")
+    return "; ".join(parts) + "."
+
+
+def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Interpolate the position embeddings of a vision transformer trained at another image size, bicubically."""
+    for name, tensor in own.items():
+        if name.rpartition(".")[2] not in ("pos_embedding", "pos_embed") or name not in found:
+            continue
+        old = found[name]
+        if old.shape == tensor.shape or old.dim() != 3 or old.shape[2] != tensor.shape[2]:
+            continue
+        # (1, class token and a square of patches, width)
+        sides = [math.isqrt(length) for length in (old.shape[1], tensor.shape[1])]
+        num_extra = [length - side**2 for length, side in zip((old.shape[1], tensor.shape[1]), sides, strict=True)]
+        if num_extra[0] != num_extra[1]:
+            continue
+        extra, grid = old[:, : num_extra[0]], old[:, num_extra[0] :]
+        grid = grid.reshape(1, sides[0], sides[0], -1).permute(0, 3, 1, 2)
+        grid = nn.functional.interpolate(grid.float(), size=(sides[1],) * 2, mode="bicubic", align_corners=False)
+        grid = grid.permute(0, 2, 3, 1).reshape(1, sides[1] ** 2, -1)
+        found[name] = torch.cat([extra, grid.to(old.dtype)], dim=1)
+
+
+def _read_file(key: str, path: Path) -> Weights:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            stored: Any = load_file(path)
+        else:
+            # torchvision's references store their command line; a Namespace runs no code
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                stored = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{key} must be a file of weights, but there is no {path}. Hint: {key}=DEFAULT takes the library's."
+        ) from None
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"{key}={path} needs safetensors, which is not installed. Hint: {install('safetensors')}."
+        ) from None
+    except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
+        raise ConfigError(
+            f"{key} must be a file that torch.save or safetensors has written, but {path} cannot be read as one "
+            f"({first_line(error).rstrip('.')}). Hint: {key}=DEFAULT takes the library's."
+        ) from error
+    contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
+    tensors = _without_prefixes(_tensors(stored))
+    if not tensors:
+        raise ConfigError(
+            f"{key} must be a file of weights, but {path} holds no tensors by name. Hint: save net.state_dict()."
+        )
+    return Weights(tensors, str(path), contents.get("classes"), contents)
+
+
+def _tensors(stored: Any) -> dict[str, Tensor]:
+    """The tensors by name, from any of the forms in which they are saved."""
+    if not isinstance(stored, Mapping):
+        return {}
+    for part in PARTS:
+        if isinstance(stored.get(part), Mapping):
+            return _tensors(stored[part])
+    return {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
+
+
+def _without_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names as the net has them: a prefix that most of them share is removed, and what has it not is left out."""
+    prefix = next((each for each in PREFIXES if _share(tensors, each) > 0.5), None)
+    if prefix is None:
+        return tensors
+    return _without_prefixes(
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    )
+
+
+def _share(tensors: Mapping[str, Tensor], prefix: str) -> float:
+    return sum(name.startswith(prefix) for name in tensors) / max(len(tensors), 1)
+
+
+def _from_torchvision(key: str, weights: str, name: str) -> Weights:
+    kinds = torchvision.models.get_model_weights(name)
+    try:
+        entry: Any = kinds[weights]
+    except KeyError:
+        raise ConfigError(
+            f"{key} must be a file, or torchvision's weights of {name} "
+            f"({', '.join(['DEFAULT', *kinds.__members__])}), got {weights}. Hint: {key}=DEFAULT."
+        ) from None
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    target = folder / entry.url.rpartition("/")[2]
+    try:
+        with _one_at_a_time(folder):
+            tensors = entry.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum a RuntimeError
+        raise ConfigError(
+            f"{key}={weights} must be downloaded from {entry.url}, but cannot be ({first_line(error).rstrip('.')}). "
+            f"Hint: put that file at {target}, or give a file: {key}=PATH."
+        ) from error
+    return Weights(dict(tensors), f"torchvision's {name} {entry.name}")
+
+
+def _from_timm(key: str, weights: str, name: str) -> Weights:
+    timm = import_timm(f"{key}={weights}")
+    full_name = name if weights == "DEFAULT" else f"{name.partition('.')[0]}.{weights}"
+    try:
+        config = timm.get_pretrained_cfg(full_name)
+    except RuntimeError:  # no such tag
+        config = None
+    if config is None or not config.has_weights:
+        tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name.partition('.')[0]}.*")]
+        raise ConfigError(
+            f"{key} must be a file, or weights that timm has of {name} ({shorten_list(['DEFAULT', *tags], 8)}), "
+            f"got {weights}. Hint: {key}={'DEFAULT' if tags else 'PATH'}."
+        )
+    try:
+        with _one_at_a_time(Path(torch.hub.get_dir()) / "checkpoints"):
+            net = timm.create_model(full_name, pretrained=True)
+    except Exception as error:  # by the hub: errors of httpx, OSError, RuntimeError
+        hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
+        where = hub if config.hf_hub_id else config.url
+        raise ConfigError(
+            f"{key}={weights} must be downloaded from {where}, but cannot be ({first_line(error).rstrip('.')}). "
+            f"Hint: download that file and set {key}=PATH."
+        ) from error
+    return Weights(net.state_dict(), f"timm's {full_name}")
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process of this machine download, while the others wait and then find the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".imagenet_ddp.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

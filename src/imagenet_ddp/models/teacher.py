@@ -1,0 +1,64 @@
+"""Distil: let a trained net's probabilities be targets beside the labels (Hinton et al. 2015, arXiv:1503.02531)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.names import is_file
+from imagenet_ddp.models.parameter_groups import head_name
+from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+
+
+class Teacher:
+    """A net that is asked but never trained. No nn.Module, so that its weights are in no checkpoint, no average and no
+    message between ranks.
+
+    share: of the teacher in the loss. temperature: divides the logits of both.
+    """
+
+    def __init__(self, net: nn.Module, share: float, temperature: float):
+        self._net = net.eval().requires_grad_(False)
+        self.share, self._temperature = share, temperature
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Teacher":
+        return self  # for averages of the weights, which copy the whole LightningModule
+
+    def to(self, device: torch.device) -> None:
+        self._net.to(device)
+
+    def losses(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Return float32 (B,): the divergence of the net's probabilities from the teacher's, times temperature², so
+        that its gradients do not shrink with it. images: as the net sees them."""
+        with torch.no_grad():
+            targets = (self._net(images).float() / self._temperature).log_softmax(1)
+        found = (logits.float() / self._temperature).log_softmax(1)
+        divergence = F.kl_div(found, targets, reduction="none", log_target=True).sum(1)
+        return divergence * self._temperature**2
+
+
+def make_teacher(config: Mapping[str, Any], classes: Sequence[str]) -> tuple[Teacher | None, str]:
+    """Return the teacher of the teacher.* keys and a sentence on it; (None, "") without one. Raises ConfigError where
+    its weights have other classes."""
+    teacher, num_classes = config["teacher"], len(classes)
+    if teacher["weights"] is None:
+        return None, ""
+    name = teacher["name"] or config["model"]["name"]
+    model = {**asdict(ModelConfig(name=name)), "library": teacher["library"]}
+    weights = read_weights("teacher.weights", teacher["weights"], teacher["library"], name)
+    if is_file(teacher["weights"]) and teacher["name"] is None and weights.contents:
+        model = {**model, **weights.contents["config"]["model"]}
+    net = create_model(model, num_classes, 0, config["data"]["image_size"])
+    sentence = load_weights_into(net, weights, head_name(net, num_classes), classes)
+    if " is new (" in sentence:
+        raise ConfigError(
+            f"teacher.weights must be of the {num_classes} classes that are trained, but {weights.origin} has others. "
+            "Hint: train the teacher on the same data."
+        )
+    return Teacher(net, teacher["share"], teacher["temperature"]), f"Teacher: {sentence}"

@@ -1,0 +1,102 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
+from torch.utils.data import DataLoader, TensorDataset
+
+from imagenet_ddp.callbacks.weight_average import WeightAverage
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
+]
+STEPS = 10  # of an epoch
+
+
+class Module(L.LightningModule):
+    """Remembers its weights after each step, and those it was validated with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        self.trained: list[nn.Module] = []
+        self.validated: list[dict[str, torch.Tensor]] = []
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.trained.append(copy.deepcopy(self.net))
+
+    def on_validation_start(self) -> None:
+        self.in_between = {name: value.clone() for name, value in self.net.state_dict().items()}
+
+    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        self.validated.append({name: value.clone() for name, value in self.net.state_dict().items()})
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.3)
+
+
+def fit(tmp_path: Path, average: WeightAverage, epochs: int) -> tuple[Module, L.Trainer]:
+    torch.manual_seed(1)
+    images, module = TensorDataset(torch.randn(STEPS * 4, 4), torch.arange(STEPS * 4) % 2), Module()
+    trainer = L.Trainer(
+        max_epochs=epochs, accelerator="cpu", callbacks=[average], logger=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(images, 4), DataLoader(images, 40))
+    return module, trainer
+
+
+def expected(module: Module, decay: float | None, every: int = 1, start: int = 0) -> dict[str, torch.Tensor]:
+    """Written as torchvision's references do it, from the weights after each step."""
+    average = AveragedModel(module.trained[0], avg_fn=get_ema_avg_fn(decay) if decay else None, use_buffers=True)
+    for step, net in enumerate(module.trained, 1):
+        due = step % every == 0 if decay else step % STEPS == 0
+        if due and step > start * STEPS:
+            average.update_parameters(net)
+    return average.module.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("decay", "every", "start", "epochs"),
+    [(0.9, 1, 0, 5), (0.9, 4, 0, 5), (0.8, 3, 2, 5), (None, 1, 0, 4), (None, 1, 2, 4)],
+)
+def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every: int, start: int, epochs: int):
+    module, _ = fit(tmp_path, WeightAverage(decay, every, start), epochs)
+    wanted = expected(module, decay, every, start)
+    for name, value in module.net.state_dict().items():  # after the training it has the average
+        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
+    """Lightning's own callback validates the untrained copy before the first update (its issue 21724)."""
+    average = WeightAverage(0.5, every_n_steps=1, start_epoch=1)
+    module, trainer = fit(tmp_path, average, 2)
+    untrained, first, second = module.validated  # Lightning tries a validation before the training
+    assert torch.equal(untrained["0.weight"], Module().net.state_dict()["0.weight"])
+    current = module.trained[STEPS - 1].state_dict()  # at the end of the first epoch
+    assert all(torch.equal(first[name], current[name]) for name in first), "no average yet: the weights themselves"
+    end = module.state_dict()
+    assert all(torch.equal(second[name.removeprefix("net.")], end[name]) for name in end)
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    stored = torch.load(tmp_path / "x.ckpt", weights_only=True)
+    assert all(torch.equal(stored["state_dict"][name], end[name]) for name in end)
+
+
+def test_updates_do_not_wait_for_the_device(tmp_path: Path):
+    """The counter that torch compares with 0 at each update stays on the host."""
+    average = WeightAverage(0.5)
+    module, trainer = Module(), L.Trainer(logger=False, accelerator="cpu", default_root_dir=tmp_path)
+    module.to("meta")
+    average.setup(trainer, module, "fit")
+    assert average._average_model is not None
+    assert average._average_model.n_averaged.device.type == "cpu"

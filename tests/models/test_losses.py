@@ -1,0 +1,84 @@
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.loss import BinaryCrossEntropy
+from torchvision.ops import sigmoid_focal_loss
+
+from imagenet_ddp.config.schema import LossConfig
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.losses import Loss
+
+
+def loss(num_train_images: list[int] | None = None, **keys: Any) -> Loss:
+    return Loss({**asdict(LossConfig()), **keys}, 4, num_train_images)
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    logits, target = torch.randn(8, 4) * 3, torch.arange(8) % 4
+    return logits, target, torch.softmax(torch.randn(8, 4), 1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_torchs(batch: Any, smoothing: float):
+    logits, target, soft = batch
+    made = loss(label_smoothing=smoothing)
+    torch.testing.assert_close(made(logits, target).mean(), F.cross_entropy(logits, target, label_smoothing=smoothing))
+    expected = F.cross_entropy(logits, soft, label_smoothing=smoothing)
+    torch.testing.assert_close(made(logits, target, soft).mean(), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("threshold", [None, 0.2])
+def test_bce_is_timms(batch: Any, smoothing: float, threshold: float | None):
+    """As in ResNet strikes back: --bce-loss --smoothing --bce-target-thresh."""
+    logits, target, soft = batch
+    made, theirs = (
+        loss(name="bce", label_smoothing=smoothing, bce_threshold=threshold),
+        BinaryCrossEntropy(smoothing, threshold),
+    )
+    torch.testing.assert_close(made(logits, target).mean(), theirs(logits, target))
+    mixed = soft if smoothing == 0 else soft * (1 - smoothing) + smoothing / 4  # timm's mixup smooths by itself
+    torch.testing.assert_close(made(logits, target, soft).mean(), theirs(logits, mixed))
+
+
+def test_focal_without_gamma_is_cross_entropy_and_with_it_weighs_easy_images_less(batch: Any):
+    logits, target, _ = batch
+    torch.testing.assert_close(
+        loss(name="focal", focal_gamma=0.0)(logits, target), F.cross_entropy(logits, target, reduction="none")
+    )
+    p = logits.softmax(1)[torch.arange(8), target]
+    torch.testing.assert_close(loss(name="focal", focal_gamma=2.0)(logits, target), -((1 - p) ** 2) * p.log())
+    # two classes: torchvision's, of the difference of the logits
+    two = Loss({**asdict(LossConfig()), "name": "focal"}, 2)
+    expected = sigmoid_focal_loss(logits[:, 1] - logits[:, 0], (target % 2).float(), alpha=-1, gamma=2)
+    torch.testing.assert_close(two(logits[:, :2], target % 2), expected)
+
+
+def test_balanced_weights_count_every_class_alike():
+    counts = [10, 30, 60, 0]
+    made = loss(counts, class_weights="balanced")
+    logits = torch.zeros(100, 4)
+    target = torch.repeat_interleave(torch.arange(4), torch.tensor(counts))
+    losses = made(logits, target)
+    sums = [losses[target == label].sum().item() for label in range(3)]
+    assert sums == pytest.approx([sums[0]] * 3)
+    plain = loss([10, 30, 60, 40], class_weights="balanced")
+    assert torch.tensor([10.0, 30, 60, 40]) @ plain.weights == pytest.approx(140)  # the mean over the images is 1
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "bce", "focal"])
+def test_weights_as_a_list(batch: Any, name: str):
+    logits, target, soft = batch
+    weights = torch.tensor([1.0, 2.0, 0.5, 4.0])
+    made, plain = loss(name=name, class_weights=weights.tolist()), loss(name=name)
+    torch.testing.assert_close(made(logits, target), plain(logits, target) * weights[target])
+    torch.testing.assert_close(made(logits, target, soft), plain(logits, target, soft) * (soft @ weights))
+    with pytest.raises(ConfigError, match="one number per class, 4, got 3"):
+        loss(class_weights=[1, 2, 3])
+    assert not dict(made.named_buffers(recurse=False))["weights"].requires_grad
+    assert not made.state_dict()  # checkpoints stay as they are

@@ -1,0 +1,160 @@
+"""Weights from every place people have them."""
+
+import argparse
+import socket
+from collections import OrderedDict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch.optim.swa_utils import AveragedModel
+
+from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.parameter_groups import head_name
+from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+
+NAME = "shufflenet_v2_x0_5"
+
+
+@pytest.fixture(scope="module")
+def net() -> torch.nn.Module:
+    return create_model(NAME, 6, seed=1)
+
+
+def forms(net: torch.nn.Module) -> dict[str, Any]:
+    """As each program stores the same weights."""
+    state = net.state_dict()
+    prefixed = {f"module.{name}": value for name, value in state.items()}
+    average = AveragedModel(net).state_dict()
+    return {
+        "plain.pt": state,
+        "whole.pth": OrderedDict(state),
+        "checkpoint.pth.tar": {"epoch": 3, "arch": NAME, "state_dict": prefixed, "best_acc1": torch.tensor(1.0)},
+        "gpu.pth.tar": {"epoch": 3, "state_dict": state},
+        "model_3.pth": {"model": state, "args": argparse.Namespace(lr=0.1), "epoch": 3},
+        "ema.pth": {"model": {n: v + 1 for n, v in state.items()}, "model_ema": average, "epoch": 3},
+        "compiled.pt": {f"_orig_mod.{name}": value for name, value in state.items()},
+        "lightning.ckpt": {
+            "state_dict": {f"net.{name}": value for name, value in state.items()} | {"loss.x": torch.ones(1)}
+        },
+        "model.safetensors": {name: value.contiguous() for name, value in state.items()},
+    }
+
+
+@pytest.mark.parametrize("name", [*forms(torch.nn.Linear(1, 1))])
+def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
+    stored = forms(net)[name]
+    if name.endswith(".safetensors"):
+        save_file(stored, tmp_path / name)
+    else:
+        torch.save(stored, tmp_path / name)
+    other = create_model(NAME, 6, seed=2)
+    weights = read_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
+    sentence = load_weights_into(other, weights, "fc")
+    assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
+    assert "is new" not in sentence and "not used" not in sentence
+
+
+@pytest.mark.parametrize(("classes", "stored_classes", "is_new"), [
+    (list("abcdefgh"), None, True), (list("abcdef"), None, False),
+    (list("abcdef"), list("abcdef"), False), (list("ghijkl"), list("abcdef"), True),
+])  # fmt: skip
+def test_the_head_is_replaced_where_the_classes_differ(
+    net: torch.nn.Module, tmp_path: Path, classes: list[str], stored_classes: list[str] | None, is_new: bool
+):
+    stored = {"state_dict": {f"net.{name}": value for name, value in net.state_dict().items()}}
+    if stored_classes:
+        stored["imagenet_ddp"] = {"classes": stored_classes}
+    torch.save(stored, tmp_path / "best.ckpt")
+    other = create_model(NAME, len(classes), seed=2)
+    before = other.get_parameter("fc.weight").clone()
+    sentence = load_weights_into(
+        other, read_weights("model.weights", str(tmp_path / "best.ckpt"), "torchvision", NAME), "fc", classes
+    )
+    assert torch.equal(other.get_parameter("fc.weight"), before) == is_new
+    assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
+    assert ("fc is new" in sentence) == is_new
+
+
+def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path):
+    torch.save(net.state_dict(), tmp_path / "other.pt")
+    weights = read_weights("model.weights", str(tmp_path / "other.pt"), "torchvision", NAME)
+    resnet = create_model("resnet18", 6, seed=0)
+    before = resnet.conv1.weight.clone()
+    with pytest.raises(ConfigError, match="must hold the weights of this net, but "):
+        load_weights_into(resnet, weights, "fc")
+    assert torch.equal(resnet.conv1.weight, before)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"no file of weights", "cannot be read as one"),
+    ({"epoch": 3}, "holds no tensors by name"),
+    ([1, 2], "holds no tensors"),
+])  # fmt: skip
+def test_files_without_weights_are_refused(tmp_path: Path, content: Any, words: str):
+    path = tmp_path / "x.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ConfigError, match=words):
+        read_weights("model.weights", str(path), "torchvision", NAME)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path):
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"state_dict": Evil()}, tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match="cannot be read as one"):
+        read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("library", "name"), [("torchvision", "vit_b_32"), ("timm", "vit_tiny_patch16_224")])
+def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path, library: str, name: str):
+
+    keys = {**asdict(ModelConfig(name=name)), "library": library}
+    small, large = create_model(keys, 5, 0, 64), create_model(keys, 5, 1, 96)
+    torch.save(small.state_dict(), tmp_path / "small.pt")
+    weights = read_weights("model.weights", str(tmp_path / "small.pt"), library, name)
+    load_weights_into(large, weights, head_name(large, 5))
+    key = next(key for key in large.state_dict() if "pos_embed" in key)
+    before, after = small.state_dict()[key], large.state_dict()[key]
+    assert after.shape[1] > before.shape[1]
+    torch.testing.assert_close(after[:, 0], before[:, 0])  # the class token
+    torch.testing.assert_close(after[:, 1:].mean(), before[:, 1:].mean(), atol=2e-3, rtol=0)
+
+
+def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(ConfigError) as caught:
+        read_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
+    [sentence] = caught.value.mistakes
+    assert "https://download.pytorch.org/models/resnet18-f37072fd.pth" in sentence
+    assert f"put that file at {tmp_path}/hub/checkpoints/resnet18-f37072fd.pth" in sentence
+    with pytest.raises(ConfigError, match="DEFAULT, IMAGENET1K_V1"):
+        read_weights("model.weights", "V9", "torchvision", "resnet18")
+
+
+def test_timms_names(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(timm, "create_model", refuse)
+    with pytest.raises(ConfigError, match=r"convnext_atto\.d2_in1k/resolve/main/model\.safetensors"):
+        read_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
+    with pytest.raises(ConfigError, match="d2_in1k"):
+        read_weights("model.weights", "x", "timm", "convnext_atto")
