@@ -68,6 +68,7 @@ def test_balanced_weights_count_every_class_alike():
     sums = [losses[target == label].sum().item() for label in range(3)]
     assert sums == pytest.approx([sums[0]] * 3)
     plain = loss([10, 30, 60, 40], class_weights="balanced")
+    assert plain.weights is not None
     assert torch.tensor([10.0, 30, 60, 40]) @ plain.weights == pytest.approx(140)  # the mean over the images is 1
 
 

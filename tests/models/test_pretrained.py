@@ -86,10 +86,10 @@ def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path
     torch.save(net.state_dict(), tmp_path / "other.pt")
     weights = read_weights("model.weights", str(tmp_path / "other.pt"), "torchvision", NAME)
     resnet = create_model("resnet18", 6, seed=0)
-    before = resnet.conv1.weight.clone()
+    before = resnet.get_parameter("conv1.weight").clone()
     with pytest.raises(ConfigError, match="must hold the weights of this net, but "):
         load_weights_into(resnet, weights, "fc")
-    assert torch.equal(resnet.conv1.weight, before)
+    assert torch.equal(resnet.get_parameter("conv1.weight"), before)
 
 
 @pytest.mark.parametrize(("content", "words"), [
