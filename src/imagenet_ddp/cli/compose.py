@@ -20,8 +20,6 @@ from imagenet_ddp.cli.explain import Explainer, first_sentence, intended_option,
 from imagenet_ddp.config import keys, schema
 from imagenet_ddp.errors import ConfigError
 
-BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
-
 
 class Composer:
     """Hydra's parser and loader for one command."""

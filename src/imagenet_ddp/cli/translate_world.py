@@ -154,6 +154,3 @@ def _devices(text: str) -> int | None:
 def parse_number(text: str | None) -> int | None:
     """None also for -1, by which programs say that nothing was set."""
     return int(text) if text is not None and text.isdecimal() else None
-
-
-# ---- writing -------------------------------------------------------------------------------------------------------
