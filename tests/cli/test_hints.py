@@ -34,7 +34,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
 SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
-    "cli/translate", "cli/translate_world", "cli/validate",
+    "cli/translate", "cli/validate",
     "config/validators", "config/trainer_options",
     "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
     "distributed/launchers/manual", "distributed/launchers/env_vars", "distributed/launchers/address",

@@ -5,7 +5,7 @@ import re
 import yaml
 from omegaconf import MISSING
 
-from imagenet_ddp.cli.known_terms import PROGRAMS, TERMS, Term
+from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema import conf_dir
@@ -75,32 +75,68 @@ Generated from `src/imagenet_ddp/cli/known_terms.py` by `python -m imagenet_ddp.
 """
 
 
+# Title -> how its table is introduced, and its options in the order of the page.
+PROGRAMS = {
+    "pytorch/examples, imagenet/main.py": (
+        "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both "
+        "are per process. The folder is the last word there; here it is `data=imagenet data.root=FOLDER`.",
+        "-a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed -b "
+        "--batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
+        "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",
+    ),
+    "torchvision, references/classification/train.py": (
+        "Batch size and workers are per process in both.",
+        "--model --weights --lr --momentum --wd --weight-decay --opt --epochs --start-epoch --lr-scheduler "
+        "--lr-step-size --lr-gamma --lr-warmup-epochs --lr-min --lr-warmup-method --lr-warmup-decay --label-smoothing "
+        "--clip-grad-norm --sync-bn --amp --use-deterministic-algorithms --mixup-alpha --cutmix-alpha --auto-augment "
+        "--random-erase --model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay --model-ema "
+        "--ra-sampler --data-path -b --batch-size -j --workers --train-crop-size --val-resize-size --val-crop-size "
+        "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
+    ),
+    "timm, train.py": (
+        "Batch size and workers are per process in both. The folder is the last word there; here it is "
+        "`data=imagenet data.root=FOLDER`.",
+        "--model --pretrained --initial-checkpoint --lr --momentum --weight-decay --opt --optimizer --epochs "
+        "--start-epoch --sched --decay-epochs --decay-rate --warmup-epochs --min-lr --warmup-lr --smoothing "
+        "--clip-grad --sync-bn --amp --grad-accum-steps --seed --mixup --cutmix --aa --reprob --drop-path "
+        "--aug-repeats --model-ema-decay --model-ema --data-dir --data_dir --dataset --num-classes -b --batch-size "
+        "--validation-batch-size -j --workers --img-size --log-interval --resume --output --experiment --device",
+    ),
+    "torchrun, torch.distributed, Lightning": (
+        "torchrun's own options work as they are, in front of `-m imagenet_ddp.train`. Behind it they mean:",
+        "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
+        "--master-addr --master_port --master-port",
+    ),
+    "Tutorials of DistributedDataParallel": (
+        "Options of one or two letters, and the names in their code. A variable such as `NCCL_SOCKET_IFNAME=eth0` is "
+        "`nccl.env.NCCL_SOCKET_IFNAME=eth0`, or stands in front of the command.",
+        "--starting_lr --nesterov --num_epochs --n_epochs --max_epochs acc_grad --data --folder --batch_size --bs "
+        "--num_workers --no-cuda --cpu -g --ngpus -n --nodes -nr --nr local_rank -ws world_size -rn rank -im "
+        "init_method -bk backend gpu0_bsz",
+    ),
+}
+
+
 def coming_from() -> str:
-    """docs/coming-from.md."""
+    """Return the text of docs/coming-from.md."""
     parts = [_COMING_FROM]
-    for program, (title, introduction) in PROGRAMS.items():
-        rows = [_term_row(term, term.names[program]) for term in TERMS if term.names.get(program)]
-        parts.append(f"## {title}\n\n{introduction}\n\n| there | here | difference in meaning |\n|---|---|---|\n")
-        parts[-1] += "\n".join(rows) + "\n"
+    for title, (introduction, names) in PROGRAMS.items():
+        spellings: dict[Term, list[str]] = {}
+        for name in names.split():
+            spellings.setdefault(BY_NAME[plain(name)], []).append(f"`{name}`")
+        rows = [
+            f"| {', '.join(there)} | {_here(term)} | {term.note.replace('{}', 'VALUE')} |"
+            for term, there in spellings.items()
+        ]
+        head = "| there | here | difference in meaning |\n|---|---|---|"
+        parts.append("\n".join([f"## {title}\n\n{introduction}\n", head, *rows, ""]))
     return "\n".join(parts)
 
 
-def _term_row(term: Term, names: str) -> str:
-    value = "" if term.flag else " VALUE"
-    there = ", ".join(f"`{name}`" for name in names.split())
-    return f"| {there} | {_here(term, value.strip())} | {_filled(term.note)} |"
-
-
-def _here(term: Term, value: str) -> str:
-    if term.values is not None:
-        return "; ".join(f"{name}: `{here}`" for name, here in term.values.items())
-    if not term.here:
-        return "not available yet" if term.missing else "nothing"
-    return f"`{term.here.replace('{}', value)}`"
-
-
-def _filled(note: str) -> str:
-    return note.replace("{}", "VALUE")
+def _here(term: Term) -> str:
+    if values := VALUES.get(term.role):
+        return "; ".join(f"{name}: `{here}`" for name, here in values.items())
+    return f"`{term.here.replace('{}', 'VALUE')}`" if term.here else "nothing"
 
 
 PAGES = {"reference.md": reference, "coming-from.md": coming_from}
