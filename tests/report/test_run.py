@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.fake_runs import make_run, write_metrics
 
-from imagenet_ddp.report.run import UNKNOWN, NotARunError, metric, read_run
+from imagenet_ddp.report.run import UNKNOWN, NotARunError, read_run
 
 
 def test_a_finished_run(tmp_path: Path):
@@ -119,7 +119,6 @@ def test_columns_of_an_older_version_are_missing(tmp_path: Path):
     write_metrics(folder, [[1, 0.5], [2, 0.6]], ("epoch", "val/top1"))
     run = read_run(folder)
     assert (run.best_top1, run.top5, run.loss, run.images_per_s, run.train_s) == (0.6, None, None, None, None)
-    assert metric(run, "train/loss")[0].tolist() == []
     assert run.options is not None
     assert run.options["trainer.devices"] is UNKNOWN
 

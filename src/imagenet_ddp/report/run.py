@@ -72,13 +72,6 @@ def read_run(folder: Path) -> Run:
     )  # fmt: skip
 
 
-def metric(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (epochs, values) of a column where it holds a number."""
-    epochs = run.metrics["epoch"]
-    values = run.metrics.get(name, np.full(len(epochs), np.nan))
-    return epochs[np.isfinite(values)], values[np.isfinite(values)]
-
-
 def as_number(value: Any) -> float | None:
     """Return the value as a float; None where it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
