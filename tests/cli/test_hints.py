@@ -246,7 +246,7 @@ LINES = [
         "strategy.comm_hook=powersgd trainer.precision=16-mixed",
         "strategy.comm_hook=bf16 strategy.process_group_backend=mpi",
         "nccl.env.NCCL_SOCKET_IFNAME=ens99 trainer.devices=2",
-        "saving.every_n_epochs=10", "nccl.socket_ifname=lo",
+        "nccl.socket_ifname=lo",
         "nccl.env.NCCL_SOCKET_IFNAM=lo trainer.devices=2", "nccl.env.PATH=x trainer.devices=2",
         "cluster=env", "cluster=tcp trainer.num_nodes=2", "cluster=file trainer.num_nodes=2",
         "cluster=tcp trainer.num_nodes=2 cluster.address=file:///tmp/gone_job",
