@@ -21,8 +21,6 @@ SEED_STRIDE = 100_003  # a prime: the trials of studies with close seeds have di
 NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"  # user attributes; NUMBER: of the trial here; OPTIONS is set last
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
-FIGURES = {"history": "plot_optimization_history", "importances": "plot_param_importances",
-           "parallel": "plot_parallel_coordinate"}  # fmt: skip
 
 
 class Study:
@@ -103,29 +101,6 @@ class Study:
         states = [trial.state for trial in self.trials.values()]
         parts = [f"{states.count(state)} {word}" for state, word in WORDS.items() if state in states]
         return f"{count_noun(len(states), 'trial')}: {', '.join(parts)}."
-
-    def draw(self, folder: Path) -> tuple[list[str], list[str]]:
-        """Write Optuna's figures of two or more finished trials as PNG; return (their names, a sentence for each that
-        failed)."""
-        drawn, failed = [], []
-        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        for name, function in FIGURES.items() if len(finished) > 1 else ():
-            try:
-                import matplotlib
-
-                matplotlib.use("Agg")
-                with warnings.catch_warnings(action="ignore"):
-                    plot = getattr(optuna.visualization.matplotlib, function)
-                    figure = plot(self._study, target_name="val top-1").figure
-                    figure.set_size_inches(11, 5.5)
-                    for axes in figure.axes:  # of parallel, each axis would draw its grid over the trials
-                        axes.grid(False)
-                    folder.mkdir(exist_ok=True)
-                    figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
-                drawn.append(f"{name}.png")
-            except Exception as error:  # a failed figure must not fail the study
-                failed.append(f"{name}.png could not be drawn: {first_line(error)}")
-        return drawn, failed
 
 
 def number_of(trial: FrozenTrial | optuna.Trial) -> int:
