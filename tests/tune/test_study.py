@@ -22,7 +22,7 @@ def study(folder: Path) -> Study:
     """As a new command opens it."""
     parameters, found = read(SPACE, ())
     assert found == []
-    return Study(folder, OPTIONS, 0, parameters, 3)
+    return Study(folder, OPTIONS, 0, parameters)
 
 
 def run(of: Study, top1: float = 0.5) -> tuple[int, tuple[str, ...]]:

@@ -30,7 +30,7 @@ def say(text: str) -> None:
 class Loop:
     def __init__(self, plan: Plan, signals: Signals):
         self.plan, self.signals = plan, signals
-        self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters, plan.max_epochs)
+        self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters)
         self.running: list[Trial] = []
         self.refused: list[str] = []  # output of the first trial where train refused it
         self.num_failed = 0  # in a row

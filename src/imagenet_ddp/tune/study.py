@@ -26,20 +26,17 @@ WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialStat
 class Study:
     """An Optuna study in study.db; every change is stored before the method returns."""
 
-    def __init__(
-        self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter], epochs: int | None
-    ):
-        """options: tune.*; epochs: maximum of a trial, None without one."""
+    def __init__(self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter]):
+        """options: tune.*"""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         self._options, self._seed, self._parameters = options, seed, parameters
         self._trials: dict[int, optuna.Trial] = {}
         file = (folder / "study.db").resolve()
         try:
-            # hyperband chooses brackets by the study's name
             self._study = optuna.create_study(
                 storage=f"sqlite:///{file}", study_name="study", load_if_exists=True,
-                direction="maximize", pruner=_pruner(options, epochs),
+                direction="maximize", pruner=_pruner(options),
             )  # fmt: skip
         except Exception as error:
             if not file.exists():
@@ -108,14 +105,11 @@ def number_of(trial: FrozenTrial | optuna.Trial) -> int:
     return trial.user_attrs.get(NUMBER, trial.number)
 
 
-def _pruner(options: Mapping[str, Any], epochs: int | None) -> optuna.pruners.BasePruner:
-    first = options["pruner_num_epochs"]
-    if options["pruner"] == "median":
-        # warm-up steps count from 0, epochs from 1
-        return optuna.pruners.MedianPruner(n_startup_trials=options["pruner_num_trials"], n_warmup_steps=first)
-    if options["pruner"] == "hyperband":
-        return optuna.pruners.HyperbandPruner(first, epochs or "auto", options["hyperband_factor"])
-    return optuna.pruners.NopPruner()
+def _pruner(options: Mapping[str, Any]) -> optuna.pruners.BasePruner:
+    if options["pruner"] == "none":
+        return optuna.pruners.NopPruner()
+    # warm-up steps count from 0, epochs from 1
+    return optuna.pruners.MedianPruner(options["pruner_num_trials"], options["pruner_num_epochs"])
 
 
 def _sampler(options: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:
