@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def best_first(folder: Path) -> list[Run]:
-    return sort_runs([read_run(path) for path in find_runs(folder).folders], "top1")
+    return sort_runs([read_run(path) for path in find_runs(folder)], "top1")
 
 
 def drawn(runs: list[Run]) -> Figure:
