@@ -150,7 +150,6 @@ LINES = [
     # ---- loggers, callbacks, several processes
     Case("+logger.m._target_=lightning.pytorch.loggers.WandbLogger"),
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
-    Case("+callbacks.rates._target_=lightning.pytorch.callbacks.LearningRateMonitor"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
     Case("trainer.devices=2 trainer.sync_batchnorm=true"),
@@ -205,8 +204,6 @@ LINES = [
     Case("", verb="predict"),
     Case("", verb="prepare"),
     Case("checkpoint=pets", verb="evaluate"),
-    Case("checkpoint=x.ckpt images=gone", verb="predict"),
-    Case("checkpoint=x.ckpt images=~/gone", verb="predict"),
     Case("checkpoint=x.ckpt images=pets out=gone/a.csv", verb="predict"),
     Case("checkpoint=x.ckpt images=pets out=pets", verb="predict"),
     Case("checkpoint=x.ckpt images=pets format=xml top_k=0", verb="predict"),
