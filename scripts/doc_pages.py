@@ -1,6 +1,7 @@
-"""Write the generated pages docs/reference.md and docs/coming-from.md: python -m imagenet_ddp.cli.doc_pages."""
+"""Write the generated pages docs/reference.md and docs/coming-from.md: python scripts/doc_pages.py."""
 
 import re
+from pathlib import Path
 
 import yaml
 from omegaconf import MISSING
@@ -11,14 +12,14 @@ from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.config.validators import shown
 
-DOCS = conf_dir().parent / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 _HEAD = """# Reference of all keys
 
 Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
 [configuration.md](configuration.md) how they are composed. The defaults are those without a file of `conf/`: the data's
 recipe, for example, sets some of them.
 
-Generated from `src/imagenet_ddp/config/` by `python -m imagenet_ddp.cli.doc_pages`.
+Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
 """
 
 
@@ -71,7 +72,7 @@ Options of other programs are answered with the line to type here, one line for 
 names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
 Nothing is started. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
 
-Generated from `src/imagenet_ddp/cli/known_terms.py` by `python -m imagenet_ddp.cli.doc_pages`.
+Generated from `src/imagenet_ddp/cli/known_terms.py` by `python scripts/doc_pages.py`.
 """
 
 
