@@ -166,7 +166,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "trainer.max_epochs=-5",  # wrong value of Lightning's
         "optim=adam",  # unknown option of a group
         "data=imagefolder",
-        "data.root=/gone/ä",  # cannot be read, so it is missing
+        "data.root=/gone/ä",  # cannot be read, so there is none
         "model.name=resnet19",
         "schedule=cosine",  # a value for a group
         "trainer.devices=0,3",  # a bare list
@@ -178,8 +178,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "data.image_size must be an integer ≥ 8, got abc. Hint: set data.image_size=224 ",
         "trainer.max_epochs must be an integer ≥ -1 or null, got -5.",
         "optim must be one of sgd, got adam.",
-        "Hint: `'data.root=\"/gone/ä\"'`",
-        "data.root ",
+        "Hint: put quotes around the value: `'data.root=\"/gone/ä\"'`",
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
         "Hint: `'trainer.devices=[0,3]'` for all of them together, or add -m",
@@ -234,7 +233,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("allow_targets=a,b", "Hint: `'allow_targets=[a,b]'`"),
         ("resume", "resume must be key=value. Hint: did you mean resume=auto?"),
         ("name=${nope}", "name=${nope} does not resolve: Interpolation key 'nope' not found."),
-        ("hydra.foo=1", "hydra.foo=1: Key 'foo' is not in struct."),
+        ("hydra.foo=1", "hydra.foo=1: Key 'foo' not in 'HydraConf'."),
         ("hydra/launcher=gone", "hydra/launcher must be one of basic"),
         ("hydra.run.dir=x.ckpt/run", "x.ckpt is a file."),
         ("optim._target_=os.system", "optim._target_ must begin with one of imagenet_ddp, torch,"),
@@ -258,7 +257,6 @@ def test_one_mistake(line: str, said: str):
 @pytest.mark.parametrize(
     ("path", "quoted"),
     [
-        ("/gone/with,comma", "`'data.root=\"/gone/with,comma\"'`"),
         ("/gone/a=b", "`'data.root=\"/gone/a=b\"'`"),
         ("/gone/[a]", "`'data.root=\"/gone/[a]\"'`"),
         ("/gone/it's", "`'data.root=\"/gone/it'\"'\"'s\"'`"),
