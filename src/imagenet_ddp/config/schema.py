@@ -153,9 +153,6 @@ class DataConfig:
     pin_memory: Annotated[Any, AUTO | FLAG, "Page-locked batches for the GPU; auto: where there is a CUDA device."] = (
         "auto"
     )
-    mp_context: Annotated[str, choice("auto", "fork", "forkserver", "spawn"), "How loader processes are started."] = (
-        "auto"
-    )
 
 
 @dataclass

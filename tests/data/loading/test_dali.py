@@ -42,7 +42,7 @@ def make(
         on_bad_images=(told if told is not None else []).extend, say=(said if said is not None else []).append,
     )  # fmt: skip
     ordinary = make_loader(
-        images, transform, sampler_for(images), seed=3, num_workers=0, pin_memory=False, mp_context="auto",
+        images, transform, sampler_for(images), seed=3, num_workers=0, pin_memory=False,
         on_bad_images=lambda bad: None,
     )  # fmt: skip
     return dali, ordinary

@@ -24,9 +24,7 @@ def source(tree: Path) -> Source:
 def loader(images: Images, num_workers: int) -> EpochLoader:
     sampler = BatchSampler(len(images), 4, 1, 0, shuffle=True, seed=7, fill_to=2)
     transform = TrainTransform(Sizes(24), (0.08, 1.0), 0.5)
-    return make_loader(
-        images, transform, sampler, seed=7, num_workers=num_workers, pin_memory=False, mp_context="auto", replace=True
-    )
+    return make_loader(images, transform, sampler, seed=7, num_workers=num_workers, pin_memory=False, replace=True)
 
 
 def all_pixels(loader: EpochLoader) -> list[bytes]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,22 +16,16 @@ from conftest import SMALL, clean_environ
 
 from imagenet_ddp.data.loading.system_counters import SystemCounters
 from imagenet_ddp.data.loading.worker_failures import FailureExplainer
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers, mp_context_note
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
 from imagenet_ddp.errors import RunError
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def test_the_start_method_is_forkserver_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
-    assert [choose_mp_context(asked) for asked in ("fork", "spawn", "forkserver")] == ["fork", "spawn", "forkserver"]
-    for platform, methods, expected in (
-        ("linux", ["fork", "spawn", "forkserver"], "forkserver"),
-        ("darwin", ["spawn", "fork", "forkserver"], "spawn"),
-        ("win32", ["spawn"], "spawn"),
-    ):
+def test_processes_are_forked_by_a_server_but_on_macos(monkeypatch: pytest.MonkeyPatch):
+    for platform, expected in (("linux", "forkserver"), ("darwin", "spawn")):
         monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda methods=methods: methods)
-        assert choose_mp_context("auto") == expected
+        assert choose_mp_context() == expected
 
 
 @pytest.mark.parametrize(
@@ -71,19 +64,12 @@ def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
     assert choose_num_workers("auto", False, 1)[0] == 1
 
 
-def test_a_plain_fork_is_warned_of():
-    note = mp_context_note("fork", 2)
-    assert note.startswith("Warning: data.mp_context=fork copies")
-    assert "Hint: data.mp_context=forkserver" in note
-    assert mp_context_note("fork", 0) == mp_context_note("auto", 2) == mp_context_note("spawn", 2) == ""
-
-
 # ---- start methods -------------------------------------------------------------------------------------------------
 
 # While the loader processes start, a thread of the training process holds a lock that they need: that of logging's
 # registry, which getLogger takes.
 LOCKED = """
-    import logging, sys, threading
+    import logging, threading
     from torch.utils.data import DataLoader
     from imagenet_ddp.data.loading.worker_processes import init_worker, choose_mp_context, start_fork_server
 
@@ -101,7 +87,7 @@ LOCKED = """
         threading.Event().wait()
 
     if __name__ == "__main__":
-        method = choose_mp_context(sys.argv[1])
+        method = choose_mp_context()
         if method == "forkserver":
             start_fork_server()
         loader = DataLoader(Images(), num_workers=1, multiprocessing_context=method, worker_init_fn=init_worker)
@@ -116,42 +102,12 @@ LOCKED = """
 
 @pytest.mark.slow
 @linux_only
-def test_a_lock_that_a_thread_holds_stops_a_plain_fork_but_not_our_default(tmp_path: Path):
+def test_a_lock_that_a_thread_holds_stops_no_worker(tmp_path: Path):
+    """A plain fork would wait for it for ever."""
     script = tmp_path / "locked.py"
     script.write_text(textwrap.dedent(LOCKED))
-    processes = {
-        method: subprocess.Popen(
-            [sys.executable, script, method], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ()
-        )
-        for method in ("auto", "fork")
-    }
-    try:
-        said, complaint = processes["auto"].communicate(timeout=60)
-        assert said == b"[0, 1, 2, 3]\n", complaint
-        # which began at the same time and has less to do
-        time.sleep(3)
-        assert processes["fork"].poll() is None
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
-
-
-@pytest.mark.slow
-def test_every_start_method_trains_an_epoch(tree: Path, tmp_path: Path):
-    processes = {}
-    for method in ("fork", "forkserver", "spawn"):
-        (tmp_path / method).mkdir()
-        processes[method] = subprocess.Popen(
-            [sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1",
-             "data.num_workers=2", f"data.mp_context={method}"],
-            cwd=tmp_path / method, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-    for method, process in processes.items():
-        said, _ = process.communicate(timeout=180)
-        assert process.returncode == 0, said
-        assert "11 of 11 validation images" in said
-        assert ("Warning: data.mp_context=fork copies" in said) == (method == "fork")
+    found = subprocess.run([sys.executable, script], capture_output=True, env=clean_environ(), timeout=60)
+    assert found.stdout == b"[0, 1, 2, 3]\n", found.stderr
 
 
 # ---- deaths --------------------------------------------------------------------------------------------------------
@@ -418,12 +374,12 @@ FLAT = """
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
     def main():
-        image, number, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        image, number = sys.argv[1], int(sys.argv[2])
         folder, name = Path(image).parent, Path(image).name
         images = FileImages.of(folder, ["./" * (index % 20) + name for index in range(number)], np.zeros(number, int))
         sampler = BatchSampler(number, 100, 1, 0, shuffle=True, seed=0, fill_to=2)
         loader = make_loader(images, TrainTransform(Sizes(8), (0.9, 1.0), 0.5), sampler, seed=0, num_workers=2,
-                             pin_memory=False, mp_context=method)
+                             pin_memory=False)
         found = []
         for step, _ in enumerate(loader):
             if step in (len(loader) // 10, len(loader) - 3):
@@ -441,16 +397,11 @@ def test_a_workers_memory_is_flat_over_an_epoch(tree: Path, tmp_path: Path):
     """A list of 50,000 names would be copied page by page: 5 MiB, and as much again for their objects."""
     script = tmp_path / "flat.py"
     script.write_text(textwrap.dedent(FLAT))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, tree / "train/cat/000.jpg", "50000", method],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ(),
-        )
-        for method in ("fork", "forkserver")
-    ]  # fmt: skip
-    for process in processes:
-        said, complaint = process.communicate(timeout=180)
-        assert process.returncode == 0, complaint
-        early, late = json.loads(said.splitlines()[-1])
-        for before, after in zip(early, late, strict=True):
-            assert after - before < 6, (early, late)  # MiB
+    found = subprocess.run(
+        [sys.executable, script, tree / "train/cat/000.jpg", "50000"],
+        capture_output=True, text=True, env=clean_environ(), timeout=180,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    early, late = json.loads(found.stdout.splitlines()[-1])
+    for before, after in zip(early, late, strict=True):
+        assert after - before < 6, (early, late)  # MiB

@@ -177,7 +177,6 @@ def make_loader(
     seed: int,
     num_workers: int,
     pin_memory: bool,
-    mp_context: str,
     replace: bool = True,
     on_bad_images: Callable[[list[Bad]], None] | None = None,
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
@@ -186,7 +185,7 @@ def make_loader(
     epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
-        context = choose_mp_context(mp_context)
+        context = choose_mp_context()
         if context == "forkserver":
             start_fork_server()
         arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": init_worker}

@@ -24,16 +24,10 @@ SENDING = {number: os.strerror(number) for number in (errno.EMFILE, errno.ENOSPC
 SENDING_EXIT = 100
 
 
-def choose_mp_context(option: str) -> str:
-    """Choose by data.mp_context; auto: forkserver where there is one. A plain fork copies locks that other threads
-    (Gloo, OpenMP, NCCL) may hold, and then waits for ever; spawn imports torch again in every worker."""
-    if option != "auto":
-        return option
-    return (
-        "forkserver"
-        if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
-        else "spawn"
-    )
+def choose_mp_context() -> str:
+    """Return how processes start. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and then
+    waits for ever; spawn, the only safe way on macOS, imports torch again in every worker."""
+    return "spawn" if sys.platform == "darwin" else "forkserver"
 
 
 def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
@@ -74,17 +68,6 @@ def preserve_sigchld_handler() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
-
-
-def mp_context_note(option: str, num_workers: int) -> str:
-    """Return a warning for the log, or ""."""
-    if option != "fork" or not num_workers:
-        return ""
-    return (
-        "Warning: data.mp_context=fork copies the training process with every lock that its threads (logging, OpenMP, "
-        "Gloo, NCCL) hold at that moment, never to be released in the copy: a loader process may hang. "
-        "Hint: data.mp_context=forkserver starts as fast after the first process."
-    )
 
 
 def loader_workers(loader: Any) -> list[Any]:

@@ -182,9 +182,8 @@ def _encode_all(
         yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
         return
     function, window = partial(encode_image, encoding=encoding), WINDOW * plan.num_workers
-    mp_context = plan.config["data"]["mp_context"]
     with contextlib.closing(
-        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), mp_context, window)
+        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), window)
     ) as results:
         for result in results:
             if result.failure:
