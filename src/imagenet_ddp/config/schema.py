@@ -142,7 +142,6 @@ class DataConfig:
         Example("0.01 (a share) or 20 (images)"),
         "skip: how many images may be unreadable: a number, or a share if below 1.",
     ] = 0.01
-    cache_mib: Annotated[int, integer(0), "Decoded images kept in the memory of each process, in MiB; 0: none."] = 512
     num_workers: Annotated[Any, AUTO | integer(0), "Loader processes per device, or auto."] = "auto"
     loader_timeout_s: Annotated[
         float,

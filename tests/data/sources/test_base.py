@@ -54,7 +54,7 @@ def test_reading_is_all_that_a_source_must_do(images: Any):
         assert torch.equal(each.read(0), PIXELS)
         assert np.array_equal(each.open(0).region(1, 2, 3, 2), PIXELS.permute(1, 2, 0)[1:4, 2:4])
         assert (each.path(0), each.location, each.is_encoded) == ("image 0", "", False)
-        assert each.size(0) is each.encoded(0) is each.order(0, 1) is each.verify(0) is None
+        assert each.encoded(0) is each.order(0, 1) is each.verify(0) is None
 
 
 def test_a_plain_class_keeps_what_it_provides():

@@ -38,10 +38,6 @@ class Images:
         """Return the image as a Picture, of which only the requested region is decoded. Raises like `read`."""
         return Pixels(self.read(index).permute(1, 2, 0).numpy())
 
-    def size(self, index: int) -> tuple[int, int] | None:
-        """Return (height, width) without decoding the image; None: not known, so data.cache_mib does not apply."""
-        return None
-
     def encoded(self, index: int) -> bytes | None:
         """Return the stored bytes, as they are hashed and copied by `prepare`; None: there are none."""
         return None

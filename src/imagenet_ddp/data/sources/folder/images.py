@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture, size_of
+from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.shared_arrays import SharedArrays
 from imagenet_ddp.data.sources.folder.walk import list_images
@@ -77,9 +77,6 @@ class FileImages(Images):
 
     def encoded(self, index: int) -> bytes:
         return read_file(self.path(index))
-
-    def size(self, index: int) -> tuple[int, int]:
-        return size_of(self.encoded(index), self.path(index), self.reading)
 
     def open(self, index: int) -> Picture:
         return open_picture(self.encoded(index), self.path(index), self.reading)

@@ -97,12 +97,6 @@ class PackedImages(Images):
             return Pixels(self._pixels(index))
         return open_picture(self.encoded(index), self.path(index), self.reading)
 
-    def size(self, index: int) -> tuple[int, int] | None:
-        if not self.is_encoded:
-            return None  # the system's page cache is all that pixels need
-        record = self.record(index)
-        return record.height, record.width
-
     def verify(self, index: int) -> None:
         """Raise UnreadableImage where the bytes are not those that were packed."""
         record = self.record(index)
