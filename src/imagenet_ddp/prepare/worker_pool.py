@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loading.system_counters import process_states
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
@@ -226,7 +225,7 @@ def _late(workers: list[_Worker], timeout_s: float, images: Mapping[str, Images]
             worker.num_reports += 1
             path = images[worker.tasks[0].split].path(worker.tasks[0].index)
             print_message(
-                f"{path} has taken {waited_s:.0f} s so far (process {process_states([worker.process.pid])}). "
+                f"{path} has taken {waited_s:.0f} s so far (process {worker.process.pid}). "
                 f"It fails after {timeout_s:g} s."
             )
     return found

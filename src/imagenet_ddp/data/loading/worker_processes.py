@@ -1,6 +1,5 @@
 """Loader processes: how many, how they start, what they do first, and that none outlives the training process."""
 
-import errno
 import multiprocessing
 import os
 import resource
@@ -18,10 +17,6 @@ from imagenet_ddp.system.cpu_cores import cores_per_process
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-
-# What may go wrong when a batch is handed over: number -> words. A process that ends for it has SENDING_EXIT + number.
-SENDING = {number: os.strerror(number) for number in (errno.EMFILE, errno.ENOSPC, errno.ENOMEM)}
-SENDING_EXIT = 100
 
 
 def choose_mp_context() -> str:
@@ -97,11 +92,9 @@ def raise_open_file_limit() -> None:
 
 
 def _end_for(error: BaseException, batch: object) -> None:
-    known = next((number for number, words in SENDING.items() if words in str(error)), getattr(error, "errno", None))
-    if known not in SENDING:
-        traceback.print_exception(error)
+    traceback.print_exception(error)
     sys.stderr.flush()
-    os._exit(SENDING_EXIT + known if known in SENDING else 1)
+    os._exit(1)
 
 
 def _end_with_parent() -> None:
