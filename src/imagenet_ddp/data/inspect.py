@@ -9,20 +9,19 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import imagenet_layout, validate
 from imagenet_ddp.data.sources import shapes
-from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, image_names, is_image
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system import paths
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 UNEVEN = 10  # largest class over smallest, from which on it is noted
-NUM_THREADS = 8  # a network disk answers each folder late
 
 
 @dataclass
@@ -93,19 +92,17 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
 def _count(folder: Path, seed: int, end_s: float) -> Split:
     """Count until time.monotonic() is end_s."""
     classes = class_folders(folder)
-    links = LinkFilter(folder, classes)
 
     def count_class(name: str) -> tuple[int, Path | None] | None:
         if time.monotonic() > end_s:
             return None
-        images = image_names(folder / name, links)
+        images, _ = list_folder(folder / name)
         chosen = random.Random(os.fsencode(f"{seed} {name}")).choice(images) if images else None
         return len(images), folder / name / chosen if chosen else None
 
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        found = {name: result for name, result in zip(classes, pool.map(count_class, classes), strict=True) if result}
-    with os.scandir(folder) as entries:
-        num_stray = sum(is_image(entry.name) and entry.is_file() for entry in entries)
+    counted = zip(classes, map_concurrently(count_class, classes), strict=True)
+    found = {name: result for name, result in counted if result}
+    num_stray = files_beside(folder)["beside"]
     samples = [path for _, path in found.values() if path is not None]
     random.Random(seed).shuffle(samples)
     return Split(folder, {name: number for name, (number, _) in found.items()}, len(classes), samples, num_stray)
@@ -177,10 +174,9 @@ def reading_s(
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["_target_"] or not data["root"] or not folder.is_dir():
         return 0.0
-    classes = class_folders(folder)
-    links = LinkFilter(folder, classes)
+    paths = [folder / name / image for name in class_folders(folder)[:num_classes] for image in _few(folder / name)]
     begin_s, times_s = time.monotonic(), []
-    for path in (folder / name / image for name in classes[:num_classes] for image in _few(folder / name, links)):
+    for path in paths:
         start_s = time.monotonic()
         try:
             read(read_file(str(path)), str(path))
@@ -192,8 +188,8 @@ def reading_s(
     return statistics.median(times_s) if times_s else 0.0
 
 
-def _few(folder: Path, links: LinkFilter) -> list[str]:
-    return image_names(folder, links)[:4]
+def _few(folder: Path) -> list[str]:
+    return list_folder(folder)[0][:4]
 
 
 def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:

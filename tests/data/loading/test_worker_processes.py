@@ -175,7 +175,7 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
         ): r"worker \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
         ("SIGSEGV", "fork"): r"was killed by SIGSEGV: a library crashed.* Hint: .*prepare=check",
         ("exit", "forkserver"): r"ended with exit code 3; its own message, if it left one, stands above",
-        ("files", "forkserver"): r"may open 128 \(ulimit -n\)\. Hint: a higher limit",
+        ("files", "forkserver"): r"could not pass a batch on, for the reason above\. Hint: .*\(ulimit -n\)",
         ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
         r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
     }
@@ -202,7 +202,7 @@ def test_a_full_shared_memory_is_said(dying: Path):
     found = subprocess.run(
         ["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=clean_environ(), timeout=120
     )
-    assert re.search(r"^RunError: .*because /dev/shm is full\. Hint: docker run --ipc=host",
+    assert re.search(r"^RunError: .*could not pass a batch on.* where /dev/shm is full, docker run --ipc=host",
                      found.stdout), found  # fmt: skip
 
 
@@ -293,6 +293,9 @@ def said_of(loader: Any, error: BaseException = GONE) -> str:
               "data.decoder=pillow is another decoder."),
         (-1, "was killed by SIGHUP; its own message, if it left one, stands above. "
              "Hint: data.num_workers=0 shows an error in the training process."),
+        (100, "ended with exit code 100: it could not pass a batch on, for the reason above. Hint: where /dev/shm is "
+              "full, docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
+              "(now 32); where too many files are open, a higher limit (ulimit -n)."),
         (3, "ended with exit code 3; its own message, if it left one, stands above. "
             "Hint: data.num_workers=0 shows an error in the training process."),
     ],
@@ -333,6 +336,7 @@ FLAT = """
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
     from imagenet_ddp.data.sources.folder.images import FileImages
+    from imagenet_ddp.data.sources.names import Names
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def private_mib(pid):
@@ -342,7 +346,8 @@ FLAT = """
     def main():
         image, number = sys.argv[1], int(sys.argv[2])
         folder, name = Path(image).parent, Path(image).name
-        images = FileImages.of(folder, ["./" * (index % 20) + name for index in range(number)], np.zeros(number, int))
+        names = Names.of("./" * (index % 20) + name for index in range(number))
+        images = FileImages(folder, names, np.zeros(number, int))
         sampler = BatchSampler(number, 100, 1, 0, shuffle=True, seed=0, fill_to=2)
         loader = make_loader(images, TrainTransform(Sizes(8), (0.9, 1.0), 0.5), sampler, seed=0, num_workers=2,
                              pin_memory=False)

@@ -299,7 +299,7 @@ def test_names_that_are_not_utf8_are_kept(tmp_path: Path):
     assert found.classes == ["cat", odd_class]
     assert manifest.parse(found.dump(), "it") == found
     assert [entry["name"] for entry in found.splits["train"].left_out] == [f"cat/{odd_name}"]
-    names = [opened(tmp_path / "out").name_of(index) for index in range(6)]
+    names = [opened(tmp_path / "out").names[index] for index in range(6)]
     assert b"kl\xe4sse/bad\xff\xfe.JPEG" in names
 
 

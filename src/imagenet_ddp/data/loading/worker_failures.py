@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_processes import (
+    NOT_SENT,
     loader_workers,
     preserve_sigchld_handler,
     raise_open_file_limit,
@@ -73,6 +74,11 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
         return (
             f"{ended}: a library crashed, most likely on an image. Hint: `python -m imagenet_ddp.prepare "
             "prepare=check` with the same data finds such a file; data.decoder=pillow is another decoder."
+        )
+    if code == NOT_SENT:
+        return (
+            f"{ended}: it could not pass a batch on, for the reason above. Hint: where /dev/shm is full, "
+            f"{_more_shm(loader)}; where too many files are open, a higher limit (ulimit -n)."
         )
     return (
         f"{ended}; its own message, if it left one, stands above. "

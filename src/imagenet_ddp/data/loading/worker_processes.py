@@ -17,6 +17,7 @@ from imagenet_ddp.system.cpu_cores import cores_per_process
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
+NOT_SENT = 100  # exit code of a worker that could not pass a batch on
 
 
 def choose_mp_context() -> str:
@@ -94,7 +95,7 @@ def raise_open_file_limit() -> None:
 def _end_for(error: BaseException, batch: object) -> None:
     traceback.print_exception(error)
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(NOT_SENT)
 
 
 def _end_with_parent() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
 from imagenet_ddp.data.sources.packed.shard_file import Record, Shard
@@ -73,12 +74,12 @@ class PackedImages(Images):
             self.targets = self._array("targets")
 
     def path(self, index: int) -> str:
-        return f"{self.location}/{self.name}: {os.fsdecode(self.name_of(index))}"
+        return f"{self.location}/{self.name}: {self.names[index]}"
 
-    def name_of(self, index: int) -> bytes:
-        """Return the name that the image had in its source."""
-        names, ends = self._array("names"), self._array("name_ends")
-        return names[int(ends[index - 1]) if index else 0 : int(ends[index])].tobytes()
+    @property
+    def names(self) -> Names:
+        """Return the names that the images had in their source."""
+        return Names(self._array("names"), self._array("name_ends"))
 
     def record(self, index: int) -> Record:
         return Record(*self._records[index].item())
