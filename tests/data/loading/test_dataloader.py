@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
-from imagenet_ddp.data.sources.base import as_images
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
@@ -273,7 +273,6 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
-    from imagenet_ddp.data.sources.base import as_images
     from imagenet_ddp.data.sources.folder.images import walk
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
@@ -343,12 +342,10 @@ def test_samples_have_the_length_of_the_split(images: FileImages):
 
 
 def test_a_source_of_ones_own_may_only_read(images: FileImages):
-    class Own:
+    class Own(Images):
         targets, read = images.targets, images.read
 
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
     key = [Key(0, 12, True, 1, 1)]
-    own, files = (
-        ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (as_images(Own()), images)
-    )
+    own, files = (ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
     assert torch.equal(own["image"], files["image"])

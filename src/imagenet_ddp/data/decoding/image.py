@@ -147,7 +147,11 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
 
 
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
-    """uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
-    picture = open_picture(data, path, reading)
+    """Raises UnreadableImage."""
+    return decode_whole(open_picture(data, path, reading))
+
+
+def decode_whole(picture: Picture) -> Tensor:
+    """Return a writeable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)

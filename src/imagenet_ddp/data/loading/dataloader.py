@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
@@ -122,10 +122,6 @@ def open_image(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
         raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
-
-
-def decode_whole(picture: Picture) -> Any:
-    return picture.region(0, 0, picture.height, picture.width)
 
 
 def _new_images(count: int, size: int) -> Tensor:
