@@ -343,7 +343,10 @@ def test_samples_have_the_length_of_the_split(images: FileImages):
 
 def test_a_source_of_ones_own_may_only_read(images: FileImages):
     class Own(Images):
-        targets, read = images.targets, images.read
+        targets = images.targets
+
+        def read(self, index: int) -> torch.Tensor:
+            return images.read(index)
 
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
     key = [Key(0, 12, True, 1, 1)]

@@ -39,7 +39,7 @@ def test_reading_is_all_that_a_source_must_do():
 
 
 def test_an_object_of_another_class_is_refused():
-    with pytest.raises(ConfigError, match=r"must be an imagenet_ddp\.data\.Images, got Plain\. Hint: class Mine"):
+    with pytest.raises(ConfigError, match=r"must be an imagenet_ddp\.data\.Images, got Plain\. Hint: subclass"):
         Source(["cat"], None, Plain())  # type: ignore[arg-type]
 
 

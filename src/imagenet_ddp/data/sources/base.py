@@ -68,5 +68,5 @@ class Source:
             if images is not None and not isinstance(images, Images):
                 raise ConfigError(
                     f"images of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
-                    "Hint: class Mine(imagenet_ddp.data.Images)."
+                    "Hint: subclass imagenet_ddp.data.Images."
                 )
