@@ -84,7 +84,7 @@ GUIDES: dict[str, Guide] = {
     ),
     "prepare": Guide(
         "Prepare images once, before training.",
-        "Unpack and sort archives (imagenet, stl10), pack images into few large files (pack), "
+        "Unpack and sort ImageNet's archives (imagenet), pack images into few large files (pack), "
         "or check every image (check).",
         {
             "prepare=check data=imagefolder data.root=FOLDER": "",

@@ -146,7 +146,7 @@ class SubmitConfig(TrainConfig):
 
 @dataclass
 class PrepareOptions:
-    name: Annotated[str, choice("imagenet", "stl10", "pack", "check"), "What to do."] = MISSING
+    name: Annotated[str, choice("imagenet", "pack", "check"), "What to do."] = MISSING
     num_workers: Annotated[Any, AUTO | integer(1), "Processes; auto: the cores of this machine."] = "auto"
     verify: Annotated[bool, "imagenet: compare the archives' MD5 and counts with the official ones."] = True
     timeout_s: Annotated[
@@ -167,7 +167,7 @@ class PrepareConfig(CommonConfig):
         "${data.name}"
     )
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
-    archive_dir: Annotated[str | None, "imagenet, stl10: folder of the archives."] = None
+    archive_dir: Annotated[str | None, "imagenet: folder of the archives."] = None
     out: Annotated[str | None, "Folder to write."] = None
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import multiprocessing
+import os
 import pickle
 import shutil
 import socket
@@ -12,6 +13,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from imagenet_ddp.data.sources import download, stl10
 from imagenet_ddp.data.sources.download import Archive
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options
+from imagenet_ddp.prepare.check import check
 
 NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 
@@ -383,6 +387,17 @@ def test_silence_has_an_end(
         with pytest.raises(ConfigError, match=r"127.0.0.1 does not answer within \S+ s"):
             stl10.prepare(tmp_path, True, archive, said.append)
         assert time.monotonic() - begin_s < 5
+
+
+def test_check_downloads_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """prepare=check before the first training, or on the machine with internet access."""
+    monkeypatch.setattr(stl10, "prepare", partial(stl10.prepare, archive=server.archive()))
+    root = tmp_path / "root"
+    typed = ["prepare=check", "data=stl10", f"data.root={root}", f"out={tmp_path}/report", "prepare.num_workers=1"]
+    plan = options.read(typed, os.environ)
+    assert plan is not None
+    assert check.run(plan) == 0
+    assert_complete(root)
 
 
 def test_one_downloads_and_the_others_wait(server: Server, tmp_path: Path) -> None:

@@ -33,18 +33,13 @@ OFFICIAL = Archive(
 )
 
 
-def validate(
-    root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL, archive_dir: Path | None = None
-) -> list[str]:
-    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written.
-
-    archive_dir: folder of the archive, if not root.
-    """
+def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
+    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written."""
     found = []
     if fold is not None and not 0 <= fold < NUM_FOLDS:
         found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
         fold = None
-    folder, packed = root / FOLDER, (archive_dir or root) / archive.name
+    folder, packed = root / FOLDER, root / archive.name
     if root.exists() and not root.is_dir():
         found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")
     elif folder.exists():
@@ -59,16 +54,9 @@ def validate(
         if size != archive.num_bytes:
             why = "the download broke off" if size < archive.num_bytes else "it is another file"
             hint = f"copy it there again, or delete {packed}"
-            if archive_dir is not None:
-                hint += " and leave archive_dir out"
-            if size < archive.num_bytes and archive_dir is None:
+            if size < archive.num_bytes:
                 hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
             found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: {hint}.")
-    elif archive_dir is not None:
-        found.append(
-            f"archive_dir must hold {archive.name}, but {archive_dir} does not. "
-            f"Hint: leave archive_dir out, and it is downloaded ({archive.num_bytes // MIB} MiB)."
-        )
     elif not download:
         found.append(
             f"{root} (data.root) must hold the folder {FOLDER} or {archive.name}, but holds neither, "
@@ -157,20 +145,13 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
     return indices
 
 
-def prepare(
-    root: Path,
-    download: bool,
-    archive: Archive = OFFICIAL,
-    say: Say = print_message,
-    archive_dir: Path | None = None,
-) -> Path:
-    """The folder with the binary files, made from the archive or the network where it is missing. archive_dir: where
-    the archive lies, if not in root.
+def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
+    """Return the folder with the binary files, made from the archive or the network where it is missing.
 
     Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
     """
-    folder, packed, part = root / FOLDER, (archive_dir or root) / archive.name, archive.part(root)
-    if found := validate(root, None, download, archive, archive_dir):
+    folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
+    if found := validate(root, None, download, archive):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
@@ -192,8 +173,7 @@ def prepare(
                 verify(part, archive, say)
                 part.rename(packed)
             _unpack(packed, folder, say)
-            where = "beside it " if archive_dir is None else ""
-            say(f"STL-10 is in {folder}; {packed.name} {where}may be deleted.")
+            say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
     except OSError as error:
         raise ConfigError(
             f"data.root must be a folder that takes STL-10, but {root} does not: {error}. "
