@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say
+from imagenet_ddp.system.progress_bar import Progress
 
 MIB = 2**20
 CONNECT_S = 15.0  # longest wait for the server's first answer, name resolution included
@@ -31,7 +32,7 @@ RETRIES = 3  # new connections in a row that bring no byte, after a connection t
 class Archive:
     name: str  # of the file once it is complete
     url: str
-    num_bytes: int
+    num_bytes: int  # 0: not known
     md5: str
 
     def part(self, root: Path) -> Path:
@@ -48,9 +49,9 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def lock_or_wait(lock: Path, growing: Path, say: Say, progress: Callable[[], str] | None = None) -> Iterator[None]:
-    """Lock a file, or wait while another process does and the file `growing` grows. progress: describes how far that
-    process is; None: by the size of the file. Raises ConfigError."""
+def lock_or_wait(lock: Path, growing: Path | None, say: Say) -> Iterator[None]:
+    """Lock a file, or wait while another process does and the file `growing` grows; None: as long as it does. Raises
+    ConfigError."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, 0.0
         while True:
@@ -58,27 +59,41 @@ def lock_or_wait(lock: Path, growing: Path, say: Say, progress: Callable[[], str
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the system if its holder dies
                 break
             except BlockingIOError:
-                now, size = time.monotonic(), size_of(growing)
+                now, size = time.monotonic(), size_of(growing) if growing is not None else 0
             if size != seen:
                 seen, deadline = size, now + STALL_S
-            if now > deadline:
+            if growing is not None and now > deadline:
                 raise ConfigError(
                     f"Timed out: another process has held {lock} to prepare {lock.parent} for {STALL_S:g} s "
                     "without progress. Hint: stop that process, then run this again."
                 )
             if now >= next_line:
-                far = progress() if progress is not None else f"{seen // MIB} MiB"
-                say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}; {far})")
+                far = f"; {seen // MIB} MiB" if growing is not None else ""
+                say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}{far})")
                 next_line = now + 3 * REPORT_S
             time.sleep(0.1)
         yield
 
 
+def validate_size(path: Path, archive: Archive) -> list[str]:
+    """Return a mistake where the file cannot be the archive."""
+    size = path.stat().st_size
+    if size == archive.num_bytes:
+        return []
+    why = "the download or copy is incomplete" if size < archive.num_bytes else "it is another file"
+    return [f"{path} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: delete it and download it again."]
+
+
 def verify(path: Path, archive: Archive, say: Say) -> None:
     """Raises ConfigError where the MD5 is another one; an own .part file is then removed."""
     say(f"Checking the MD5 of {path}.")
-    with path.open("rb") as handle:
-        md5 = hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(MIB):
+            digest.update(block)
+            progress.add(1)
+    progress.close()
+    md5 = digest.hexdigest()
     if md5 == archive.md5:
         return
     hint = f"delete {path}, then run this again"
