@@ -27,6 +27,7 @@ from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options
 from imagenet_ddp.prepare.check import check
+from imagenet_ddp.system import progress_bar
 
 NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 
@@ -274,13 +275,19 @@ def assert_complete(root: Path) -> None:
     assert not (root.parent / "stray.txt").exists()
 
 
-def test_download(server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "REPORT_S", 0.0)
+def test_download(
+    server: Server,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(progress_bar, "LINE_S", -1.0)
     root = tmp_path / "deep" / "root"
     assert stl10.prepare(root, True, server.archive(), said.append) == root / "stl10_binary"
     assert_complete(root)
     assert server.requested == [None]
-    assert any("MiB/s" in line for line in said)
+    assert "stl10_binary.tar.gz: 0 of 0 MiB" in capsys.readouterr().err
     size = len(server.content)
     goes_to = (
         f"STL-10 goes to {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) are downloaded, 0.36 GB unpacked."
@@ -348,7 +355,7 @@ def test_wrong_md5_of_a_file_of_the_person_is_kept(server: Server, tmp_path: Pat
 def test_another_file_behind_the_address(server: Server, tmp_path: Path, said: list[str]) -> None:
     archive = server.archive()
     server.content = b"<html>Please log in to this network</html>"
-    with pytest.raises(ConfigError, match=rf"sends a file of 42 bytes instead of {archive.num_bytes}"):
+    with pytest.raises(ConfigError, match=rf"sends 42 bytes instead of {archive.num_bytes}"):
         stl10.prepare(tmp_path / "root", True, archive, said.append)
 
 
@@ -360,9 +367,7 @@ def test_no_network(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyP
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     archive = Archive("stl10_binary.tar.gz", "http://no.invalid/stl10_binary.tar.gz", 1000, "0" * 32)
-    with pytest.raises(
-        ConfigError, match=r"the host name no.invalid does not resolve .* Hint: put stl10_binary.tar.gz"
-    ):
+    with pytest.raises(ConfigError, match=r"Name or service not known.* Hint: put stl10_binary.tar.gz"):
         stl10.prepare(tmp_path, True, archive, said.append)
 
 
@@ -370,23 +375,18 @@ def test_refused(server: Server, tmp_path: Path, said: list[str]) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{taken.getsockname()[1]}/x", 1000, "0" * 32)
-        with pytest.raises(ConfigError, match=r"127.0.0.1 refuses the connection\. Hint"):
+        with pytest.raises(ConfigError, match=r"Connection refused.* Hint"):
             stl10.prepare(tmp_path, True, archive, said.append)
 
 
-@pytest.mark.parametrize("limit", ["CONNECT_S", "READ_S"])
-def test_silence_has_an_end(
-    server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(download, limit, 0.3)
+def test_silence_has_an_end(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "READ_S", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()  # the system accepts, but no answer ever comes
         archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{silent.getsockname()[1]}/x", 1000, "0" * 32)
-        begin_s = time.monotonic()
-        with pytest.raises(ConfigError, match=r"127.0.0.1 does not answer within \S+ s"):
+        with pytest.raises(ConfigError, match="timed out"):
             stl10.prepare(tmp_path, True, archive, said.append)
-        assert time.monotonic() - begin_s < 5
 
 
 def test_check_downloads_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

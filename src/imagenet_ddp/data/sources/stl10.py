@@ -8,13 +8,12 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 
 import shutil
 import tarfile
-import time
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, lock_or_wait, size_of, verify
+from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say, print_message
 
@@ -191,17 +190,13 @@ def _unpack(packed: Path, folder: Path, say: Say) -> None:
     missing = set(NEEDED)
     try:
         with packed.open("rb") as handle, tarfile.open(fileobj=handle, mode="r|gz") as tar:
-            next_line = time.monotonic() + REPORT_S
             for member in tar:
                 name = member.name.rpartition("/")[2]
                 source = tar.extractfile(member) if name in missing and member.isreg() else None
                 if source is not None:
+                    say(f"Unpacking {name} ({member.size // MIB} MiB).")
                     with source, (partial / name).open("wb") as target:
-                        while block := source.read(MIB):
-                            target.write(block)
-                            if (now := time.monotonic()) >= next_line:
-                                next_line = now + REPORT_S
-                                say(f"Unpacking {name}: {target.tell() // MIB} of {member.size // MIB} MiB.")
+                        shutil.copyfileobj(source, target, MIB)
                     missing.discard(name)
                 if not missing:
                     break
