@@ -136,21 +136,11 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
     with (folder / "train_X.bin").open("r+b") as file:
         file.truncate(20 * 27648 - 1000)
     (folder / "test_y.bin").unlink()
-    sentences = stl10.validate(tmp_path, None, download=True)
-    assert len(sentences) == 2
-    assert "test_y.bin" in sentences[0]
-    assert f"must be {20 * 27648} bytes (20 images of 27648), got {20 * 27648 - 1000}" in sentences[1]
+    (sentence,) = stl10.validate(tmp_path, None, download=True)
+    assert "wrong size: test_y.bin, train_X.bin, train_y.bin, test_X.bin. Hint: delete " in sentence
     with pytest.raises(ConfigError) as caught:
         stl10.prepare(tmp_path, download=True)
-    assert caught.value.mistakes == sentences
-
-
-def test_fewer_labels_than_official_images(tmp_path: Path, folder: Path) -> None:
-    with (folder / "train_X.bin").open("r+b") as file:
-        file.truncate(5000 * 27648)  # sparse
-    (sentence,) = stl10.validate(tmp_path, None, download=True)
-    assert "train_y.bin must be 5000 bytes" in sentence
-    assert "got 20." in sentence
+    assert caught.value.mistakes == [sentence]
 
 
 def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
@@ -180,7 +170,9 @@ def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
 def test_broken_off_official_archive(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "stl10-real" / "stl10_binary.first-2244608-bytes.tar.gz"
     shutil.copyfile(source, tmp_path / "stl10_binary.tar.gz")
-    expected = "stl10_binary.tar.gz must be 2,640,397,119 bytes, got 2,244,608: the download broke off."
+    expected = (
+        f"{tmp_path}/stl10_binary.tar.gz must be 2,640,397,119 bytes, got 2,244,608: the download or copy is incom"
+    )
     for download_too in (False, True):
         with pytest.raises(ConfigError) as caught:
             stl10.prepare(tmp_path, download_too)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, verify
+from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say, print_message
 
@@ -49,13 +49,7 @@ def validate(root: Path, fold: int | None, download: bool, archive: Archive = OF
             + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
         )
     elif packed.exists():
-        size = packed.stat().st_size
-        if size != archive.num_bytes:
-            why = "the download broke off" if size < archive.num_bytes else "it is another file"
-            hint = f"copy it there again, or delete {packed}"
-            if size < archive.num_bytes:
-                hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
-            found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: {hint}.")
+        found += validate_size(packed, archive)
     elif not download:
         found.append(
             f"{root} (data.root) must hold the folder {FOLDER} or {archive.name}, but holds neither, "
@@ -65,35 +59,24 @@ def validate(root: Path, fold: int | None, download: bool, archive: Archive = OF
 
 
 def _validate_folder(folder: Path, fold: int | None) -> list[str]:
-    names = [name for name in NEEDED if name != "fold_indices.txt" or fold is not None]
-    again = f"Hint: copy it again, or delete {folder}, so that it is unpacked or downloaded again."
-    missing = [name for name in names if not (folder / name).is_file()]
-    found = [f"{folder} must hold {name}, but it is missing. {again}" for name in missing]
-    for split, official in OFFICIAL_IMAGES.items():
-        images, labels = f"{split}_X.bin", f"{split}_y.bin"
-        if images in missing or labels in missing:
-            continue
-        num_bytes, num_labels = ((folder / name).stat().st_size for name in (images, labels))
-        num_images, rest = divmod(num_bytes, RECORD_BYTES)
-        if rest == 0 and num_images == num_labels > 0:
-            continue
-        if num_images == official and rest == 0:  # then it is the labels that are wrong
-            found.append(
-                f"{folder / labels} must be {official} bytes (a label for each of {official} images), "
-                f"got {num_labels}. {again}"
-            )
-        else:
-            num_labels = num_labels or official
-            found.append(
-                f"{folder / images} must be {num_labels * RECORD_BYTES} bytes ({num_labels} images of "
-                f"{RECORD_BYTES}), got {num_bytes}. {again}"
-            )
-    if not found and fold is not None:
-        try:
-            _fold(folder, fold, (folder / "train_y.bin").stat().st_size)
-        except ConfigError as error:
-            found += error.mistakes
-    return found
+    sizes = {name: size_of(folder / name) for name in NEEDED}
+    wrong = [name for name, size in sizes.items() if not size and (name != "fold_indices.txt" or fold is not None)]
+    for split in OFFICIAL_IMAGES:
+        if sizes[f"{split}_X.bin"] != sizes[f"{split}_y.bin"] * RECORD_BYTES:
+            wrong += [f"{split}_X.bin", f"{split}_y.bin"]
+    if wrong:
+        return [
+            f"{folder} must hold STL-10's files, {RECORD_BYTES} bytes of images per byte of labels, but these are "
+            f"missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, so that it is "
+            "unpacked or downloaded again."
+        ]
+    if fold is None:
+        return []
+    try:
+        _fold(folder, fold, sizes["train_y.bin"])
+    except ConfigError as error:
+        return list(error.mistakes)
+    return []
 
 
 def notes(folder: Path) -> list[str]:
