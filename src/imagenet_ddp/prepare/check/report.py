@@ -16,10 +16,7 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 MAX_PRINTED = 20  # bad images in the summary
-COMPARED = (
-    "files by all their bytes; pictures by a difference hash of 128 bits of the decoded image in 9 x 9 grey pixels, "
-    "equal but for 4 bits. An image that decodes, but has lost something, looks like any other"
-)
+COMPARED = "files by all their bytes. An image that decodes, but has lost something, looks like any other"
 
 
 @dataclass
