@@ -244,7 +244,8 @@ def test_what_is_packed_can_be_packed_again(photos: Path, tmp_path: Path):
 
 def test_generated_images_are_packed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("imagenet_ddp.data.sources.shapes.NUM_PER_CLASS", {"train": 2, "val": 1})
-    assert packs(tmp_path, tmp_path / "out", "data=shapes", f"data.root={tmp_path / 'shapes'}") == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert packs(tmp_path, tmp_path / "out", "data=shapes", "data.root=null") == 0
     assert len(opened(tmp_path / "out")) == 20
     assert opened(tmp_path / "out").path(0).endswith("out/train: blob/00000.jpg") or opened(tmp_path / "out").path(0)
 
