@@ -1,4 +1,4 @@
-"""How images lie, in the states in which people have them; the lines that are proposed are typed here."""
+"""How images lie, in the states in which people have them; the lines of the docs are typed here."""
 
 import shutil
 import subprocess
@@ -37,8 +37,10 @@ def typed(line: str) -> None:
     subprocess.run(["bash", "-c", line], check=True, timeout=30)
 
 
-def in_backticks(layout: Layout) -> str:
-    return layout.mistakes[0].split("`")[1]
+def documented(beginning: str, root: Path) -> str:
+    """Return a line of docs/data.md for this folder."""
+    lines = (Path(__file__).parents[2] / "docs" / "data.md").read_text().splitlines()
+    return next(line.strip() for line in lines if line.startswith(f"    {beginning}")).replace("FOLDER", str(root))
 
 
 @pytest.fixture
@@ -152,42 +154,36 @@ def flatten(val: Path) -> dict[str, str]:
     return classes
 
 
-def test_kaggles_flat_val_is_sorted_by_the_line_proposed(imagenet: Path):
+def test_kaggles_flat_val_is_sorted_by_the_line_of_the_docs(imagenet: Path):
     classes = flatten(imagenet / "val")
     lines = ["ImageId,PredictionString", *(f"{image},{name} 1 2 3 4 {name} 5 6 7 8" for image, name in classes.items())]
     (imagenet / "LOC_val_solution.csv").write_text("\n".join(lines) + "\n")
     found = look(imagenet, "imagenet")
-    assert "images but no class folders" in found.mistakes[0]
-    typed(in_backticks(found))
-    assert look(imagenet, "imagenet").mistakes == []
-
-
-def test_a_flat_val_without_a_list_of_classes(imagenet: Path):
-    flatten(imagenet / "val")
-    (mistake,) = look(imagenet, "imagenet").mistakes
-    assert f"prepare=imagenet archive_dir=ARCHIVES out={imagenet}" in mistake and "ILSVRC2012_devkit_t12" in mistake
-    for name in ("ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"):
-        (imagenet / name).touch()
-    (mistake,) = look(imagenet, "imagenet").mistakes
-    assert f"archive_dir={imagenet} out={imagenet}`" in mistake
+    assert "images but no class folders" in found.mistakes[0] and "docs/data.md" in found.mistakes[0]
+    inside = imagenet / "ILSVRC" / "Data" / "CLS-LOC"
+    inside.mkdir(parents=True)
+    for split in ("train", "val"):
+        (imagenet / split).rename(inside / split)
+    typed(documented("cd FOLDER/ILSVRC", imagenet))
+    assert look(inside, "imagenet").mistakes == []
 
 
 def test_a_half_sorted_val_of_imagenet(imagenet: Path):
     path = next((imagenet / "val" / WNIDS[0]).iterdir())
     path.rename(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG")
     stray, few = look(imagenet, "imagenet").mistakes
-    assert "1 image in" in stray and "devkit" in stray and "1 class with fewer than 2: n01440764 (1)" in few
+    assert "1 image in" in stray and "Hint: move each" in stray and "1 class with fewer than 2: n01440764 (1)" in few
 
 
-def test_packed_classes_are_unpacked_by_the_line_proposed(imagenet: Path):
+def test_packed_classes_are_unpacked_by_the_line_of_the_docs(imagenet: Path):
     train = imagenet / "train"
     for name in WNIDS:
         with tarfile.open(train / f"{name}.tar", "w") as tar:
             for path in (train / name).iterdir():
                 tar.add(path, path.name)
         shutil.rmtree(train / name)
-    found = look(imagenet, "imagenet")
-    typed(in_backticks(found))
+    assert "docs/data.md" in look(imagenet, "imagenet").mistakes[0]
+    typed(documented("cd FOLDER/train &&", imagenet))
     assert look(imagenet, "imagenet").mistakes == []
 
 
@@ -197,7 +193,7 @@ def test_kaggles_archive_is_entered(imagenet: Path, tmp_path: Path):
     for split in ("train", "val"):
         (imagenet / split).rename(inside / split)
     for mistake in look(tmp_path / "ILSVRC", "imagenet").mistakes:
-        assert mistake.endswith(f"Hint: this is Kaggle's archive: data.root={inside}.")
+        assert mistake.endswith(f"Hint: data=imagenet data.root={inside}.")
     assert look(inside, "imagenet").mistakes == []
 
 

@@ -56,9 +56,7 @@ class Layout:
 
 def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budget_s: float = 20.0) -> Layout:
     """Inspect without writing, generating or downloading. data: the resolved data.* keys. budget_s: for counting."""
-    is_folder = data["name"] in validate.OF_FOLDERS and data["root"]
-    mistakes = validate.validate({"data": data}, environ)
-    layout = Layout([imagenet_layout.improve_hint(text, data) if is_folder else text for text in mistakes])
+    layout = Layout(validate.validate({"data": data}, environ))
     if layout.mistakes or data["_target_"] or data["name"] == "streamed":
         return layout
     if data["name"] == "stl10":
@@ -114,12 +112,9 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
     split = layout.splits[name]
     is_imagenet = data["name"] == "imagenet"
     if split.num_stray:
-        hint = "move each into the folder of its class, or away"
-        if is_imagenet and name == "val":
-            hint = imagenet_layout.hint_to_sort(Path(data["root"]), split.folder)
         layout.mistakes.append(
             f"{count_noun(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not "
-            f"be read. Hint: {hint}."
+            "be read. Hint: move each into the folder of its class, or away."
         )
     if not split.is_whole:
         layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes, no more time")
