@@ -283,7 +283,7 @@ def test_a_full_disk(fake: FakeImageNet, small_disk: Path, monkeypatch: pytest.M
     # full because of another process
     monkeypatch.setattr(prepare, "_check_room", lambda *args: None)
     text = refusal(fake, small_disk / "out", error=RunError)
-    assert "No space left on device" in text and "resumes there" in text
+    assert "No space left on device" in text and "to resume." in text
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     run_prepare(fake, small_disk / "out")
     assert files_below(small_disk / "out") == fake.files

@@ -434,25 +434,17 @@ def test_a_full_disk_is_foreseen(photos: Path, tmp_path: Path, monkeypatch: pyte
     assert "must have about 13 MiB free, got 1 MiB in" in text
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (errno.ENOSPC, "the disk is full. Hint: make room, then type the same again"),
-        (errno.EIO, "writable, but: Input/output error. Hint: check that disk and who may write to it, then type"),
-    ],
-)
-def test_a_disk_that_fills_up_is_named(
-    number: int, said: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_disk_that_fills_up_is_named(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     class Full(io.BytesIO):
         def write(self, data: Any) -> int:
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
         whole = Path.open
         patch.setattr(Path, "open", lambda path, *a, **k: Full() if path.name == "shard.part" else whole(path, *a, **k))
         assert packs(photos, tmp_path / "out") == 1
-    assert said in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "out cannot be written: [Errno 28] No space left on device. Hint: make room" in said
     assert packs(photos, tmp_path / "out") == 0
 
 

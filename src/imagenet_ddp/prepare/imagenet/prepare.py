@@ -1,15 +1,13 @@
 """prepare=imagenet: from ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/. No torch."""
 
-import contextlib
 import shutil
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.data.sources.download import MIB, lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, image_names
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
 from imagenet_ddp.prepare.options import Plan, option
@@ -27,7 +25,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
     archives, left_out = _find_archives(plan.archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
         raise ConfigError(mistakes)
-    with _disk_errors(plan.out):
+    with disk_errors_as_run_error(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(plan.out / LOCK, None, print_message):
             todo = [split for split in archives if not _is_finished(plan.out / split, edition.num_images[split])]
@@ -92,20 +90,6 @@ def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
             f"out must have {need // MIB:,.0f} MiB free, got {free // MIB:,} MiB in {out}. Hint: out=FOLDER on another "
             "disk, or make room; classes already extracted are kept."
         )
-
-
-@contextlib.contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    """Turn errors of the disk into a RunError."""
-    try:
-        yield
-    except BrokenPipeError:  # the reader of stdout has left
-        raise
-    except (OSError, tarfile.TarError) as error:
-        raise RunError(
-            f"the images cannot be written to {out}: {error}. Hint: make room, or check that disk and who may write to "
-            "it; the same command then resumes there."
-        ) from error
 
 
 def _print_summary(out: Path, edition: Edition) -> None:
