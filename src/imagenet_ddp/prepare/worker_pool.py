@@ -18,15 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loading.system_counters import process_states
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.console import print_message
 
 DEPTH = 4  # images a process has at a time, so that it need not wait for the next one
 POLL_S = 0.5  # between two checks of which processes are late
-REPORT_S = 60.0  # between two messages about an image that takes long
 START_S = 120.0  # longest start of a process: it imports torch
 MIB = 2**20
 _READY, _ENDED = "ready", "ended"  # what a process, or the thread that listens to it, reports instead of a result
@@ -68,7 +65,6 @@ class _Worker:
         self.tasks: deque[_Task] = deque()
         self.is_ready = False
         self.begin_s = time.monotonic()  # of the first task, or of the start
-        self.num_reports = 0
         threading.Thread(target=self._listen, args=(events,), name="results of images", daemon=True).start()
 
     def submit(self, task: _Task) -> None:
@@ -79,7 +75,7 @@ class _Worker:
             self._connection.send(task)
 
     def pop_task(self) -> _Task:
-        self.begin_s, self.num_reports = time.monotonic(), 0
+        self.begin_s = time.monotonic()
         return self.tasks.popleft()
 
     def kill(self) -> int | None:
@@ -187,7 +183,7 @@ def process_images(
                     task = worker.pop_task()
                     results[task.number] = Result(task.split, task.index, *event)
             if events.empty():
-                for worker in _late(workers, limits.timeout_s, images):
+                for worker in [each for each in workers if _is_late(each, limits.timeout_s)]:
                     replace(worker, is_timeout=True)
     finally:
         for worker in workers:
@@ -197,11 +193,6 @@ def process_images(
 
 
 def _start(method: str, args: tuple[Any, ...], events: queue.SimpleQueue) -> _Worker:
-    try:
-        return _Worker(multiprocessing.get_context(method), args, events)
-    except OSError:  # the server that forks it has ended
-        if method == "forkserver":
-            start_fork_server()
     try:
         return _Worker(multiprocessing.get_context(method), args, events)
     except OSError as error:
@@ -215,23 +206,10 @@ def _start_error(why: str) -> RunError:
     )
 
 
-def _late(workers: list[_Worker], timeout_s: float, images: Mapping[str, Images]) -> list[_Worker]:
-    """Return the workers past their time; report images that take long."""
-    found = []
-    for worker in workers:
-        waited_s = time.monotonic() - worker.begin_s
-        if worker.is_ready and not worker.tasks:
-            continue
-        if waited_s > (timeout_s if worker.is_ready else START_S):
-            found.append(worker)
-        elif worker.tasks and waited_s > REPORT_S * (worker.num_reports + 1):
-            worker.num_reports += 1
-            path = images[worker.tasks[0].split].path(worker.tasks[0].index)
-            print_message(
-                f"{path} has taken {waited_s:.0f} s so far (process {process_states([worker.process.pid])}). "
-                f"It fails after {timeout_s:g} s."
-            )
-    return found
+def _is_late(worker: _Worker, timeout_s: float) -> bool:
+    if worker.is_ready and not worker.tasks:
+        return False
+    return time.monotonic() - worker.begin_s > (timeout_s if worker.is_ready else START_S)
 
 
 def _signal(code: int | None) -> str:
