@@ -10,7 +10,6 @@ from typing import Any
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
-from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
 
@@ -34,11 +33,6 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     if found := validate_root(data, environ):
         return found
     root = Path(data["root"])
-    if (root / manifest.FILE).is_file():
-        return [
-            f"data={data['name']} expects folders of image files, but {describe_path(root)} is a packed folder "
-            f"({manifest.FILE} in it). Hint: data=packed data.root={data['root']}."
-        ]
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     split_off = data["val_fraction"] is not None
     if split_off and val_dir.is_dir():

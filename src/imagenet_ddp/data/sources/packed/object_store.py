@@ -56,16 +56,11 @@ class Remote:
         address = f"{self.url}/{name}"
         if isinstance(error, ImportError):
             return f"{address} cannot be read, because a library is missing: {error}. Hint: {_library(self.url)}."
-        if _names_credentials(error):
+        if isinstance(error, PermissionError) or _names_credentials(error):
             return (
                 f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role of the machine; for a public bucket "
-                "+data.args.anon=true."
-            )
-        if isinstance(error, PermissionError):
-            return (
-                f"{address} cannot be read: access is denied ({first_line(error)}). Hint: ask for the "
-                "right to list and read that bucket, or name other credentials (AWS_PROFILE)."
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of the machine that may list and read "
+                "that bucket; for a public one +data.args.anon=true."
             )
         if isinstance(error, FileNotFoundError):
             return (
