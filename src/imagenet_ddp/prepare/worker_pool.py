@@ -3,16 +3,14 @@
 import contextlib
 import multiprocessing
 import os
-import queue
 import resource
 import signal
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ DEPTH = 4  # images a process has at a time, so that it need not wait for the ne
 POLL_S = 0.5  # between two checks of which processes are late
 START_S = 120.0  # longest start of a process: it imports torch
 MIB = 2**20
-_READY, _ENDED = "ready", "ended"  # what a process, or the thread that listens to it, reports instead of a result
+_READY = "ready"  # what a process sends before its first result
 
 
 class Limits(NamedTuple):
@@ -55,24 +53,23 @@ class _Task:
 
 
 class _Worker:
-    """One process. A thread receives its results, so that it never waits for this process to take them."""
+    """One process."""
 
-    def __init__(self, context: Any, args: tuple[Any, ...], events: queue.SimpleQueue):
-        self._connection, theirs = context.Pipe()
+    def __init__(self, context: Any, args: tuple[Any, ...]):
+        self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process ends the connection
         self.tasks: deque[_Task] = deque()
         self.is_ready = False
         self.begin_s = time.monotonic()  # of the first task, or of the start
-        threading.Thread(target=self._listen, args=(events,), name="results of images", daemon=True).start()
 
     def submit(self, task: _Task) -> None:
         if not self.tasks:
             self.begin_s = time.monotonic()
         self.tasks.append(task)
-        with contextlib.suppress(OSError):  # it has just ended, which the thread reports
-            self._connection.send(task)
+        with contextlib.suppress(OSError):  # it has just ended, which the next recv reports
+            self.connection.send(task)
 
     def pop_task(self) -> _Task:
         self.begin_s = time.monotonic()
@@ -83,15 +80,6 @@ class _Worker:
         self.process.kill()
         self.process.join(5)
         return self.process.exitcode
-
-    def _listen(self, events: queue.SimpleQueue) -> None:
-        try:
-            while True:
-                events.put((self, self._connection.recv()))
-        except (EOFError, OSError):
-            events.put((self, _ENDED))
-        except Exception as error:  # an exception that can be pickled, but not unpickled
-            events.put((self, error))
 
 
 def process_images(
@@ -111,7 +99,6 @@ def process_images(
     method = choose_mp_context(mp_context)
     if method == "forkserver":
         start_fork_server()
-    events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
     args = (function, dict(images), limits.memory_mib)
     numbered = (_Task(number, split, index) for number, (split, index) in enumerate(tasks))
     retry: list[_Task] = []
@@ -137,7 +124,7 @@ def process_images(
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")
-        workers[workers.index(worker)] = _start(method, args, events)
+        workers[workers.index(worker)] = _start(method, args)
         if not worker.tasks:
             return
         task, *others = worker.tasks
@@ -152,7 +139,7 @@ def process_images(
         results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
 
     try:
-        workers += [_start(method, args, events) for _ in range(num_workers)]
+        workers += [_start(method, args) for _ in range(num_workers)]
         loop_s = time.monotonic()
         while True:
             for depth in range(DEPTH):
@@ -169,22 +156,24 @@ def process_images(
                 for worker in workers:
                     worker.begin_s += paused_s
             loop_s = time.monotonic()
-            with contextlib.suppress(queue.Empty):
-                worker, event = events.get(timeout=POLL_S)
-                if worker not in workers:  # it was replaced
+            ready = wait([worker.connection for worker in workers], POLL_S)
+            for worker in list(workers):
+                if worker.connection not in ready:
+                    if _is_late(worker, limits.timeout_s):
+                        replace(worker, is_timeout=True)
+                    continue
+                try:
+                    event = worker.connection.recv()
+                except (EOFError, OSError):
+                    replace(worker, is_timeout=False)
                     continue
                 if event == _READY:
                     worker.is_ready, worker.begin_s = True, time.monotonic()
-                elif event == _ENDED:
-                    replace(worker, is_timeout=False)
                 elif isinstance(event, Exception):
                     raise event
                 else:
                     task = worker.pop_task()
                     results[task.number] = Result(task.split, task.index, *event)
-            if events.empty():
-                for worker in [each for each in workers if _is_late(each, limits.timeout_s)]:
-                    replace(worker, is_timeout=True)
     finally:
         for worker in workers:
             worker.process.kill()  # they ignore SIGTERM
@@ -192,9 +181,9 @@ def process_images(
             worker.process.join(5)
 
 
-def _start(method: str, args: tuple[Any, ...], events: queue.SimpleQueue) -> _Worker:
+def _start(method: str, args: tuple[Any, ...]) -> _Worker:
     try:
-        return _Worker(multiprocessing.get_context(method), args, events)
+        return _Worker(multiprocessing.get_context(method), args)
     except OSError as error:
         raise _start_error(error.strerror or str(error)) from error
 

@@ -59,8 +59,8 @@ class Remote:
         if isinstance(error, PermissionError) or _names_credentials(error):
             return (
                 f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of the machine that may list and read "
-                "that bucket; for a public one +data.args.anon=true."
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of the machine that may list and "
+                "read that bucket; for a public one +data.args.anon=true."
             )
         if isinstance(error, FileNotFoundError):
             return (
