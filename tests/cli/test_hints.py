@@ -46,7 +46,7 @@ PLACEHOLDERS = {
     "<address of node 0>": "127.0.0.1", "<address of rank 0's machine>": "127.0.0.1", "PATH": "job", "PORT": "29500",
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
     "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "<name>/<time>/checkpoints/last": "x",
-    "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "NEW_FOLDER": "fresh", "<number of machines>": "2",
+    "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "<number of machines>": "2",
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class Progress:
         """Return: train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
         more = self.more() if self.more is not None else ""
-        if self.done == self._earlier or self.seconds <= 0:
+        if self.done <= self._earlier or self.seconds <= 0:
             return text + more
         speed = (self.done - self._earlier) / self.seconds
         if self._rate:
