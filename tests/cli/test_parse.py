@@ -332,7 +332,7 @@ def test_whose_images_they_are_is_said(typed: list[str]):
 
 def test_generated_images_are_never_put_among_others(tmp_path: Path):
     (text,) = refused("data=shapes", "data.root=pets")
-    assert text.endswith("got pets. Hint: set data.root=null, or data=imagefolder for images of your own.")
+    assert text.endswith("got pets. Hint: set data.root=null.")
     assert sorted(path.name for path in (tmp_path / "pets").iterdir()) == ["train", "val"]
 
 

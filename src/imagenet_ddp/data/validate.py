@@ -70,7 +70,7 @@ def validate(
     elif data["name"] == "shapes" and data["root"]:
         found.append(
             f"data.root is for images of your own, but data=shapes generates its images in the cache folder, got "
-            f"{data['root']}. Hint: set data.root=null, or data=imagefolder for images of your own."
+            f"{data['root']}. Hint: set data.root=null."
         )
     elif data["name"] == "packed":
         found += manifest.validate(data, verb)
