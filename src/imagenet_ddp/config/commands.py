@@ -95,10 +95,9 @@ class TuneOptions:
     )
     sampler: Annotated[str, choice("tpe", "random"), "tpe learns from earlier trials."] = "tpe"
     num_random_trials: Annotated[int, integer(1), "tpe: random trials before it learns."] = 10
-    pruner: Annotated[str, choice("median", "hyperband", "none"), "Which trials end early."] = "median"
-    pruner_num_trials: Annotated[int, integer(1), "median: trials that finish before any is pruned."] = 4
+    pruner: Annotated[str, choice("median", "none"), "Which trials end early."] = "median"
+    pruner_num_trials: Annotated[int, integer(1), "Trials that finish before any is pruned."] = 4
     pruner_num_epochs: Annotated[int, integer(1), "Epochs before a trial may be pruned."] = 3
-    hyperband_factor: Annotated[int, integer(2), "hyperband: one in so many trials continues from each rung."] = 3
     timeout_s: Annotated[float | None, number(above=0), Example("3600"), "Seconds after which no trial is started."] = (
         None
     )
