@@ -43,9 +43,12 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     ("options", "sentence"),
     [
         (["prepare=imagnet"], "prepare must be one of check, imagenet, pack"),
-        (["-m", "prepare=imagenet,pack"], "-m starts several jobs, but prepare does one thing"),
+        (["-m", "prepare=imagenet,check"], "-m starts several jobs, but prepare does one thing"),
         (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
-        (["prepare=check", "archive_dir=."], "archive_dir is for prepare=imagenet, but this is prepare=check"),
+        (
+            ["prepare=check", "archive_dir=."],
+            "archive_dir is for prepare=imagenet, but this is prepare=check",
+        ),
         (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: out=FOLDER"),
     ],
 )

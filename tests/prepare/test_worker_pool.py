@@ -58,7 +58,7 @@ def act(images: Any, index: int) -> int:
 def results(images: Any, num_workers: int = 2, timeout_s: float = 60, window: int = 100) -> Any:
     tasks = [("train", index) for index in range(len(images))]
     limits = Limits(timeout_s, 256)
-    return process_images(act, {"train": images}, tasks, num_workers, limits, "auto", window)
+    return process_images(act, {"train": images}, tasks, num_workers, limits, window)
 
 
 def test_the_image_at_fault_is_named_and_the_others_are_processed():

@@ -1,4 +1,4 @@
-"""Compare a folder with ILSVRC-2012, class by class. No torch."""
+"""Compare a folder with ILSVRC-2012. No torch."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -9,6 +9,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
 NUM_IMAGES = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
 NUM_CLASSES = 1_000
+SEE = 'docs/data.md, "ImageNet in another form", has a command for each form in which it is downloaded.'
 
 
 def class_table() -> list[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
-from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
+from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
 
@@ -73,14 +73,9 @@ def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list
         with os.scandir(folder) as entries:
             is_flat = any(is_image(entry.name) for entry in entries)
         what = "has images but no class folders" if is_flat else "has no class folders"
-        more = (
-            ' (for ImageNet\'s archives see "ImageNet from the archives" in docs/data.md)'
-            if data["name"] == "imagenet"
-            else ""
-        )
         return [], [
             f"{describe_path(folder)} must have a folder per class, but {what}. "
-            f"Hint: sort the images into {folder}/<class>/{more}."
+            f"Hint: sort the images into {folder}/<class>/."
         ]
     found = []
     if data["name"] == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
@@ -89,8 +84,7 @@ def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list
             f"{len(classes)} in {describe_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
             "any names."
         )
-    links = LinkFilter(folder, classes)
-    has = map_concurrently(lambda entry: has_image(folder / entry, links), classes)
+    has = map_concurrently(lambda entry: has_image(folder / entry), classes)
     if empty := [entry for entry, is_filled in zip(classes, has, strict=True) if not is_filled]:
         found.append(
             f"every class folder in {describe_path(folder)} must hold images, but {len(empty)} of "

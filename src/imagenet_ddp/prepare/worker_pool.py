@@ -88,7 +88,6 @@ def process_images(
     tasks: Iterable[tuple[str, int]],
     num_workers: int,
     limits: Limits,
-    mp_context: str,
     window: int,
 ) -> Generator[Result, None, None]:
     """Yield function(images[split], index) of each task (split, index), in their order.
@@ -96,7 +95,7 @@ def process_images(
     window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError where a
     process cannot start, and what the function raises.
     """
-    method = choose_mp_context(mp_context)
+    method = choose_mp_context()
     if method == "forkserver":
         start_fork_server()
     args = (function, dict(images), limits.memory_mib)
@@ -190,8 +189,7 @@ def _start(method: str, args: tuple[Any, ...]) -> _Worker:
 
 def _start_error(why: str) -> RunError:
     return RunError(
-        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory; "
-        "data.mp_context=spawn starts it another way."
+        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory."
     )
 
 

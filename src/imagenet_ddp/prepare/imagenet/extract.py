@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from imagenet_ddp.data.sources.folder.scan import image_names
+from imagenet_ddp.data.sources.folder.scan import list_folder
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare.imagenet.archives import ClassImages, file_name, regular_files
 from imagenet_ddp.system.console import print_message
@@ -47,7 +47,7 @@ def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_ima
         finally:
             pool.shutdown(cancel_futures=True)
             progress.close()
-    extracted = sum(len(image_names(draft / one.name)) for one in classes)
+    extracted = sum(len(list_folder(draft / one.name)[0]) for one in classes)
     if extracted != num_images:
         raise RunError(
             f"{draft} must have {count_noun(num_images, 'image')}, got {extracted:,}. Hint: delete it, then run this "

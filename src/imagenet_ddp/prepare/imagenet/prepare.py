@@ -5,7 +5,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.data.sources.download import MIB, lock_or_wait, validate_size, verify
-from imagenet_ddp.data.sources.folder.scan import class_folders, image_names
+from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
@@ -72,7 +72,7 @@ def _is_finished(folder: Path, num_images: int) -> bool:
     in the way."""
     if not folder.exists():
         return False
-    found = sum(len(image_names(folder / name)) for name in class_folders(folder)) if folder.is_dir() else 0
+    found = sum(len(list_folder(folder / name)[0]) for name in class_folders(folder)) if folder.is_dir() else 0
     if found != num_images:
         raise ConfigError(
             f"{folder} exists, so it must have {count_noun(num_images, 'image')} in class folders, got {found:,}. "
