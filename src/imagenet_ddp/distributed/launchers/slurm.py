@@ -16,9 +16,9 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
     if step is None:
         return None
     address = request.address(environ)
-    if address is None and (step.num_nodes == 1 or step.hosts):
+    if address is None and (step.num_nodes == 1 or step.first_host):
         # on one node no name has to resolve
-        host = LOCALHOST if step.num_nodes == 1 else step.hosts[0]
+        host = LOCALHOST if step.num_nodes == 1 else step.first_host
         more = () if environ.get("MASTER_PORT") else step.ports[1:]
         address = Address(host, port_or_default(environ, step.ports[0]), more_ports=more)
     if address is None:
