@@ -238,7 +238,7 @@ LINES = [
         "trainer.devices=8 cluster.world_size=2 cluster.rank=0", "trainer.num_nodes=2", "cluster.node_rank=1",
         f"cluster.address={FAR}", f"{MACHINES} cluster.node_rank=2", "trainer.devices=99",
         "trainer.num_nodes=1 cluster.node_rank=1",
-        "trainer.devices=-1", "trainer.devices=[0,1]", "strategy.process_group_backend=nccl", "strategy=dp "
+        "trainer.devices=-1", "trainer.devices=[0,1]", "strategy=dp "
         "trainer.num_nodes=2", "strategy=balanced_dp trainer.num_nodes=2 strategy.first_device_batch=-1",
         "strategy=ddp strategy.first_device_batch=2", "strategy=dp strategy.bucket_cap_mb=10",
         "strategy=dp trainer.sync_batchnorm=true", "strategy=balanced_dp strategy.first_device_batch=0 "
@@ -536,12 +536,8 @@ def _templates(name: str) -> list[tuple[str, re.Pattern[str]]]:
 
 # Hints that no line here can bring up: what they need.
 ELSEWHERE = {
-    "distributed/validate.py": (
-        "srun without --gpu",
-        "another node",
-    ),  # SLURM's variables: tests/distributed/test_validate.py
+    "distributed/validate.py": ("srun without --gpu",),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
-    "distributed/strategies/batch_split.py": ("start it without the launcher",),  # env_vars.py says it before
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
 }
 

@@ -81,7 +81,7 @@ def command_line(
     jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, (config, mistakes) in enumerate(composed):
         if not (only_shown or compose_only):
-            mistakes += _validate_job(config, environ, verb, args.overrides, multirun, len(jobs), elsewhere)
+            mistakes += _validate_job(config, environ, verb, args.overrides, multirun, elsewhere)
         for text in dict.fromkeys(mistakes):
             jobs_of.setdefault(text, []).append(number)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
@@ -113,7 +113,6 @@ def _validate_job(
     verb: str,
     typed: Sequence[str],
     multirun: bool,
-    num_jobs: int,
     elsewhere: bool,
 ) -> list[str]:
     bare, found = _without_hydra(config), []
@@ -128,7 +127,6 @@ def _validate_job(
         typed=typed,
         multirun=multirun and not (isinstance(only, int) or (only == "auto" and in_array)),
         partial=verb != "train" or bare.get("resume") not in (None, "auto"),
-        num_jobs=num_jobs,
         elsewhere=elsewhere,
     )
     found += _run_dir(config, multirun) if verb != "predict" and not elsewhere else []

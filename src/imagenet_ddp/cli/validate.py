@@ -38,7 +38,6 @@ def validate(
     typed: Sequence[str] = (),
     multirun: bool = False,
     partial: bool = False,
-    num_jobs: int = 2,
     elsewhere: bool = False,
 ) -> list[str]:
     """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
@@ -68,9 +67,7 @@ def validate(
         trainer["accelerator"] = "gpu"
     found += data_check.validate(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
     found += learning_check.validate(plain, environ, partial=partial)
-    found += distributed_check.validate(
-        plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs, elsewhere=elsewhere
-    )
+    found += distributed_check.validate(plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere)
     elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
     found += refused_targets(plain, plain["allow_targets"])

@@ -32,13 +32,12 @@ def validate(
     verb: str = "train",
     typed: Sequence[str] = (),
     multirun: bool = False,
-    num_jobs: int = 2,
     elsewhere: bool = False,
 ) -> list[str]:
     """Return all errors.
 
-    typed: the options as typed, for the line to type instead. num_jobs: of -m. elsewhere: for a SLURM job on other
-    machines, with as many nodes and devices as the config sets.
+    typed: the options as typed, for the line to type instead. elsewhere: for a SLURM job on other machines, with as
+    many nodes and devices as the config sets.
     """
     if elsewhere:
         local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
@@ -47,10 +46,9 @@ def validate(
     unusable = bool(errors) or bool(validate_group("strategy", {"name": config["strategy"]["name"]}))
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
-    errors += _missing_gpus(config["trainer"], environ)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     errors += ddp_options.validate(config)
-    errors += batch_split.validate(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
+    errors += batch_split.validate(strategy, config["trainer"], num_devices(config["trainer"].get("devices")))
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors  # the number of processes depends on these values
     try:
@@ -58,7 +56,7 @@ def validate(
     except ConfigError as error:
         return errors + error.mistakes
     if multirun and not launch_info.standalone:
-        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
+        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
         errors += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
@@ -87,20 +85,11 @@ def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[
     return errors
 
 
-def _sweep(launch_info: LaunchInfo, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
-    if launch_info.world_info is not None:
-        size = (
-            f"WORLD_SIZE={environ['WORLD_SIZE']}" if "WORLD_SIZE" in environ else f"{launch_info.world_info.world_size}"
-        )
-        return (
-            f"-m starts the workers of each job itself, but this process is one of {size} that a launcher started "
-            f"({launch_info.source}). Hint: without the launcher: `{line}`."
-        )
-    numbers = " ".join(map(str, range(num_jobs)))
+def _sweep(launch_info: LaunchInfo, line: str) -> str:
     folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     return (
-        f"-m runs its jobs on one node, but trainer.num_nodes is {launch_info.num_nodes}. Hint: on each node "
-        f"`for n in {numbers}; do {line}{folder} sweep.job=$n; done`"
+        f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
+        f"({launch_info.source}). Hint: the same job on each: `{line}{folder} sweep.job=0`, then sweep.job=1."
     )
 
 
@@ -154,50 +143,28 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
     ]
 
 
-def _missing_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Refuse CPU training in an allocation of GPUs, unless trainer.accelerator asks for it."""
-    num_allocated = environ.get("SLURM_GPUS_ON_NODE", "0")
-    if (
-        trainer.get("accelerator") != "auto"
-        or not num_allocated.isdecimal()
-        or int(num_allocated) == 0
-        or not no_gpu_reason(trainer)
-    ):
-        return []
-    return [
-        f"this job has {num_allocated} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
-        "Hint: another node (sbatch --exclude), or trainer.accelerator=cpu to do without."
-    ]
-
-
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check the number and the backend of CPU processes; nothing where there may be a GPU."""
+    """Check the number of CPU processes; nothing where there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:
         return []  # reported already, or left to torch
-    errors = []
-    if config["strategy"]["process_group_backend"] == "nccl":
-        errors.append(
-            f"strategy.process_group_backend=nccl is for GPUs, but {reason}. Hint: strategy.process_group_backend=null."
-        )
     count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if names_gpus or devices in (-1, "-1"):
         what = "names GPUs" if names_gpus else "means all GPUs"
-        errors.append(
+        return [
             f"trainer.devices={shown(devices)} {what}, but {reason}. "
             f"Hint: set trainer.devices={count or 2}: that many CPU processes."
-        )
-        return errors
+        ]
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
         count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
     cores = num_cores()
     if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm_env.read_step(environ):
         cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task has only some of them
     if count is not None and count > PROCESSES_PER_CORE * cores:
-        errors.append(
+        return [
             f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "
             f"for each of {cores} CPU cores; {reason}), got {count}{origin}. Hint: set trainer.devices={cores}."
-        )
-    return errors
+        ]
+    return []
