@@ -37,7 +37,7 @@ SOURCES = [
     "cli/translate", "cli/translate_world", "cli/validate",
     "config/validators", "config/trainer_options",
     "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
-    "distributed/launchers/manual", "distributed/launchers/env_vars", "distributed/launchers/address",
+    "distributed/launchers/manual", "distributed/launchers/ranks", "distributed/launchers/address",
     "distributed/network/nccl", "distributed/strategies/ddp_options", "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.

@@ -85,7 +85,8 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     if max(own) >= available:
         raise ConfigError(
             f"local rank {local_rank} needs GPU {max(own)}, but torch finds {available} on this machine. "
-            "Hint: as many processes per node as it has GPUs."
+            "Hint: as many processes per node as it has GPUs, each seeing all of them (in SLURM --gpus-per-node, "
+            "without --gpus-per-task)."
         )
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import env_vars, manual, openmpi, scontrol, slurm, slurm_env
+from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, slurm_env
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, spawned_world_info
@@ -59,12 +59,13 @@ def detect(
         line,
         cpu,
     )
-    launcher = env_vars.launcher_name(environ, by_tasks=cluster["name"] != "env")
-    detectors = [env_vars.from_env_vars, manual.one_per_node]
-    if cluster["name"] != "env":
-        detectors[1:1] = [slurm.from_step, openmpi.from_openmpi, slurm.refuse_batch_shell]
-    if launcher is None:
-        detectors.insert(0, manual.one_per_process)
+    by_tasks = cluster["name"] != "env"
+    launcher = ranks.launcher_name(environ, by_tasks=by_tasks)
+    detectors = [ranks.from_options] if launcher is None else []
+    detectors += [ranks.from_env_vars]
+    if by_tasks:
+        detectors += [slurm.from_step, ranks.from_openmpi, slurm.refuse_batch_shell]
+    detectors += [manual.one_per_node]
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     if one_process and not found.standalone:
         raise ConfigError(

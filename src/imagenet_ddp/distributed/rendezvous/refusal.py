@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import env_vars
+from imagenet_ddp.distributed.launchers import ranks
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
@@ -78,7 +78,7 @@ def refused_command(
 def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> RefusedCommand | None:
     """Guess from numbers that a person has typed; those of a launcher are right."""
     cluster, num_nodes = config["cluster"], config["trainer"].get("num_nodes")
-    if env_vars.launcher_name(environ, by_tasks=True) is not None:
+    if ranks.launcher_name(environ, by_tasks=True) is not None:
         return None
     with contextlib.suppress(ConfigError, TypeError, ValueError):
         address = LaunchRequest(None, None, cluster, "", False).address(environ)
