@@ -117,7 +117,7 @@ def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
 
 
 def run_job(
-    task: Callable[[WorldInfo | None, Any], T],
+    task: Callable[[WorldInfo, Any], T],
     payload: Any,
     config: Mapping[str, Any],
     rendezvous: "Rendezvous | None",
@@ -135,7 +135,7 @@ def run_job(
         config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
     )
     if rendezvous is None and num_local == 1 and not own_processes:
-        return task(None, payload)
+        return task(WorldInfo(), payload)
     if num_local > 1:
         _expect_backend(config)
     first = rendezvous.world_info if rendezvous else None
@@ -147,7 +147,7 @@ def run_job(
             f"{first.address}:{first.port}. Node 0 ({rendezvous.rank_group.members[0]['host']}) shows the run.",
             sys.stdout,
         )
-    workers = Workers(task, (None, payload), num_local, first, config["cluster"]["timeout_s"])
+    workers = Workers(task, (payload,), num_local, first, config["cluster"]["timeout_s"])
     done = False
     try:
         result = workers.run()

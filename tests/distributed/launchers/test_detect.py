@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
-from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, LaunchInfo, WorldInfo, spawned_world_info
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
 AUTO = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
@@ -221,10 +221,6 @@ def test_alone(environ: dict[str, str], line: str):
         (mpi(3, 4, 1, 2), "cluster.address=a", WorldInfo(3, 1, 1, 4, 2, 2, "a", 29500, False, "OpenMPI")),
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "", WorldInfo(1, 0, 1, 2, 1, 2, "a", 29500, False, "OpenMPI")),
         (mpi(1, 2, 1, 2, WORLD_SIZE="2"), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
-        # a worker of ours
-        (TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "own workers"},
-         "strategy=dp num_nodes=7",
-         WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "own workers")),
     ],
 )  # fmt: skip
 def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
@@ -535,13 +531,6 @@ def test_job_id():
 )
 def test_restarted(environ: dict[str, str], again: bool):
     assert restarted(environ) == again
-
-
-def test_only_our_own_workers_have_an_own_place():
-    assert spawned_world_info({}) is None
-    assert spawned_world_info(TORCHRUN_2) is None
-    own = spawned_world_info(TORCHRUN_2 | {"TORCHELASTIC_RUN_ID": OWN_RUN_ID, "IMAGENET_DDP_SOURCE": "MASTER_ADDR"})
-    assert own == WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "MASTER_ADDR")
 
 
 def test_the_sentence_of_the_house():

@@ -24,9 +24,8 @@ from dataclasses import replace
 from typing import Any
 
 from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, slurm_env
-from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, spawned_world_info
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
@@ -44,10 +43,6 @@ def detect(
 
     config: resolved, its types checked. typed: the options as typed. cpu: without a GPU, or with none requested.
     """
-    spawned = spawned_world_info(environ)
-    if spawned is not None:
-        address = Address(spawned.address, spawned.port or 0)
-        return LaunchInfo(spawned.source, address, spawned, spawned.num_nodes, spawned.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
