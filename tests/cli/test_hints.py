@@ -340,7 +340,7 @@ PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|all|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file that", r"put the value in quotes", r"stands for a key", r"a,b,c or range",
-    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts all processes",
+    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
     r"one value for", r"sbatch --exclude", r"srun without",
     r"strategy.process_group_backend and strategy.timeout_s", r"strategy.timeout_s, in seconds",
     r"pip install",

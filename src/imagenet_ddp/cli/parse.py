@@ -126,10 +126,10 @@ def _validate_job(
         verb,
         typed=typed,
         multirun=multirun and not (isinstance(only, int) or (only == "auto" and in_array)),
-        partial=verb != "train" or bare.get("resume") not in (None, "auto"),
+        partial=verb not in ("train", "doctor") or bare.get("resume") not in (None, "auto"),
         elsewhere=elsewhere,
     )
-    found += _run_dir(config, multirun) if verb != "predict" and not elsewhere else []
+    found += _run_dir(config, multirun) if verb not in ("predict", "doctor") and not elsewhere else []
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
 

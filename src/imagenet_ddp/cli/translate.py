@@ -75,7 +75,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     lines, argvs = [], []
     for which, world in ways:
         options = list(dict.fromkeys([*data, *kept, *(option for option in own if option not in before), *world]))
-        shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb in ("doctor", "tune") else flags
+        shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb == "tune" else flags
         command = f"python -m imagenet_ddp.{verb} {shlex.join([*shown, *options])}".strip()
         uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environ else ""
         lines.append((which, " ".join([*map(shlex.quote, before), uv + command])))

@@ -65,10 +65,17 @@ def validate(
     found += trainer_options.validate(trainer)
     if elsewhere and trainer.get("accelerator") == "auto":
         trainer["accelerator"] = "gpu"
-    found += data_check.validate(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
+    # doctor leaves images, devices and launcher to its checks
+    of_options = "predict" if verb == "doctor" else verb
+    found += data_check.validate(plain, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
     found += learning_check.validate(plain, environ, partial=partial)
-    found += distributed_check.validate(plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere)
-    elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
+    if verb == "doctor":
+        found += distributed_check.validate_options(plain)
+    else:
+        found += distributed_check.validate(
+            plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
+        )
+        elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
     found += refused_targets(plain, plain["allow_targets"])
     return found

@@ -42,13 +42,11 @@ def validate(
     if elsewhere:
         local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
-    errors = validate_group("cluster", config["cluster"])
-    unusable = bool(errors) or bool(validate_group("strategy", {"name": config["strategy"]["name"]}))
+    errors = validate_options(config)
+    strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
+    unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
-    strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
-    errors += ddp_options.validate(config)
-    errors += batch_split.validate(strategy, config["trainer"], num_devices(config["trainer"].get("devices")))
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors  # the number of processes depends on these values
     try:
@@ -67,6 +65,15 @@ def validate(
     if launch_info.address and launch_info.address.file and not elsewhere:
         errors += address_file.validate(launch_info.address.file)
     return errors
+
+
+def validate_options(config: Mapping[str, Any]) -> list[str]:
+    """Return errors in cluster.* and strategy.* themselves, on whatever machine and with whatever launcher."""
+    return [
+        *validate_group("cluster", config["cluster"]),
+        *ddp_options.validate(config),
+        *batch_split.validate(config["strategy"], config["trainer"], num_devices(config["trainer"].get("devices"))),
+    ]
 
 
 def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
