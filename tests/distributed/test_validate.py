@@ -7,7 +7,6 @@ import pytest
 from imagenet_ddp.config.schema import ClusterConfig, NcclConfig, StrategyConfig
 from imagenet_ddp.distributed import validate as validate_module
 from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.validate import validate
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
     "MASTER_ADDR": "node-a",
@@ -17,6 +16,10 @@ STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "n[1-2]",
 }  # fmt: skip
+
+
+def validate(*arguments: Any, **options: Any) -> list[str]:
+    return validate_module.validate(*arguments, **options)[0]
 
 
 def config(**typed: Any) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def validate(
     typed: Sequence[str] = (),
     multirun: bool = False,
     elsewhere: bool = False,
-) -> list[str]:
-    """Return all errors.
+) -> tuple[list[str], LaunchInfo | None]:
+    """Return all errors, and the launcher around this command; None where it is not recognised, or elsewhere.
 
     typed: the options as typed, for the line to type instead. elsewhere: for a SLURM job on other machines, with as
     many nodes and devices as the config sets.
@@ -48,11 +48,11 @@ def validate(
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
-        return errors  # the number of processes depends on these values
+        return errors, None  # the number of processes depends on these values
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
-        return errors + error.mistakes
+        return errors + error.mistakes, None
     if multirun and not launch_info.standalone:
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
@@ -64,7 +64,7 @@ def validate(
         errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
         errors += address_file.validate(launch_info.address.file)
-    return errors
+    return errors, None if elsewhere else launch_info
 
 
 def validate_options(config: Mapping[str, Any]) -> list[str]:
@@ -100,20 +100,16 @@ def _sweep(launch_info: LaunchInfo, line: str) -> str:
     )
 
 
-def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run.
-
-    False where the options are wrong.
-    """
+def is_elsewhere(launch_info: LaunchInfo) -> bool:
+    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run."""
+    if launch_info.standalone or launch_info.num_nodes == 1:
+        return False
+    if launch_info.node_rank is not None:
+        return launch_info.node_rank > 0
+    host = launch_info.address.host if launch_info.address else None
     try:
-        launch_info = detect(config, environ)
-        if launch_info.standalone or launch_info.num_nodes == 1:
-            return False
-        if launch_info.node_rank is not None:
-            return launch_info.node_rank > 0
-        host = launch_info.address.host if launch_info.address else None
         return host is None or not interfaces.is_local(interfaces.resolve(host))
-    except (ConfigError, OSError, TypeError, ValueError):
+    except OSError:
         return False
 
 

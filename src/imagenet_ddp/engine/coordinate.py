@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
-    """Recognise the launcher around this command, of a config that cli/parse.py has validated."""
-    config = plain(request.configs[0], partial=True)
-    cpu = no_gpu_reason(config["trainer"]) is not None
-    return with_known_host(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
+    """Return the launcher around this command, which a job of a sweep has to recognise where it runs."""
+    found = request.launch_infos[0]
+    if found is None:
+        config = plain(request.configs[0], partial=True)
+        cpu = no_gpu_reason(config["trainer"]) is not None
+        found = detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+    return with_known_host(found, environ)
 
 
 def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":

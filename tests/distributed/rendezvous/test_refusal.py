@@ -17,12 +17,13 @@ from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.detect import detect_or_none
+from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, refusal, store
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
+from imagenet_ddp.errors import ConfigError
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 
@@ -256,6 +257,10 @@ def test_who_waits(
         "strategy": asdict(StrategyConfig()),
         "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
     }
-    who = refusal.refused_command(detect_or_none(config, environ), config, environ)
+    try:
+        launch_info = detect(config, environ)
+    except ConfigError:
+        launch_info = None
+    who = refusal.refused_command(launch_info, config, environ)
     assert (who and (who.noun, who.number, who.size)) == found
     assert who is None or str(who.address) == "10.0.0.1:29500"

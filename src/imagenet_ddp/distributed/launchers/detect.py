@@ -72,14 +72,6 @@ def detect(
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
 
 
-def detect_or_none(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return None where the options are wrong."""
-    try:
-        return detect(config, environ)
-    except (ConfigError, TypeError, ValueError):
-        return None
-
-
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
     """Replace a node name that does not resolve by the address that SLURM has for the node."""
     if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
