@@ -444,14 +444,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (STEP, "cluster=env", "cluster=env means one command per process, but not set: RANK, WORLD_SIZE,"),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
          "NODE_RANK=0 means that there are several nodes, but trainer.num_nodes is not set. Hint: trainer.num_nodes="),
-        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "three slashes before the path...Hint: "
-         "cluster.address=file:///nfs"),
-        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "is a folder. Hint: "
-         "cluster.address=file:///mnt/nfs/job1."),
+        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "Hint: cluster.address=file:///PATH."),
+        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "Hint: cluster.address=file:///PATH."),
         ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, "
          "got b."),
-        ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST or "
-         "file:///PATH, got"),
+        ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in "
+         "brackets) or file:///PATH, got"),
         ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. Hint:"),
         ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. Hint:"),
         # node ranks
