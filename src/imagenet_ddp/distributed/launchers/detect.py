@@ -7,7 +7,7 @@
     a SLURM step of nodes × devices tasks             the rank of its task
     a SLURM step of one task per node, devices > 1    a node: it starts its local workers
     a SLURM step of any other number of tasks         refused
-    OpenMPI (OMPI_COMM_WORLD_*)                       as in a SLURM step
+    OpenMPI (OMPI_COMM_WORLD_*)                       that rank; a node: one process on each, devices > 1
     a SLURM batch shell, or salloc without srun       a single node, refused on more
     trainer.num_nodes > 1 and an address              a node: it starts its local workers
     none of these                                     a single node: it starts its local workers

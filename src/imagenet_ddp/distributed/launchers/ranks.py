@@ -210,7 +210,7 @@ def _contradiction(request: LaunchRequest, size: int, local: int | None, name: s
     devices = request.devices or local or (size // request.num_nodes if request.num_nodes else None)
     if devices is None:
         return None
-    num_nodes = request.num_nodes or size // (local or devices)
+    num_nodes = request.num_nodes or max(1, size // (local or devices))
     if devices * num_nodes == size and devices == (local or devices):
         return None
     hint = "leave trainer.devices and trainer.num_nodes out: the launcher's numbers are followed"
