@@ -431,7 +431,7 @@ def test_merge_starts_from_the_checkpoint():
     assert (config.data.name, config.data.root, config.data.image_size) == ("imagefolder", "pets", 224)
     assert (config.data.batch_size, config.trainer.limit_val_batches) == (7, 2)
     assert (config.name, config.trainer.max_epochs, config.checkpoint) == ("old", 30, "x.ckpt")
-    assert validate(config, ENVIRON, "evaluate") == []
+    assert validate(config, ENVIRON, "evaluate")[0] == []
 
 
 def test_merge_takes_a_group_with_its_subtree():
@@ -491,7 +491,7 @@ def test_merge_can_take_keys_afresh():
 
 def test_a_merge_is_checked_again():
     config = merged("data.root=gone")
-    (text,) = validate(config, ENVIRON, "evaluate")
+    (text,), _ = validate(config, ENVIRON, "evaluate")
     assert text.startswith("data.root must be a folder, but gone (")
 
 
