@@ -236,8 +236,11 @@ class StrategyConfig:
         1000
     )
     first_device_batch: Annotated[
-        Any, AUTO | integer(0), "balanced_dp: images of the first device per forward; 0: it only gathers."
-    ] = "auto"
+        int | None,
+        integer(0),
+        Example("2"),
+        "balanced_dp: images of the first device per forward; 0: it only gathers; null: half of data.batch_size.",
+    ] = None
 
 
 @dataclass

@@ -46,7 +46,7 @@ def test_an_unknown_key_leads_to_the_page() -> None:
         ({"powersgd_start_step": 1}, {}, "strategy.powersgd_start_step must be an integer ≥ 2"),
         ({"timeout_s": 0.0}, {}, "strategy.timeout_s must be a number > 0"),
         ({"bucket_cap_mb": 0.0}, {}, "strategy.bucket_cap_mb must be a number > 0"),
-        ({"name": "balanced_dp", "first_device_batch": -1}, {}, "first_device_batch must be auto or an integer ≥ 0"),
+        ({"name": "balanced_dp", "first_device_batch": -1}, {}, "first_device_batch must be an integer ≥ 0 or null"),
         ({"static_graph": True}, {}, None),
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),
