@@ -19,7 +19,6 @@ from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 from imagenet_ddp.system.text import first_line
 
@@ -131,8 +130,6 @@ class Explainer:
         value = override.value()
         if parent == "trainer" and last in trainer_options.REFUSED:
             return trainer_options.refusal(last, value)
-        if text := nccl_names.answer(key, value=value):
-            return text
         if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
             wrong = getattr(cause, "full_key", None)
             one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}

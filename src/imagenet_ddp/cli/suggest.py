@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from imagenet_ddp.cli import known_terms
-from imagenet_ddp.distributed.network import nccl_names
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
@@ -24,8 +23,6 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """Return the message for a key that is not declared. where: " (in experiment/mine.yaml)"."""
-    if text := nccl_names.answer(key, where):
-        return text
     if key.split(".")[0] == "saving":
         return f"{key} is not a known key{where}. Hint: callbacks.checkpoint.every_n_epochs=10."
     close = [known for known in closest(key, keys) if known != key]

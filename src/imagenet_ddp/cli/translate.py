@@ -18,7 +18,7 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed.network import nccl_names
+from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 
 # Keys below these are typed ones; below callbacks.*, search.*, model.args.* and the like anything may stand.
@@ -178,7 +178,7 @@ def _word(term: Term, typed: str, value: str) -> Word:
 
 
 def _variable(name: str, value: str, token: str) -> Word:
-    if name.startswith(nccl_names.PREFIXES):
+    if name.startswith(nccl.PREFIXES):
         return Word(token, [f"nccl.env.{name}={_quoted(value)}"], role="variable")
     return Word(token, [f"{name}={value}"], "a variable of the environment, in front of the command", "variable")
 

@@ -5,15 +5,25 @@ in nccl.env is refused. Where nothing names a network interface, the one that le
 libraries read these variables once, when the process group is made. docs/nccl.md describes those that matter.
 """
 
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, matching, shown
-from imagenet_ddp.distributed.network import nccl_interfaces, nccl_names
+from imagenet_ddp.distributed.network import nccl_interfaces
 from imagenet_ddp.distributed.network.interfaces import interfaces, resolve, source_address
-from imagenet_ddp.distributed.network.nccl_names import OLD_NAMES, as_text
 
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
+# Spelling is checked against these, the names of docs/nccl.md. Other names are set as they are.
+_EXPLAINED = """
+    NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_NET NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX
+    NCCL_NET_GDR_LEVEL NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT FI_PROVIDER FI_EFA_USE_DEVICE_RDMA
+"""
+KNOWN_NAMES = frozenset(_EXPLAINED.split())
+_NEAR = 0.91  # NCCL_NVB_DISABLE, another variable than NCCL_IB_DISABLE, is 0.90
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _INTERFACES = r"[^\s,=^]+(,[^\s,=^]+)*"
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
@@ -39,9 +49,9 @@ _LEFT_OVER = {
 def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """Return what to set before the process group is made: nccl.env without nulls and without conflicts."""
     return {
-        name: as_text(value)
+        name: _as_text(value)
         for name, value in nccl["env"].items()
-        if value is not None and _conflict(name, value, environ) is None
+        if value is not None and not _conflicts(name, value, environ)
     }
 
 
@@ -88,11 +98,11 @@ def validate(
     """
     env, errors, wrong = nccl["env"], list[str](), set[str]()
     for name, value in env.items():
-        found = nccl_names.validate(name, value) or _validate_value(name, value)
-        if not found and value is not None and (other := _conflict(name, value, environ)):
+        found = _validate_name(name) or _validate_value(name, value)
+        if not found and value is not None and _conflicts(name, value, environ):
             found = [
-                f"nccl.env.{name} must equal {other} in the environment ({environ[other]}), got {shown(value)}. "
-                f"Hint: `unset {other}`, or set nccl.env.{name}=null to use the environment's."
+                f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
+                f"Hint: `unset {name}`, or set nccl.env.{name}=null to use the environment's."
             ]
         errors += found
         wrong |= {name} if found else set()
@@ -107,12 +117,6 @@ def validate(
 def notes(environ: Mapping[str, str], nccl: Mapping[str, Any], address: str | None = None) -> list[str]:
     """List what works but deserves attention: old names, slow settings left over, an unusual interface."""
     lines = list[str]()
-    for new, old in OLD_NAMES.items():
-        if old in environ:
-            lines.append(
-                f"{old} is the old name of {new}: still read, but torchrun sets the new one, which wins. "
-                f"Hint: `unset {old}`, export {new}={environ[old]}."
-            )
     for name, what in _LEFT_OVER.items():
         if _plain(environ.get(name, "0")) != "0":
             lines.append(f"{name}={environ[name]} is {what}. Hint: `unset {name}` once it works without.")
@@ -148,10 +152,26 @@ def file_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return variables
 
 
+def _validate_name(name: str) -> list[str]:
+    """Return an error for a variable of another library, and for a name that differs from a known one by a letter."""
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
+        known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
+        return [
+            f"nccl.env.{name} must be a variable of NCCL, Gloo or libfabric ({known}). "
+            "Hint: leave it out, and export it instead."
+        ]
+    near = [] if name in KNOWN_NAMES else get_close_matches(name, KNOWN_NAMES, 1, _NEAR)
+    return [
+        f"nccl.env.{name} is not a known variable. Hint: did you mean nccl.env.{known}? "
+        f"If {name} is right, export it before the command."
+        for known in near
+    ]
+
+
 def _validate_value(name: str, value: Any) -> list[str]:
     allowed, example = _VALUES.get(name, (_PLAIN, "1"))
     if name in _VALUES and _PLAIN.accepts(value):
-        allowed, value = allowed | NULL, None if value is None else as_text(value)
+        allowed, value = allowed | NULL, None if value is None else _as_text(value)
     return expect(f"nccl.env.{name}", value, allowed, f"nccl.env.{name}={example}")
 
 
@@ -165,16 +185,17 @@ def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> t
     return (value, name, f" ({path})") if value else None
 
 
-def _conflict(name: str, value: Any, environ: Mapping[str, str]) -> str | None:
-    """Return the variable of the environment that differs from this value; None where none does."""
-    for variable in (name, *([OLD_NAMES[name]] if name in OLD_NAMES else [])):
-        other = environ.get(variable, "")
-        if not other or _plain(other) == _plain(as_text(value)):
-            continue
-        if variable == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
-            continue  # torchrun's own default for its workers, which nobody typed
-        return variable
-    return None
+def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
+    """Return whether the environment has another value."""
+    other = environ.get(name, "")
+    if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
+        return False  # torchrun's own default for its workers, which nobody typed
+    return bool(other) and _plain(other) != _plain(_as_text(value))
+
+
+def _as_text(value: Any) -> str:
+    """Format as the libraries read it: 1 and 0 for true and false."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _other_address(first: tuple[str, ...], name: str, address: str) -> list[str]:
