@@ -47,11 +47,10 @@ def _variables(machine: Machine) -> list[Check]:
     }
     made = nccl.configured_variables(keys, environ)
     chosen, why = nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)
-    notes = nccl.notes(environ, keys, meets)
     words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
     words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in there]
     words += why if machine.num_local > 1 or machine.has_other_nodes else []
-    return passed("; ".join([*words, *(note.rstrip(".") for note in notes)]) or "none set, none needed",
+    return passed("; ".join(words) or "none set, none needed",
                environment=there, set_by_options=made, chosen=chosen)  # fmt: skip
 
 
