@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypa
 
     if torch.cuda.is_available():
         pytest.skip("torch sees this machine's cards")
-    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [nvidia_gpus.Gpu(0, "GPU-1", "NVIDIA A100", 81_920, 0, 8.0)])
+    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [("GPU-1", "NVIDIA A100")])
     check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
     assert not check.ok and "this machine has 1 GPUs (NVIDIA A100), but" in check.what
     assert only(machine("trainer.accelerator=cpu"), "devices").ok
@@ -98,15 +99,21 @@ def test_no_device_of_the_kind_asked_for(machine: Callable[..., Machine]):
 def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     import torch
 
-    there = [nvidia_gpus.Gpu(number, f"GPU-{number}", "NVIDIA A100", 81_920, 1024, 8.0) for number in range(4)]
-    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: there)
+    def properties(number: int) -> SimpleNamespace:
+        return SimpleNamespace(name="NVIDIA A100", uuid=f"{number:08x}-0000", pci_bus_id=0x1B + number, pci_device_id=0)
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2", CUDA_VISIBLE_DEVICES="3,1"), "devices")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2"), "devices")
     assert check.what == (
-        "cuda:0 is GPU 3, NVIDIA A100, 80 GiB (1 in use), bf16; cuda:1 is GPU 1, NVIDIA A100, 80 GiB (1 in use), bf16"
+        "GPUs, NVIDIA A100, CUDA_VISIBLE_DEVICES=3,1: rank 0 cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0), "
+        "rank 1 cuda:1 = GPU 1 (GPU-00000001, bus 1C:00.0)"
     )
-    assert [card["number"] for card in check.numbers["gpus"]] == [3, 1]
+    assert [card["number"] for card in check.numbers["gpus"]] == [0, 1]
+    one_process = machine("trainer.accelerator=cuda", "trainer.devices=2", "strategy=dp")
+    assert "cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0) and cuda:1" in only(one_process, "devices").what
 
 
 def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):

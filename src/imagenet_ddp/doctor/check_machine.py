@@ -65,34 +65,21 @@ def _devices(machine: Machine) -> list[Check]:
     if machine.no_device:
         return failed(machine.no_device)
     trainer = machine.config["trainer"]
-    local = devices.local_devices(trainer)
-    present = nvidia_gpus.query_gpus()
     if machine.kind == "cpu":
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
-        if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        if not hidden and (present := nvidia_gpus.query_gpus()):
             return failed([_unseen(present)])
         return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
         return passed("the Mac's GPU (mps)", kind="mps")
-    import torch
-
-    seen = nvidia_gpus.visible_gpus(present, machine.environ)
-    if not present or seen is None or len(seen) != torch.cuda.device_count():
-        what = f"{torch.cuda.device_count()} GPUs for torch (CUDA_VISIBLE_DEVICES="
-        return passed(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
-    taken = [seen[number] for number in (local if isinstance(local, list) else range(local))]
-    words = [
-        f"cuda:{number} is GPU {gpu.number}, {gpu.name}, {gpu.memory_mib / 1024:.0f} GiB"
-        f" ({gpu.used_mib / 1024:.0f} in use), {'bf16' if gpu.has_bf16 else 'no bf16'}"
-        for number, gpu in enumerate(seen)
-        if gpu in taken
-    ]
-    if nvidia_gpus.order_may_differ(present, machine.environ):
-        words.append("GPUs differ: CUDA numbers them as nvidia-smi does only with CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    return passed("; ".join(words), kind="cuda", gpus=[vars(gpu) for gpu in taken])
+    gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer)))
+    of_ranks = {0: gpus} if machine.num_local == 1 else {rank: [gpu] for rank, gpu in enumerate(gpus)}
+    (line,) = nvidia_gpus.describe_gpus(of_ranks, dict.fromkeys(of_ranks, ""), len(of_ranks))
+    return passed(line.rstrip("."), kind="cuda", gpus=[gpu.plain() for gpu in gpus])
 
 
-def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
+def _unseen(present: list[tuple[str, str]]) -> str:
     import torch
 
     why = (
@@ -101,7 +88,7 @@ def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
         else "this torch is built without CUDA"
     )
     return (
-        f"this machine has {len(present)} GPUs ({present[0].name}), but {why} "
+        f"this machine has {len(present)} GPUs ({present[0][1]}), but {why} "
         "Hint: install a torch with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu to do without."
     )
 
