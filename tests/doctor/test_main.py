@@ -9,7 +9,6 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from conftest import SMALL, Run, clean_environ, write_images
@@ -54,26 +53,9 @@ def only(machine: Machine, name: str) -> Check:
 # ---- this machine ----------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_those_of_the_metadata(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    assert only(machine(), "versions").ok
-    there = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "2.5.9" if name == "lightning" else there(name))
+def test_versions_are_shown(machine: Callable[..., Machine]):
     check = only(machine(), "versions")
-    assert not check.ok and check.what.startswith("lightning must be ") and "got 2.5.9" in check.what
-    assert " pip install 'lightning" in check.hint
-
-
-def test_versions_in_a_checkout_that_is_not_installed(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    there = metadata.metadata
-
-    def nowhere(name: str) -> Any:
-        if name == "imagenet_ddp":
-            raise metadata.PackageNotFoundError(name)
-        return there(name)
-
-    monkeypatch.setattr(metadata, "metadata", nowhere)
-    check = only(machine(), "versions")
-    assert check.ok and {"torch", "lightning", "hydra-core"} <= check.numbers["versions"].keys()
+    assert check.ok and f"lightning {metadata.version('lightning')}" in check.what
 
 
 def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):

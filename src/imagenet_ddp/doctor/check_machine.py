@@ -3,15 +3,13 @@
 import platform
 import resource
 import shutil
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
-from imagenet_ddp.system.text import count_noun, install
+from imagenet_ddp.system.text import count_noun
 
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
@@ -20,43 +18,14 @@ FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, generously
 
 
 def _versions(machine: Machine) -> list[Check]:
-    """Compare with the bounds in the installed package's metadata, or in the checkout's pyproject.toml."""
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-
-    python, wanted = _bounds()
-    found, mistakes = {"python": platform.python_version()}, []
-    if not SpecifierSet(python).contains(found["python"], prereleases=True):
-        mistakes.append(f"Python must be {python}, got {found['python']}. Hint: install another Python.")
-    for line in wanted:
-        requirement = Requirement(line)
-        if requirement.marker is not None and not requirement.marker.evaluate():
-            continue
-        fix = f"`{install(f'{requirement.name}{requirement.specifier}')}`"
-        try:
-            version = found[requirement.name] = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            mistakes.append(f"{requirement.name} must be installed. Hint: {fix}.")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            mistakes.append(f"{requirement.name} must be {requirement.specifier}, got {version}. Hint: {fix}.")
-    if mistakes:
-        return failed(mistakes)
+    """Show the versions of Python and of the libraries that decide how a run behaves; `pip check` compares them."""
     import torch
 
+    found = {"python": platform.python_version()}
+    found |= {name: metadata.version(name) for name in ("hydra-core", "lightning", "torch", "torchvision")}
     built = f" (CUDA {torch.version.cuda})" if torch.version.cuda else " (no CUDA)"
     words = [f"{name} {version}{built if name == 'torch' else ''}" for name, version in found.items()]
     return passed(", ".join(words), versions=found, cuda=torch.version.cuda)
-
-
-def _bounds() -> tuple[str, list[str]]:
-    """Return the bounds (of Python, of the libraries)."""
-    try:
-        package = metadata.metadata("imagenet_ddp")
-        return package["Requires-Python"] or "", metadata.requires("imagenet_ddp") or []
-    except metadata.PackageNotFoundError:
-        project = tomllib.loads((conf_dir().parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return project["requires-python"], project["dependencies"]
 
 
 def _devices(machine: Machine) -> list[Check]:
