@@ -157,7 +157,7 @@ LINES = [
         "--arch resnet50", "-a vgg16", "--lr 0.2", "--lr=0.2", "lr=0.1", "--epochs 3", "--num_epochs 3",
         "num_epochs=3", "epochs=3", "trainer.epochs=3", "-b 64", "-b64", "--batch-size=64", "batch_size=3", "-j 2",
         "--workers 2", "-p 10", "--print-freq 10", "print_freq=10", "backend=gloo", "trainer.backend=nccl",
-        "--dist-backend mpi", "init_method=tcp://127.0.0.1:23456", "init_method=tcp://10.1.1.20:23456",
+        "--dist-backend gloo", "init_method=tcp://127.0.0.1:23456", "init_method=tcp://10.1.1.20:23456",
         "--dist-url env://", "nproc_per_node=2", "--nproc_per_node 2", "--nnodes 2 --node_rank 1",
         "--nnodes=2 --node_rank=0 --nproc_per_node=4 --master_addr=127.0.0.1 --master_port=1234",
         "node_rank=1", "master_addr=127.0.0.1", "master_port=1234", "--gpus 2", "gpus=2", "trainer.gpus=2",
@@ -244,7 +244,6 @@ LINES = [
         "strategy=dp trainer.sync_batchnorm=true", "strategy=balanced_dp strategy.first_device_batch=0 "
         "trainer.devices=1", "strategy.static_graph=true trainer.accumulate_grad_batches=2",
         "strategy.comm_hook=powersgd trainer.precision=16-mixed",
-        "strategy.comm_hook=bf16 strategy.process_group_backend=mpi",
         "nccl.env.NCCL_SOCKET_IFNAME=ens99 trainer.devices=2",
         "saving.every_n_epochs=10", "nccl.socket_ifname=lo",
         "nccl.env.NCCL_SOCKET_IFNAM=lo trainer.devices=2", "nccl.env.PATH=x trainer.devices=2",

@@ -26,9 +26,4 @@ def validate(config: Mapping[str, Any]) -> list[str]:
             "overflows, that step is skipped, but the hook stores the overflow and adds it to every later gradient. "
             "Hint: trainer.precision=bf16-mixed, or strategy.comm_hook=fp16."
         )
-    if strategy["comm_hook"] in ("fp16", "bf16") and strategy["process_group_backend"] == "mpi":
-        found.append(
-            f"strategy.comm_hook={strategy['comm_hook']} does not work with strategy.process_group_backend=mpi: "
-            "torch's MPI backend has no 16-bit floats. Hint: strategy.comm_hook=null or powersgd."
-        )
     return found
