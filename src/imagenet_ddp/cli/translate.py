@@ -17,7 +17,7 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import options_for
-from imagenet_ddp.distributed.network import nccl_names
+from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.system.text import uv_run
 
@@ -65,7 +65,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     options = list(dict.fromkeys([*kept, *own, *_world(said, typed, environ)]))
     if verb == "evaluate" and not {"checkpoint", "resume"} & (said.keys() | typed.keys()):
         options.append("checkpoint=FILE")
-    shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb in ("doctor", "tune") else flags
+    shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb == "tune" else flags
     line = f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join([*shown, *options])}".strip()
     rows = [f"  {word.typed}: {_meaning(word)}." for word in words]
     text = "\n".join(["options of other programs, and what they are here:", *rows, f"Hint: `{line}`"])
@@ -120,7 +120,7 @@ def _option(token: str, rest: list[str], keys: Mapping[str, object]) -> Word:
 
 def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word | None:
     bare = name.lstrip("+")
-    if bare.isupper() and bare.startswith(nccl_names.PREFIXES):
+    if bare.isupper() and bare.startswith(nccl.PREFIXES):
         return Word(token, [f"nccl.env.{bare}={_quoted(value)}"])
     parent, _, last = bare.rpartition(".")
     if bare.startswith("~") or bare in keys or (conf_dir() / bare).is_dir() or (parent and parent not in _TYPED):

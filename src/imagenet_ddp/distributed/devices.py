@@ -21,6 +21,7 @@ def device_type(accelerator: str) -> str:
         if accelerator != "cuda" and torch.backends.mps.is_available():
             return "mps"
         if accelerator == "auto":
+            _refuse_missing_gpus()
             return "cpu"
         reason = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
         raise ConfigError(f"trainer.accelerator={accelerator} needs a GPU: {reason}. Hint: trainer.accelerator=auto.")
@@ -29,6 +30,17 @@ def device_type(accelerator: str) -> str:
             "trainer.accelerator=mps needs a Mac's GPU, and this machine has none. Hint: trainer.accelerator=auto."
         )
     return accelerator
+
+
+def _refuse_missing_gpus() -> None:
+    """Refuse CPU training where the environment promises GPUs, unless trainer.accelerator asks for it."""
+    name = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else "SLURM_GPUS_ON_NODE"
+    value = os.environ.get(name, "").strip()
+    if value not in ("", "-1", "NoDevFiles") and (name, value) != ("SLURM_GPUS_ON_NODE", "0"):
+        raise ConfigError(
+            f"{name}={value} promises GPUs, but torch finds none. Hint: `nvidia-smi` shows what the driver finds; "
+            "trainer.accelerator=cpu to do without."
+        )
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
@@ -73,15 +85,18 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     if max(own) >= available:
         raise ConfigError(
             f"local rank {local_rank} needs GPU {max(own)}, but torch finds {available} on this machine. "
-            "Hint: as many processes per node as it has GPUs."
+            "Hint: as many processes per node as it has GPUs, each seeing all of them (in SLURM --gpus-per-node, "
+            "without --gpus-per-task)."
         )
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 
 
-def first_device(trainer: Mapping[str, Any]) -> torch.device:
-    """Return the device of a command that needs one: the first of trainer.devices."""
+def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
+    """Return the device of the process with this local rank; 0 of a command with one process."""
     kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
-    return torch.device(kind, local[0] if isinstance(local, list) else 0) if kind == "cuda" else torch.device(kind)
+    if kind != "cuda":
+        return torch.device(kind)
+    return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank)
 
 
 def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:

@@ -12,12 +12,10 @@ import numpy as np
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from imagenet_ddp.callbacks.backbone_freeze import BackboneFreeze
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
-from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
@@ -27,6 +25,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.learning import learning_callbacks, prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
@@ -35,9 +34,7 @@ from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
-from imagenet_ddp.models.parameter_groups import head_name, is_in_head
-from imagenet_ddp.models.pretrained import load_weights_into, read_weights
-from imagenet_ddp.models.teacher import make_teacher
+from imagenet_ddp.models.parameter_groups import head_name
 from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
@@ -106,49 +103,10 @@ def make_module(
     )
 
 
-def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool) -> list[str]:
-    """Load what a training starts from: trained weights, unless it is resumed, and a teacher. Freeze what is never
-    trained. Return a sentence on each."""
-    config, model = plan.config, plan.config["model"]
-    head, messages = head_name(module.net, len(classes)), []
-    if model["weights"] and not resumed:
-        weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
-        messages.append(load_weights_into(module.net, weights, head, classes))
-    module.teacher, sentence = make_teacher(config, classes)
-    messages += [sentence] if sentence else []
-    if model["freeze"]:
-        if head is None:
-            raise ConfigError(
-                f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
-                "Hint: model.freeze=null."
-            )
-        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel must know all parameters
-            for name, parameter in module.net.named_parameters():
-                parameter.requires_grad_(is_in_head(name, head))
-        until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
-        messages.append(f"Frozen {until}: all layers but {head}.")
-    return messages
-
-
-def learning_callbacks(plan: Plan, module: ImageClassifier, num_classes: int) -> list[L.Callback]:
-    """Return the callbacks that model.freeze and averaging.* ask for."""
-    config, model = plan.config, plan.config["model"]
-    made: list[L.Callback] = []
-    if model["freeze"]:
-        made.append(BackboneFreeze(head_name(module.net, num_classes) or "", model["unfreeze_epoch"]))
-    averaging = config["averaging"]
-    if averaging["name"] != "none":
-        decay = averaging["decay"] if averaging["name"] == "ema" else None
-        made.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
-    return made
-
-
-def make_trainer(
-    plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, say: Callable[[str], None]
-) -> L.Trainer:
+def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path) -> L.Trainer:
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
-        strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"], say)
+        strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
         if strategy != "auto":
             arguments["devices"] = 1  # the strategy brings its own
     else:
@@ -233,5 +191,5 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=contents,
     )
     callbacks = [*learning_callbacks(plan, module, len(source.classes)), *made.callbacks]
-    trainer = make_trainer(plan, world, callbacks, job.run_dir, log.say)
+    trainer = make_trainer(plan, world, callbacks, job.run_dir)
     return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

@@ -1,0 +1,50 @@
+"""What a training starts from, and what is done to its weights beside the optimizer: trained weights, a teacher, frozen
+layers, an average."""
+
+import lightning.pytorch as L
+
+from imagenet_ddp.callbacks.backbone_freeze import BackboneFreeze
+from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.parameter_groups import head_name, is_in_head
+from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.teacher import make_teacher
+
+
+def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool) -> list[str]:
+    """Load what a training starts from: trained weights, unless it is resumed, and a teacher. Freeze what is never
+    trained. Return a sentence on each."""
+    config, model = plan.config, plan.config["model"]
+    head, messages = head_name(module.net, len(classes)), []
+    if model["weights"] and not resumed:
+        weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
+        messages.append(load_weights_into(module.net, weights, head, classes))
+    module.teacher, sentence = make_teacher(config, classes)
+    messages += [sentence] if sentence else []
+    if model["freeze"]:
+        if head is None:
+            raise ConfigError(
+                f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
+                "Hint: model.freeze=null."
+            )
+        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel must know all parameters
+            for name, parameter in module.net.named_parameters():
+                parameter.requires_grad_(is_in_head(name, head))
+        until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
+        messages.append(f"Frozen {until}: all layers but {head}.")
+    return messages
+
+
+def learning_callbacks(plan: Plan, module: ImageClassifier, num_classes: int) -> list[L.Callback]:
+    """Return the callbacks that model.freeze and averaging.* ask for."""
+    config, model = plan.config, plan.config["model"]
+    made: list[L.Callback] = []
+    if model["freeze"]:
+        made.append(BackboneFreeze(head_name(module.net, num_classes) or "", model["unfreeze_epoch"]))
+    averaging = config["averaging"]
+    if averaging["name"] != "none":
+        decay = averaging["decay"] if averaging["name"] == "ema" else None
+        made.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
+    return made

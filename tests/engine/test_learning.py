@@ -1,0 +1,73 @@
+"""Trained weights, frozen layers, averages and teachers, in real runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run, write_images
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def other_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four other classes."""
+    root = tmp_path_factory.mktemp("other")
+    for split in ("train", "val"):
+        write_images(root / split, {"ant": 6, "bee": 6, "eel": 6, "fly": 6}, seed=2)
+    return root
+
+
+def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Path, tmp_path: Path):
+    """Two ranks, the last layer alone at first, an average of the weights, stopped and resumed; then evaluated."""
+    result = run("train", *SMALL, f"data.root={tree}", "hydra.run.dir=first", "averaging=ema", "averaging.decay=0.5")
+    assert result.returncode == 0, result.stderr
+    first = torch.load(tmp_path / "first/checkpoints/best.ckpt", weights_only=True)
+    options = [
+        *SMALL, f"data.root={other_tree}", "trainer.devices=2", "model.weights=first/checkpoints/best.ckpt",
+        "model.freeze=backbone", "model.unfreeze_epoch=2", "optim=adamw", "optim.lr=0.001", "optim.lr_head=0.01",
+        "optim.layer_decay=0.7", "optim.no_decay_on=[norm,bias]", "averaging=ema", "averaging.decay=0.5",
+        "teacher.weights=second/checkpoints/best.ckpt", "loss.class_weights=balanced",
+    ]  # fmt: skip
+    head = [option for option in options if not option.startswith("teacher")]
+    result = run("train", *head, "hydra.run.dir=second", "trainer.max_epochs=1")
+    assert result.returncode == 0, result.stderr
+    log = result.stdout
+    assert "Started from first/checkpoints/best.ckpt: " in log and "is new (other classes)" in log
+    assert "Frozen until epoch 3: all layers but classifier.3." in log
+    second = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
+    for name, value in second["current_model_state"].items():
+        if name.startswith("net.") and not name.startswith("net.classifier.3."):
+            assert torch.equal(value, first["state_dict"][name]), f"{name} was trained in a frozen epoch"
+
+    for run_dir, max_epochs in (("whole", 3), ("parts", 1), ("parts", 3)):
+        more = ["resume=auto"] if run_dir == "parts" else []
+        result = run("train", *options, f"hydra.run.dir={run_dir}", f"trainer.max_epochs={max_epochs}", *more)
+        assert result.returncode == 0, result.stderr
+    one, other = (
+        torch.load(tmp_path / f"{each}/checkpoints/last.ckpt", weights_only=True) for each in ("whole", "parts")
+    )
+    for state in ("state_dict", "current_model_state"):
+        assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
+    assert not torch.equal(one["state_dict"]["net.features.0.0.weight"], first["state_dict"]["net.features.0.0.weight"])
+    assert not any("teacher" in name for name in one["state_dict"])
+
+    best = json.loads((tmp_path / "whole/summary.json").read_text())["best/val/top1"]
+    result = run("evaluate", "checkpoint=whole/checkpoints/best.ckpt", "hydra.run.dir=evaluation")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "evaluation/evaluation.json").read_text())["val/top1"] == pytest.approx(best)
+
+
+def test_a_model_of_timm(run: Run, tree: Path, tmp_path: Path):
+    """Its mean and standard deviation, in training and in prediction."""
+    result = run(
+        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "model=timm", "model.name=vit_tiny_patch16_224",
+        "model.drop_path=0.1", "trainer.max_epochs=1", "optim=lamb", "loss.name=bce",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    stored = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["imagenet_ddp"]
+    assert stored["eval_transform"]["mean"] == [0.5, 0.5, 0.5]
+    result = run("predict", "checkpoint=r/checkpoints/last.ckpt", f"images={tree}/val/cat")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 5
