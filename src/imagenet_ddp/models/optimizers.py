@@ -20,7 +20,7 @@ TORCH = {
     "nadam": (torch.optim.NAdam, ("betas", "eps")),
     "rmsprop": (torch.optim.RMSprop, ("momentum", "eps")),
 }
-FUSED = ("sgd", "adamw", "adam")
+FUSED = ("adamw", "adam")  # SGD's fails where only some weights have a momentum yet, as after unfreezing
 MOMENTUM = ("lars", "muon")  # of timm's, those that take it
 
 
