@@ -98,6 +98,7 @@ def make_module(plan: Plan, num_classes: int, num_val_images: int) -> ImageClass
         ),
         label_smoothing=config["loss"]["label_smoothing"],
         seed=config["seed"],
+        val_mirror=config["data"]["val_mirror"],
     )
 
 
