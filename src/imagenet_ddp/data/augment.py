@@ -103,6 +103,11 @@ class Augmentation:
     def _of_pillow(self) -> bool:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
+    def costly(self) -> dict[str, Any]:
+        """The keys that cost time, with their values."""
+        keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
+        return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
+
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
         """Change the image in place. pixels: uint8 (3, H, W), channels last in memory."""
         with torch_seeded(generator.getrandbits(32)):
@@ -168,7 +173,8 @@ class Augmentation:
     def _erase(self) -> Callable[[Tensor], Tensor]:
         from torchvision.transforms import v2
 
-        return v2.RandomErasing(self.erasing, value=[float(level) for level in self.fill], inplace=True)
+        value: Any = [float(level) for level in self.fill]
+        return v2.RandomErasing(self.erasing, value=value, inplace=True)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -14,10 +14,17 @@ from imagenet_ddp.system.atomic_write import atomic_write
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
-LEAST_SIDE, MOST_SIDE = 112, 160  # pixels of a tile: smaller images are enlarged, larger ones shrunk
+LEAST_SIDE, MOST_SIDE = 96, 128  # pixels of a tile: smaller images are enlarged, larger ones shrunk
 GAP, LINE, FONT_SIZE = 4, 14, 12  # pixels
 BACKGROUND, INK = (255, 255, 255), (0, 0, 0)
 LEAST_SHARE = 0.005  # of a label that is named
+
+
+class Line(NamedTuple):
+    """One line below an image: a name, which is cut off where it is too long, and what always stands behind it."""
+
+    name: str
+    share: str = ""
 
 
 def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
@@ -25,8 +32,9 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
     was normalised with. labels: names of the classes. Waits for the device."""
     count = min(int(batch["num_counted"]) or len(batch["target"]), COLUMNS * ROWS)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (transform.mean, transform.std))
-    images = batch["image"][:count].detach().float().cpu() * std + mean
-    pixels = (images * 255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    images = batch["image"][:count].detach().float().cpu()
+    levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # the half because the cast below rounds down
+    pixels = levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     target = batch["target"][:count].cpu()
     soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else None
     captions = [
@@ -38,16 +46,18 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
     atomic_write(path, file.getvalue())
 
 
-def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[str]:
+def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
     """One line for each label: "cat", or "cat 0.7" and "+ dog 0.3". target: int64 (); soft_target: float (classes,)"""
     if soft_target is None:
-        return [printable(labels[int(target)])]
+        return [Line(printable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
     named = {index: share for index, share in shares.items() if share >= LEAST_SHARE}
     if len(named) < 2:
-        return [printable(labels[index]) for index in named]
-    lines = [f"{share:.1f} {printable(labels[index])}" for index, share in named.items()]
-    return [lines[0], f"+ {lines[1]}"]
+        return [Line(printable(labels[index])) for index in named]
+    return [
+        Line(f"{'+ ' * bool(number)}{printable(labels[index])}", f" {share:.1f}")
+        for number, (index, share) in enumerate(named.items())
+    ]
 
 
 def printable(name: str) -> str:
@@ -56,7 +66,7 @@ def printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
 
 
-def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[str]]) -> Image.Image:
+def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
     """pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
     font = _font()
     side = _tile_side(pixels.shape[1])
@@ -73,14 +83,14 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[str]]) -> Image.Image
             nearest = side > tile.width  # enlarged pixels stay what they are
             tile = tile.resize((side, side), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)
         sheet.paste(tile, (left, top))
-        for line, text in enumerate(lines):
-            draw.text((left, top + side + LINE * line), _fitted(text, font, side), INK, font)
+        for below, line in enumerate(lines):
+            draw.text((left, top + side + LINE * below), _fitted(line, font, side), INK, font)
     return sheet
 
 
 def _tile_side(size: int) -> int:
     """A small image is enlarged by a whole number."""
-    return min(size * max(1, -(-LEAST_SIDE // size)), MOST_SIDE) if size < LEAST_SIDE else min(size, MOST_SIDE)
+    return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
 
 
 def _font() -> Any:
@@ -90,9 +100,8 @@ def _font() -> Any:
         return ImageFont.load_default()
 
 
-def _fitted(text: str, font: Any, width: int) -> str:
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(f"{text}..") > width:
-        text = text[:-1]
-    return f"{text}.."
+def _fitted(line: Line, font: Any, width: int) -> str:
+    name, dots = line.name, ""
+    while name and font.getlength(f"{name}{dots}{line.share}") > width:
+        name, dots = name[:-1], ".."
+    return f"{name}{dots}{line.share}"
