@@ -1,6 +1,7 @@
 """Draw a training batch as the net sees it: its images in a grid, each above its label."""
 
 import io
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,8 +62,10 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """A folder's name may hold any bytes, and Pillow's font has Western letters alone: others become escapes."""
-    shown = name.encode("latin-1", "backslashreplace").decode("latin-1")
+    """A folder's name may hold any bytes, and Pillow's own font has the letters of ASCII alone: accents are left out,
+    all else becomes an escape."""
+    plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
+    shown = plain.encode("ascii", "backslashreplace").decode("ascii")
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
 
 
