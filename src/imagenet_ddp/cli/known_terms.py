@@ -68,6 +68,12 @@ _SCHEDULES = {
     "linear": "schedule.name=linear",
     "exponentiallr": "schedule.name=step schedule.step_epochs=1",
 }
+POLICIES = {
+    "ra": "data.policy=randaugment",
+    "ta_wide": "data.policy=trivialaugment",
+    "augmix": "data.policy=augmix",
+    **{name: f"data.policy=autoaugment data.autoaugment={name}" for name in ("imagenet", "cifar10", "svhn")},
+}
 _NO_WEIGHTS = "pretrained weights are not available yet: training starts from random ones"
 
 
@@ -131,11 +137,32 @@ TERMS: tuple[Term, ...] = (
          {"examples": "--seed", "timm": "--seed"}),
     Term("trainer.deterministic=true", "", {"torchvision": "--use-deterministic-algorithms"}, flag=True),
     Term("", "not available yet", {
-        "torchvision": "--mixup-alpha --cutmix-alpha --auto-augment --random-erase --model-ema-steps "
-                       "--model-ema-decay --norm-weight-decay --bias-weight-decay",
-        "timm": "--mixup --cutmix --aa --reprob --model-ema-decay --drop-path --aug-repeats"}, missing=True),
-    Term("", "not available yet", {"torchvision": "--model-ema --ra-sampler", "timm": "--model-ema"}, flag=True,
-         missing=True),
+        "torchvision": "--model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay",
+        "timm": "--model-ema-decay --drop-path"}, missing=True),
+    Term("", "not available yet", {"torchvision": "--model-ema", "timm": "--model-ema"}, flag=True, missing=True),
+    # -- augmentation
+    Term("data.mixup_alpha={}", "one draw per batch; the pairs are drawn too",
+         {"torchvision": "--mixup-alpha", "timm": "--mixup"}),
+    Term("data.cutmix_alpha={}", "one draw per batch; the pairs are drawn too",
+         {"torchvision": "--cutmix-alpha", "timm": "--cutmix"}),
+    Term("data.mix_probability={}", "", {"timm": "--mixup-prob"}),
+    Term("", "what has no pixels gets the mean colour, there black", {"torchvision": "--auto-augment"},
+         values=POLICIES),
+    Term("data.policy_magnitude={}", "", {"torchvision": "--ra-magnitude"}),
+    Term("data.policy=augmix data.policy_magnitude={}", "", {"torchvision": "--augmix-severity"}),
+    Term("", "timm has a RandAugment of its own; the nearest here is data.policy=randaugment, torchvision's",
+         {"timm": "--aa"}),
+    Term("data.erasing={}", "erased to the mean colour, there black", {"torchvision": "--random-erase"}),
+    Term("data.erasing={}", "erased to the mean colour, as with --remode=const", {"timm": "--reprob"}),
+    Term("data.color_jitter={}", "0 here, 0.4 there, where it is not given", {"timm": "--color-jitter"}),
+    Term("data.grayscale={}", "", {"timm": "--grayscale-prob"}),
+    Term("data.blur={}", "", {"timm": "--gaussian-blur-prob"}),
+    Term("data.repeats=3", "the copies are side by side, there on different ranks",
+         {"torchvision": "--ra-sampler"}, flag=True),
+    Term("data.repeats={}", "the copies are side by side, there on different ranks",
+         {"torchvision": "--ra-reps", "timm": "--aug-repeats"}),
+    Term("", "of training and validation", {"torchvision": "--interpolation", "timm": "--interpolation"},
+         values={name: f"data.interpolation={name}" for name in ("bilinear", "bicubic")}),
     # -- the images
     Term(
         "data=imagenet data.root={}",
