@@ -2,8 +2,8 @@
 
     taskset -c 0 python scripts/augmentation_cost.py FOLDER [image_size ...]
 
-FOLDER/train/<class>/ holds photographs. First row: what every image costs, decoded, cropped and resized; the others: what
-comes on top. Medians over the repeats, which take turns, so that other load on the machine falls on all alike.
+FOLDER/train/<class>/ holds photographs. First row: what every image costs, decoded, cropped and resized; the others:
+what comes on top. Medians over the repeats, which take turns, so that other load on the machine falls on all alike.
 """
 
 import random

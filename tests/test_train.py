@@ -499,7 +499,7 @@ def test_a_stopped_run_with_augmentation_goes_on_to_the_bit(
     ]  # fmt: skip
     succeeded(run("train", *options, "hydra.run.dir=whole"))
     steps = -(-29 // (4 * ranks))
-    trouble = probe(tmp_path / "seen", what="signal", step=steps + 2, slow_s=0.1)
+    trouble = probe(tmp_path / "seen", what="signal", step=steps + 1, slow_s=0.1)
     result = run("train", *options, f"data.num_workers={workers}", "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
     assert 0 < len(seen(tmp_path / "seen")[1]) < 29, "in the middle of an epoch"
@@ -524,7 +524,7 @@ def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp
 
 @pytest.mark.slow
 def test_a_mirrored_validation_is_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true"]
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "model.name=resnet18", "data.val_mirror=true"]
     succeeded(run("train", *options, "hydra.run.dir=r"))
     validated = float(rows(tmp_path / "r")[-1]["val/loss"])
     losses = {}

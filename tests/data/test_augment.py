@@ -92,7 +92,7 @@ def test_erasing_is_torchvisions_with_the_mean_colour():
 
 
 def test_three_augment_is_grey_solarised_or_blurred():
-    image = Image.fromarray(photo())
+    image: Any = Image.fromarray(photo())
     kinds = []
     for seed in range(60):
         found = applied(Augmentation(FILL, policy="three_augment"), np.asarray(image), seed)
@@ -112,7 +112,8 @@ def test_three_augment_is_grey_solarised_or_blurred():
 @pytest.mark.parametrize("key", ["grayscale", "blur"])
 def test_a_probability_is_one(key: str):
     pixels = photo()
-    found = [applied(Augmentation(FILL, **{key: 0.3}), pixels, seed) for seed in range(300)]
+    options: dict[str, Any] = {key: 0.3}
+    found = [applied(Augmentation(FILL, **options), pixels, seed) for seed in range(300)]
     assert 60 < sum(not np.array_equal(each, pixels) for each in found) < 120
     if key == "grayscale":
         grey = applied(Augmentation(FILL, grayscale=1.0), pixels, 0)
@@ -134,7 +135,8 @@ def test_cutout_erases_one_square_that_an_edge_may_cut():
 
 @pytest.mark.parametrize("options", EACH, ids=lambda each: "-".join(map(str, each.values())))
 def test_other_generators_are_not_disturbed(options: dict[str, Any]):
-    torch.manual_seed(3), random.seed(3), np.random.seed(3)
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(3)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     first = applied(Augmentation(FILL, **options), photo(), 0)
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
@@ -162,7 +164,7 @@ def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
         flipped = transform.into(out, Pixels(image.permute(1, 2, 0).numpy()), random.Random(seed))
         generator = random.Random(seed)
         assert flipped == (generator.random() < 0.5)
-        resized = F.resize(image, 32, antialias=True) if min(height, width) != 32 else image
+        resized = F.resize(image, [32], antialias=True) if min(height, width) != 32 else image
         padded = F.pad(resized, [4, 4, 4, 4], fill=list(FILL))  # type: ignore[arg-type]
         top, left = (generator.randrange(side - 32 + 1) for side in padded.shape[1:])
         expected = F.crop(padded, top, left, 32, 32)
