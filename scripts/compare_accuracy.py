@@ -57,7 +57,7 @@ def run(module: str, options: list[str], folder: Path, plain: bool = False) -> N
 
 
 def compare(num_seeds: int, options: list[str], folder: Path) -> None:
-    options = [*options, "data.num_workers=0", "data.cache_mib=0"]
+    options = [*options, "data.num_workers=0"]
     experiment = [option for option in options if option.startswith(("experiment=", "recipe="))]
     root = next(option for option in options if option.startswith("data.root="))
     rest = [option for option in options if option not in experiment and option != root]

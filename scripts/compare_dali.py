@@ -36,9 +36,7 @@ def main() -> None:
     dali = make_dali_loader(
         images, transform, sampler(), seed=0, num_threads=1, device=torch.device("cpu"), pin_memory=False
     )
-    ordinary = make_loader(
-        images, transform, sampler(), seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=True
-    )
+    ordinary = make_loader(images, transform, sampler(), seed=0, num_workers=0, pin_memory=False, replace=True)
     rates: dict[str, list[float]] = {"ordinary": [], "dali": []}
     cpu_rates: dict[str, list[float]] = {"ordinary": [], "dali": []}
     for repeat in range(REPEATS + 1):

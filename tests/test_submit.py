@@ -98,8 +98,8 @@ def test_a_custom_config(tmp_path: Path) -> None:
           "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
         (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=--mail-type=END",),
-         ["submit.extra=--mail-type=END cannot be read by Hydra's grammar, which wants special characters quoted. "
-          "Hint: `'submit.extra=\"--mail-type=END\"'`"]),
+         ["submit.extra=--mail-type=END cannot be read by Hydra's grammar. "
+          "Hint: put quotes around the value: `'submit.extra=\"--mail-type=END\"'`"]),
         (("submit.extra=exclusive",), ["submit.extra must be options of sbatch, without quotes or null"]),
         (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),

@@ -256,16 +256,6 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
     assert "Traceback" not in err
 
 
-@pytest.fixture
-def deep(tree: Path, tmp_path: Path) -> Path:
-    """More folders than a walk tries before it asks in threads."""
-    root = tmp_path / "deep"
-    shutil.copytree(tree, root)
-    for number in range(20):
-        (root / f"train/cat/{number}").mkdir()
-    return root
-
-
 def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
     """Options for tests/helpers/probes/slow_disk.py."""
     return [f"data.root={root}", "data._target_=slow_disk.open_slowly", "allow_targets=[slow_disk]",
@@ -277,9 +267,9 @@ def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
     ("number", "whom", "ranks"),
     [(signal.SIGINT, "parent", 1), (signal.SIGTERM, "parent", 2), (signal.SIGTERM, "rank", 2)],
 )
-def test_a_stop_waits_for_no_disk(deep: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
+def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
     """One that hangs while its images are listed: there is nothing to save."""
-    process = start(tmp_path, *SMALL, *slow_disk(deep, tmp_path, 600), f"trainer.devices={ranks}", "hydra.run.dir=r")
+    process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 600), f"trainer.devices={ranks}", "hydra.run.dir=r")
     wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks or process.poll() is not None)
     time.sleep(1.0)
     pids = [int(path.suffix[1:]) for path in tmp_path.glob("mark.*")]
@@ -301,8 +291,8 @@ def test_a_stop_waits_for_no_disk(deep: Path, tmp_path: Path, number: int, whom:
 
 
 @pytest.mark.slow
-def test_a_stop_that_asks_for_another_turn_waits_for_a_step(deep: Path, tmp_path: Path) -> None:
-    process = start(tmp_path, *SMALL, *slow_disk(deep, tmp_path, 1), "hydra.run.dir=r")
+def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path: Path) -> None:
+    process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 1), "hydra.run.dir=r")
     wait_for(lambda: any(tmp_path.glob("mark.*")) or process.poll() is not None)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate(timeout=60)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.data.sources.folder.scan import image_names
+from imagenet_ddp.data.sources.folder.scan import list_folder
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -36,7 +36,7 @@ def main() -> None:
 def find_images(pattern: str) -> list[str]:
     """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern."""
     if Path(pattern).is_dir():
-        return [str(Path(pattern) / name) for name in image_names(Path(pattern))]
+        return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
     if Path(pattern).is_file():
         return [pattern]
     return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())

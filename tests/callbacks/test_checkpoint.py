@@ -12,8 +12,6 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.checkpoint_file import (
     FORMAT,
     KEY,
-    REQUIRED,
-    REQUIRED_OWN,
     AtomicCheckpointIO,
     link_or_copy,
     max_new_checkpoints,
@@ -80,6 +78,7 @@ def test_best_stays_when_last_goes_on(tmp_path: Path) -> None:
         (b"PK\x03\x04 broken zip", "cannot be read as one"),
         ({"state_dict": {}}, "another program's"),
         ([1, 2], "another program's"),
+        ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 2, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "cannot be read as one"),
     ],
@@ -94,11 +93,3 @@ def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: st
         read(path)
     assert str(path) in str(caught.value)
     assert "Hint:" in str(caught.value)
-
-
-def test_an_earlier_format_is_evaluated_and_not_resumed(tmp_path: Path) -> None:
-    own = {name: {} for name in REQUIRED_OWN} | {"format": 1, "config": {"saving": {"every_n_epochs": 1}, "seed": 0}}
-    torch.save({name: {} for name in REQUIRED} | {KEY: own}, path := tmp_path / "x.ckpt")
-    assert read(path)[KEY]["config"] == {"seed": 0}
-    with pytest.raises(ConfigError, match="format 2 to be resumed, got 1"):
-        read(path, to_resume=True)

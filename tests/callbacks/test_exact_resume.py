@@ -222,7 +222,7 @@ def read_scores(wholes: Callable[..., Path], keys: dict[str, Any]) -> range:
 def test_an_epoch_that_is_cut_short(
     tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], way: str
 ) -> None:
-    """last.ckpt is there, whatever saving.every_n_epochs, and the rest of the epoch is trained later."""
+    """last.ckpt is there, whatever every_n_epochs is, and the rest of the epoch is trained later."""
     accumulate = keys.get("accumulate_grad_batches", 1)
     for cut in (3, 6, STEPS, STEPS + 3):
         parts, watches = tmp_path / str(cut), [Watch(), Watch()]

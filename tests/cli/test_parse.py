@@ -166,7 +166,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "trainer.max_epochs=-5",  # wrong value of Lightning's
         "optim=adam",  # unknown option of a group
         "data=imagefolder",
-        "data.root=/gone/ä",  # cannot be read, and does not exist
+        "data.root=/gone/ä",  # cannot be read, so there is none
         "model.name=resnet19",
         "schedule=cosine",  # a value for a group
         "trainer.devices=0,3",  # a bare list
@@ -178,12 +178,11 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "data.image_size must be an integer ≥ 8, got abc. Hint: set data.image_size=224 ",
         "trainer.max_epochs must be an integer ≥ -1 or null, got -5.",
         "optim must be one of sgd, got adam.",
-        "Hint: `'data.root=\"/gone/ä\"'`",
-        "data.root must be a folder, but /gone/ä does not exist.",
+        "Hint: put quotes around the value: `'data.root=\"/gone/ä\"'`",
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
-        "Hint: `'trainer.devices=[0,3]'` for GPUs 0 and 3 together, or add -m",
-        "trainer.strategy is filled by this project: the strategy has keys of its own. Hint: strategy=ddp.",
+        "Hint: `'trainer.devices=[0,3]'` for all of them together, or add -m",
+        "trainer.strategy is filled by this project. Hint: strategy=ddp.",
         "data.bogus is not a known key.",
     ]:
         assert sum(said in text for text in found) == 1, said
@@ -219,7 +218,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("data.mean=3", "data.mean must be three numbers, one per channel, got 3."),
         ("data.mean=[1,2", "but cannot be read: [1,2."),
         ("schedule=null", "schedule must be a group of keys, got null."),
-        ("data={batch_size: abc}", "Hint: one by one, data.batch_size=32."),
+        ("data={batch_size: abc}", "Hint: leave it out, and type each key by itself."),
         ("model.args.x=1", "Hint: +model.args.x=1 adds it."),
         (
             "callbacks.mine.patience=3",
@@ -234,7 +233,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("allow_targets=a,b", "Hint: `'allow_targets=[a,b]'`"),
         ("resume", "resume must be key=value. Hint: did you mean resume=auto?"),
         ("name=${nope}", "name=${nope} does not resolve: Interpolation key 'nope' not found."),
-        ("hydra.foo=1", "hydra.foo is not a known key of Hydra."),
+        ("hydra.foo=1", "hydra.foo=1: Key 'foo' not in 'HydraConf'."),
         ("hydra/launcher=gone", "hydra/launcher must be one of basic"),
         ("hydra.run.dir=x.ckpt/run", "x.ckpt is a file."),
         ("optim._target_=os.system", "optim._target_ must begin with one of imagenet_ddp, torch,"),
@@ -252,13 +251,12 @@ def test_one_mistake(line: str, said: str):
     found = refused(line)
     assert said in found[0]
     assert all("Hint: " in text for text in found)
-    assert len(found) == (2 if line == "data=imagenett" else 1)  # there data=imagenet is tried, which has no root
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(
     ("path", "quoted"),
     [
-        ("/gone/with,comma", "`'data.root=\"/gone/with,comma\"'`"),
         ("/gone/a=b", "`'data.root=\"/gone/a=b\"'`"),
         ("/gone/[a]", "`'data.root=\"/gone/[a]\"'`"),
         ("/gone/it's", "`'data.root=\"/gone/it'\"'\"'s\"'`"),
@@ -267,16 +265,15 @@ def test_one_mistake(line: str, said: str):
     ],
 )
 def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str, quoted: str):
-    unreadable, gone = refused("data=imagefolder", f"data.root={path}")
-    assert quoted in unreadable
-    assert f"but {path} does not exist" in gone
+    assert quoted in refused("data=imagefolder", f"data.root={path}")[0]
     (pasted,) = shlex.split(quoted.strip("`"))
-    assert refused("data=imagefolder", pasted) == [gone]
+    (gone,) = refused("data=imagefolder", pasted)
+    assert f"but {path} does not exist" in gone
 
 
 def test_a_tilde_is_answered_with_the_home_folder():
-    (text, _) = refused("data=imagefolder", "data.root=~/gone")
-    assert text == f"data.root=~/gone: ~ is not expanded there. Hint: data.root={Path.home()}/gone"
+    text = refused("data=imagefolder", "data.root=~/gone")[0]
+    assert text.endswith(f"Hint: put quotes around the value: `'data.root=\"{Path.home()}/gone\"'`")
 
 
 def test_mandatory_paths():

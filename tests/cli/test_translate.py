@@ -31,55 +31,52 @@ MEET = "cluster.address=tcp://10.0.0.1:23456"
 
 
 @pytest.mark.parametrize(
-    ("line", "lines"),
+    ("line", "command"),
     [
         (
             "-a resnet18 --lr 0.1 --dist-url tcp://127.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed "
             "--world-size 1 --rank 0 DIR",
-            ["train data=imagenet data.root=DIR model.name=resnet18 optim.lr=0.1"],
+            "train data=imagenet data.root=DIR model.name=resnet18 optim.lr=0.1",
         ),
-        (f"{MP} --rank 0 --world-size 1", ["train"]),
-        (f"{MP} --world-size 2 --rank 1", [f"train trainer.num_nodes=2 cluster.node_rank=1 {MEET}"]),
+        (f"{MP} --rank 0 --world-size 1", "train"),
+        (f"{MP} --world-size 2 --rank 1", f"train trainer.num_nodes=2 cluster.node_rank=1 {MEET}"),
         (
             f"--world-size 8 --rank 3 --gpu 3 {URL}",
-            [
-                f"train cluster.world_size=8 cluster.rank=3 cluster.local_rank=3 {MEET}",
-                f"train trainer.num_nodes=8 cluster.node_rank=3 {MEET}",
-            ],
+            f"train cluster.world_size=8 cluster.rank=3 cluster.local_rank=3 {MEET}",
         ),
         (f"-n 2 -g 4 -ws 8 -rn 5 -im {URL.split()[1]}",
-         [f"train cluster.world_size=8 cluster.rank=5 cluster.local_rank=1 {MEET}"]),
+         f"train trainer.devices=4 cluster.world_size=8 cluster.rank=5 cluster.local_rank=1 {MEET}"),
         (f"-n 2 -g 4 -ws 2 -rn 1 -im {URL.split()[1]}",
-         [f"train trainer.devices=4 trainer.num_nodes=2 cluster.node_rank=1 {MEET}"]),
-        ("-n 2 -g 8 -nr 1", ["train trainer.devices=8 trainer.num_nodes=2 cluster.node_rank=1 "
-                             "cluster.address=tcp://HOST:29500"]),
-        ("-n 1 -g 8 -nr 0", ["train trainer.devices=8"]),
+         f"train trainer.devices=4 trainer.num_nodes=2 cluster.node_rank=1 {MEET}"),
+        ("-n 2 -g 8 -nr 1", "train trainer.devices=8 trainer.num_nodes=2 cluster.node_rank=1 "
+                             "cluster.address=tcp://HOST:29500"),
+        ("-n 1 -g 8 -nr 0", "train trainer.devices=8"),
         ("--nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=10.0.0.1 --master_port=23456",
-         [f"train trainer.devices=8 trainer.num_nodes=2 cluster.node_rank=0 {MEET}"]),
-        ("-e --resume x.ckpt DIR", ["evaluate data=imagenet data.root=DIR checkpoint=x.ckpt"]),
-        ("-e pets", ["evaluate data=imagefolder data.root=pets checkpoint=FILE"]),
-        ("gpu0_bsz=8 acc_grad=2", ["train strategy=balanced_dp strategy.first_device_batch=4 "
-                                   "trainer.accumulate_grad_batches=2"]),
-        ("--gpus 0,3", ["train 'trainer.devices=[0,3]'"]),
-        ("--gpu 3", ["train 'trainer.devices=[3]'"]),
-        ("--dummy pets", ["train data=shapes"]),
-        ("gone", ["train data=imagefolder data.root=gone"]),
-        ("-a resnet50 gone", ["train data=imagenet data.root=gone model.name=resnet50"]),
-        ("data=imagefolder --data-path pets", ["train data.root=pets data=imagefolder"]),
-        ("NCCL_NET=IB GLOO_SOCKET_IFNAME=ens3", ["train nccl.env.NCCL_NET=IB nccl.env.GLOO_SOCKET_IFNAME=ens3"]),
-        ("-m --lr 0.1 seed=1,2", ["train -m seed=1,2 optim.lr=0.1"]),
-        ("--config-dir mine --epochs=3", ["train --config-dir mine trainer.max_epochs=3"]),
-        ("-b256 -j4 -p 10", ["train data.batch_size=256 data.num_workers=4 trainer.log_every_n_steps=10"]),
-        ("--data-path 'a b'", ["train data=imagefolder 'data.root=\"a b\"'"]),
-        ("--pretrained --weights X --drop-path 0.2 seed=1", ["train seed=1"]),
-        ("--mixup 0.2 --reprob 0.25", ["train data.mixup_alpha=0.2 data.erasing=0.25"]),
-        ("--auto-augment ta_wide --ra-sampler", ["train data.policy=trivialaugment data.repeats=3"]),
+         f"train trainer.devices=8 trainer.num_nodes=2 cluster.node_rank=0 {MEET}"),
+        ("-e --resume x.ckpt DIR", "evaluate data=imagenet data.root=DIR checkpoint=x.ckpt"),
+        ("-e pets", "evaluate data=imagefolder data.root=pets checkpoint=FILE"),
+        ("gpu0_bsz=8 acc_grad=2", "train strategy=balanced_dp strategy.first_device_batch=4 "
+                                   "trainer.accumulate_grad_batches=2"),
+        ("--gpus 0,3", "train 'trainer.devices=[0,3]'"),
+        ("--gpu 3", "train 'trainer.devices=[3]'"),
+        ("--dummy pets", "train data=shapes"),
+        ("gone", "train data=imagefolder data.root=gone"),
+        ("-a resnet50 gone", "train data=imagenet data.root=gone model.name=resnet50"),
+        ("data=imagefolder --data-path pets", "train data=imagefolder data.root=pets"),
+        ("NCCL_NET=IB GLOO_SOCKET_IFNAME=ens3", "train nccl.env.NCCL_NET=IB nccl.env.GLOO_SOCKET_IFNAME=ens3"),
+        ("-m --lr 0.1 seed=1,2", "train -m seed=1,2 optim.lr=0.1"),
+        ("--config-dir mine --epochs=3", "train --config-dir mine trainer.max_epochs=3"),
+        ("-b256 -j4 -p 10", "train data.batch_size=256 data.num_workers=4 trainer.log_every_n_steps=10"),
+        ("--data-path 'a b'", "train data=imagefolder 'data.root=\"a b\"'"),
+        ("--pretrained --weights X --drop-path 0.2 seed=1", "train seed=1"),
+        ("--mixup 0.2 --reprob 0.25", "train data.mixup_alpha=0.2 data.erasing=0.25"),
+        ("--auto-augment ta_wide --ra-sampler", "train data.policy=trivialaugment data.repeats=3"),
         ("num_epochs=3 trainer.backend=gloo model.pretrained=true",
-         ["train trainer.max_epochs=3 strategy.process_group_backend=gloo"]),
+         "train trainer.max_epochs=3 strategy.process_group_backend=gloo"),
     ],
 )  # fmt: skip
-def test_the_whole_line(line: str, lines: list[str]):
-    assert [command for _, command in answered(line).lines] == [f"python -m imagenet_ddp.{each}" for each in lines]
+def test_the_whole_line(line: str, command: str):
+    assert answered(line).text.split("\n")[-1] == f"Hint: `python -m imagenet_ddp.{command}`"
 
 
 def test_each_word_has_its_meaning_and_the_line_is_at_the_end():
@@ -92,23 +89,12 @@ def test_each_word_has_its_meaning_and_the_line_is_at_the_end():
     )
 
 
-def test_machines_or_processes_is_asked_back():
-    text = answered(f"-rn 0 -ws 2 -im {URL.split()[1]}").text
-    assert "where the world size counts processes: `" in text and "where it counts machines: `" in text
-    assert "LOCAL_RANK: its number on its machine" in text
-
-
-def test_variables_stand_in_front():
-    (line,) = answered("OMP_NUM_THREADS=2 --lr 1").lines
-    assert line == ("", "OMP_NUM_THREADS=2 python -m imagenet_ddp.train optim.lr=1")
-
-
 @pytest.mark.parametrize(
     "line",
     [
         "data=imagenet data.root=DIR", "-m optim.lr=1,2", "--cfg job", "--info all", "-i", "--config-dir x", "~data",
         "data.batchsize=3", "resume", "callbacks.mine.workers=3", "+model.args.pretrained=true", "-p data",
-        "search.optim.lr={low:1}", "experiment=x", "seed=1", "strategy.timeout=1", "--multi", "+logger.gpus=1",
+        "search.optim.lr={low:1}", "experiment=x", "seed=1", "strategy.timeout=1", "+logger.gpus=1",
     ],
 )  # fmt: skip
 def test_what_is_ours_is_left_alone(line: str):

@@ -40,7 +40,7 @@ def test_each_odd_file_is_read_or_refused_and_none_ends_a_loader_process(odd: Pa
     told: list[Bad] = []
     loader = make_loader(
         images, transform, BatchSampler(101, 8, 1, 0, shuffle=False, seed=0, fill_to=1), seed=0, num_workers=1,
-        pin_memory=False, mp_context="auto", replace=replace, on_bad_images=told.extend,
+        pin_memory=False, replace=replace, on_bad_images=told.extend,
     )  # fmt: skip
     num_counted = 0
     workers = set()

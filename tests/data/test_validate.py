@@ -114,7 +114,6 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"num_workers": -1}, "data.num_workers must be auto or an integer ≥ 0"),
         ({"num_workers": "many"}, "data.num_workers must be"),
         ({"pin_memory": "yes"}, "data.pin_memory must be auto, true or false"),
-        ({"mp_context": "thread"}, "data.mp_context must be auto, fork, forkserver or spawn"),
         ({"loader_timeout_s": -1.0}, "data.loader_timeout_s must be a number ≥ 0, got -1.0"),
         ({"image_size": 4}, "data.image_size must be"),
         ({"val_resize": 100}, "at least data.image_size (224)"),

@@ -24,7 +24,7 @@ def test_every_choice_has_a_value_and_a_reason(folder: list[str]):
     plan = plan_of(*folder, world_info=TWO_NODES)
     choices = plan.choices()
     assert choices.keys() >= {
-        "accelerator", "precision", "num_threads", "num_workers", "mp_context", "decoder", "learning_rate",
+        "accelerator", "precision", "num_threads", "num_workers", "decoder", "learning_rate",
         "warmup_epochs",
     }  # fmt: skip
     assert all(choice["value"] not in (None, "auto") and choice["reason"] for choice in choices.values())
@@ -41,18 +41,17 @@ def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[
     assert options["num_workers"] == choose_num_workers("auto", True, 2)[0]
     assert (options["batch_size"], options["val_batch_size"]) == (6, 6)
     assert plan.global_batch_size == 6 * 4 * 2
-    assert "auto" not in {options[key] for key in ("num_workers", "mp_context", "decoder")}
+    assert "auto" not in {options[key] for key in ("num_workers", "decoder")}
 
 
 def test_what_is_set_is_taken(folder: list[str]):
     typed = ["trainer.precision=64-true", "data.num_workers=3", "data.decoder=pillow", "cluster.num_threads=5"]
-    plan = plan_of(*folder, *typed, "data.mp_context=spawn", "schedule.warmup_epochs=1.5")
+    plan = plan_of(*folder, *typed, "schedule.warmup_epochs=1.5")
     values = {name: choice["value"] for name, choice in plan.choices().items()}
     assert values["precision"] == "64-true"
     assert values["num_workers"] == 3
     assert values["decoder"] == "pillow"
     assert values["num_threads"] == 5
-    assert values["mp_context"] == "spawn"
     assert values["warmup_epochs"] == 1.5
 
 

@@ -1,17 +1,12 @@
 """What must hold of every figure."""
 
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 
 def assert_no_text_is_cut(figure: Figure) -> None:
     figure.draw_without_rendering()
-    width, height = figure.bbox.size
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        if text.get_visible() and text.get_text():
-            box = text.get_window_extent()
-            assert box.x0 >= 0, text
-            assert box.y0 >= 0, text
-            assert box.x1 <= width, text
-            assert box.y1 <= height, text
+    box = figure.get_tightbbox()  # of all that is drawn, in inches
+    width, height = figure.get_size_inches()
+    assert min(box.x0, box.y0) >= 0, box
+    assert box.x1 <= width, box
+    assert box.y1 <= height, box

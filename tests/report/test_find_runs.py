@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from imagenet_ddp.report import find_runs
-from imagenet_ddp.report.find_runs import natural_order
+from imagenet_ddp.report.find_runs import find_runs, natural_order
 
 
 def mark(folder: Path, name: str = "metrics.csv") -> Path:
@@ -17,11 +14,10 @@ def mark(folder: Path, name: str = "metrics.csv") -> Path:
 def test_a_run_and_all_runs_below_in_natural_order(tmp_path: Path):
     made = [mark(tmp_path / "sweep" / str(number)) for number in range(12)]
     made += [mark(tmp_path / "study/trials/3", "config.yaml"), mark(tmp_path / "z", "summary.json")]
-    assert find_runs.find_runs(made[3]).folders == [made[3]]
-    assert find_runs.find_runs(tmp_path / "sweep").folders == made[:12]
-    found = find_runs.find_runs(tmp_path)
-    assert found.folders == [made[12], *made[:12], made[13]]
-    assert found.complete
+    assert find_runs(made[3]) == [made[3]]
+    assert find_runs(tmp_path / "sweep") == made[:12]
+    found = find_runs(tmp_path)
+    assert found == [made[12], *made[:12], made[13]]
 
 
 def test_subfolders_of_a_run_and_links_are_not_entered(tmp_path: Path):
@@ -31,24 +27,8 @@ def test_subfolders_of_a_run_and_links_are_not_entered(tmp_path: Path):
     (tmp_path / "latest").symlink_to(run)
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "config.yaml").mkdir()  # a folder of that name marks nothing
-    assert find_runs.find_runs(tmp_path).folders == [run]
-    assert find_runs.find_runs(tmp_path / "latest").folders == [run], "a link that is named is followed"
-
-
-def test_depth_and_number_of_folders_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    mark(tmp_path / "/".join("abcdefgh"))
-    deep = mark(tmp_path / "/".join("abcdefghi"))
-    assert find_runs.find_runs(tmp_path).folders == [deep.parent]
-    monkeypatch.setattr(find_runs, "MAX_FOLDERS", 3)
-    found = find_runs.find_runs(tmp_path)
-    assert found.folders == []
-    assert not found.complete
-
-
-def test_sweeps_are_recognised_by_their_file(tmp_path: Path):
-    mark(tmp_path / "s" / "0")
-    (tmp_path / "s" / "sweep.yaml").touch()
-    assert find_runs.find_runs(tmp_path).sweeps == [tmp_path / "s"]
+    assert find_runs(tmp_path) == [run]
+    assert find_runs(tmp_path / "latest") == [run], "a link that is named is followed"
 
 
 def test_numbers_sort_by_value():

@@ -78,15 +78,6 @@ def test_several_folders_go_to_report(run: Run, tmp_path: Path):
     assert reports(tmp_path) == ["report"]
 
 
-def test_scaling(run: Run, tmp_path: Path):
-    for devices in (1, 2, 4):
-        make_run(
-            tmp_path / f"r/{devices}", {"trainer.devices": devices}, num_devices=devices, images_per_s=90 * devices + 10
-        )
-    done = run("report", "r")
-    assert ["4", "1", "1", "32", "128", "370", "3.70", "92", "%"] in [line.split() for line in done.stdout.splitlines()]
-
-
 def test_a_single_run_shows_no_options(run: Run, tmp_path: Path):
     make_run(tmp_path / "mine", {"optim.lr": 7.5}, epochs=2, finished=False)
     done = run("report", "mine")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.fake_runs import make_run, write_metrics
 
-from imagenet_ddp.report.run import UNKNOWN, NotARunError, metric, read_run
+from imagenet_ddp.report.run import UNKNOWN, NotARunError, read_run
 
 
 def test_a_finished_run(tmp_path: Path):
@@ -47,13 +47,6 @@ def test_states(tmp_path: Path):
     folder = make_run(tmp_path / "r", finished=False, epochs=3)
     assert read_run(folder).state == "interrupted"
     assert (read_run(folder).epochs, read_run(folder).max_epochs) == (3, 5)
-    log = folder / "logs/rank0.log"
-    log.write_text(
-        "t Stopped and saved after step 31, in epoch 4.\nt Continue with: python -m imagenet_ddp.train resume=…\n"
-    )
-    assert read_run(folder).state == "stopped"
-    log.write_text(log.read_text() + "t Run folder: r\nt epoch 4/5: …\nt epoch 5/5: …\n")
-    assert read_run(folder).state == "interrupted", "it went on after that stop"
     hold = "import sys; from pathlib import Path; from imagenet_ddp.runs.folder import lock;"
     hold += "held = lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdin=-1, stdout=-1)
@@ -62,11 +55,6 @@ def test_states(tmp_path: Path):
     assert read_run(folder).state == "running"
     process.communicate()
     assert read_run(folder).state == "interrupted", "a lock ends with its process"
-    log.write_text("t Resuming from …\nt Stopped by SIGTERM, with nothing to save yet.\n")
-    assert read_run(folder).state == "interrupted", "there is nothing to resume"
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints/last.ckpt").touch()
-    assert read_run(folder).state == "stopped"
     (folder / "summary.json").write_text('{"finished": true}')
     assert read_run(folder).state == "finished"
 
@@ -78,7 +66,6 @@ def test_states(tmp_path: Path):
         ("metrics.csv", b"\xff\xfe\x00", "metrics.csv is not valid CSV"),
         ("metrics.csv", b"", None),
         ("metrics.csv", b"epoch,val/top1\n", None),
-        ("metrics.csv", b"epoch,val/top1\n1,0.5\n2,0.", "metrics.csv ends within a row, which is left out"),
         ("metrics.csv", b"epoch,val/top1\n1e300,0.5\n-1,1\nnan,1\n1,50\n", None),
         ("config.yaml", None, "config.yaml is missing"),
         ("config.yaml", b"data: [", "config.yaml is not valid YAML"),
@@ -88,12 +75,7 @@ def test_states(tmp_path: Path):
         ("summary.json", None, None),
         ("summary.json", b'{"best/val', "summary.json is not valid JSON"),
         ("summary.json", b"[1]", "summary.json is not a mapping"),
-        (
-            "summary.json",
-            b'{"best/val/top1": "x", "epochs": null, "finished": 1, "num_devices": NaN}',
-            "summary.json: best/val/top1 must be a fraction, got x",
-        ),
-        ("summary.json", b'{"best/val/top1": 7}', "summary.json: best/val/top1 must be a fraction, got 7"),
+        ("summary.json", b'{"best/val/top1": "x", "epochs": null, "finished": 1, "num_devices": NaN}', None),
     ],
 )
 def test_a_damaged_file_is_named_and_the_rest_read(
@@ -110,8 +92,6 @@ def test_a_damaged_file_is_named_and_the_rest_read(
         assert run.best_top1 == pytest.approx(0.8)
     if name == "config.yaml":
         assert run.options is None
-    if problem and "ends within" in problem:
-        assert (run.epochs, run.metrics["val/top1"].tolist()) == (1, [0.5])
 
 
 def test_columns_of_an_older_version_are_missing(tmp_path: Path):
@@ -119,7 +99,6 @@ def test_columns_of_an_older_version_are_missing(tmp_path: Path):
     write_metrics(folder, [[1, 0.5], [2, 0.6]], ("epoch", "val/top1"))
     run = read_run(folder)
     assert (run.best_top1, run.top5, run.loss, run.images_per_s, run.train_s) == (0.6, None, None, None, None)
-    assert metric(run, "train/loss")[0].tolist() == []
     assert run.options is not None
     assert run.options["trainer.devices"] is UNKNOWN
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from imagenet_ddp.runs.curves import VAL, curves, draw_curves, read_metrics
+from imagenet_ddp.runs.curves import curves, draw_curves, read_metrics
 
 COLUMNS = ["epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "lr"]
 
@@ -45,26 +45,19 @@ def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
 
 
 @pytest.mark.parametrize(("num_epochs", "best"), [(1, 1), (8, 7), (90, 81), (300, 270)])
-def test_the_best_is_ringed_and_named(tmp_path: Path, num_epochs: int, best: int) -> None:
+def test_the_best_is_named(tmp_path: Path, num_epochs: int, best: int) -> None:
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
-    shown = texts(figure)
-    assert f"best 81.00 % in epoch {best}" in shown
-    assert f"best 90.00 % in epoch {best}" in shown
-    assert f"lowest 1.2 in epoch {best}" in shown
-    for axes, value in zip(figure.axes, (1.2, 81, 90), strict=False):
-        (ring,) = [line for line in axes.lines if line.get_markeredgewidth() > 2]
-        assert ring.get_color() != "none"
-        assert np.ravel(ring.get_xdata()) == [best]
-        assert np.ravel(ring.get_ydata()) == pytest.approx([value])
+    assert f"best validation top-1 81.00% in epoch {best}" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    ("num_epochs", "ticks"),
-    [(1, [1]), (2, [1, 2]), (8, [*range(1, 9)]), (90, [1, *range(10, 91, 10)]), (99, [1, 20, 40, 60, 80, 99])],
-)
-def test_epochs_are_marked_at_both_ends(tmp_path: Path, num_epochs: int, ticks: list[int]) -> None:
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
-    assert figure.axes[0].get_xticks().tolist() == ticks
+def test_each_panel_has_its_lines(tmp_path: Path) -> None:
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(8))), "a run")
+    ends = [[float(np.ravel(line.get_ydata())[-1]) for line in axes.lines] for axes in figure.axes]
+    rise = 0.8
+    assert ends == [
+        pytest.approx([2 - rise, 2.1 - rise]), pytest.approx([rise, 0.9 * rise]), pytest.approx([rise, rise]),
+        pytest.approx([0.1 / 8]),
+    ]  # fmt: skip
 
 
 def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
@@ -72,15 +65,14 @@ def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
     for row, cell in ((0, ""), (1, "nan"), (3, "inf"), (4, "?")):
         rows[row][6] = cell
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
-    (line,) = [line for line in figure.axes[1].lines if line.get_color() == VAL and line.get_linestyle() == "-"]
-    assert np.ravel(line.get_xdata()).tolist() == [3, 6]
+    assert np.ravel(figure.axes[1].lines[1].get_xdata()).tolist() == [3, 6]
 
 
 def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
     table = read_metrics(write(tmp_path / "metrics.csv", [[1, 2.5], [2, 2.0]], ["epoch", "train/loss"]))
     figure = curves(table, "a run")
-    assert texts(figure).count("no values") == 3
-    assert "2 epochs" in texts(figure)
+    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0, 0]
+    assert figure.get_suptitle() == "a run\n2 epochs"
     for rows in ([], [[1, 10, "", "", "", "", "", "", ""]]):
         out = tmp_path / "curves.png"
         draw_curves(write(tmp_path / "metrics.csv", rows), out, "a run")
@@ -96,14 +88,6 @@ def test_a_row_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -
     assert table["train/loss"].tolist()[-1] == 1.5
     assert np.isnan(table["lr"][-1])
     draw_curves(path, tmp_path / "curves.png", "a run")
-
-
-@pytest.mark.parametrize("rates", [[0.1] * 5, [0.0] * 5, [0.1, 0.01, 0.001, 1e-4, 1e-5], [1e-7, 2e-7, 1e-7, 0, 0]])
-def test_learning_rates(tmp_path: Path, rates: list[float]) -> None:
-    rows = [[*row[:8], rate] for row, rate in zip(run_of(5), rates, strict=True)]
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
-    figure.draw_without_rendering()
-    assert (figure.axes[3].get_yscale() == "log") == (rates[-1] == 1e-5)
 
 
 def test_a_loss_that_diverged_leaves_the_rest_readable(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def num_starts(folder: Path, trial: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -> None:
+def test_a_study_from_its_command_to_its_best_trial(start: Start, tmp_path: Path) -> None:
     out, err = done(start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3"))
     assert err == ""
     study = tmp_path / "s"
@@ -91,8 +91,6 @@ def test_a_study_from_its_command_to_its_figures(start: Start, tmp_path: Path) -
     assert "12 trials: 12 finished." in out
     assert out.count("best so far") == 12
     assert f"best so far {100 * max(values):.2f} % (trial {best['trial']})" in out
-    figures = {path.name: path.read_bytes()[:4] for path in (study / "figures").iterdir()}
-    assert figures == dict.fromkeys(("history.png", "importances.png", "parallel.png"), b"\x89PNG")
     line = next(line for line in out.splitlines() if line.startswith("Leaderboard: "))
     report = [sys.executable, *shlex.split(line.partition("python ")[2])]
     shown = subprocess.run(report, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""The study beyond the life of its command: interrupted trials, and figures that cannot be drawn."""
+"""The study beyond the life of its command: interrupted trials."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def study(folder: Path) -> Study:
     """As a new command opens it."""
     parameters, found = read(SPACE, ())
     assert found == []
-    return Study(folder, OPTIONS, 0, parameters, 3)
+    return Study(folder, OPTIONS, 0, parameters)
 
 
 def run(of: Study, top1: float = 0.5) -> tuple[int, tuple[str, ...]]:
@@ -83,18 +83,3 @@ def test_a_trial_without_its_options_never_ran(tmp_path: Path, monkeypatch: pyte
     assert resumed.requeue() == 0
     number, options = resumed.next_trial()
     assert number == 1 and options != expected[1]
-
-
-def test_a_figure_that_cannot_be_drawn_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(*_: Any, **__: Any) -> None:
-        raise RuntimeError
-
-    figures = tmp_path / "figures"
-    few = study(tmp_path)
-    run(few)
-    assert few.draw(figures) == ([], []), "of one trial there is nothing to see"
-    run(few, 0.7)
-    monkeypatch.setattr(optuna.visualization.matplotlib, "plot_parallel_coordinate", broken)
-    drawn, failed = few.draw(figures)
-    assert drawn == ["history.png", "importances.png"] == sorted(path.name for path in figures.iterdir())
-    assert failed == ["parallel.png could not be drawn: RuntimeError"]

@@ -78,10 +78,7 @@ def _loader(config: Mapping[str, Any], images: Images, num_workers: int) -> Epoc
     data = config["data"]
     transform = make_train_transform({**data, "progressive_start": None})
     sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config["seed"], fill_to=1)
-    return make_loader(
-        images, transform, sampler, seed=config["seed"], num_workers=num_workers, pin_memory=False,
-        mp_context=data["mp_context"],
-    )  # fmt: skip
+    return make_loader(images, transform, sampler, seed=config["seed"], num_workers=num_workers, pin_memory=False)
 
 
 def _epochs(loader: EpochLoader) -> Callable[[], int]:

@@ -16,11 +16,9 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli.explain import Explainer, first_sentence, intended_option, line_of
+from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
 from imagenet_ddp.config import keys, schema
 from imagenet_ddp.errors import ConfigError
-
-BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
 
 
 class Composer:
@@ -42,22 +40,17 @@ class Composer:
     # -- reading
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
-        """Return (options, mistakes). Where a hint proposes a quoted form, that form is used from there on."""
+        """Return (options, mistakes)."""
         overrides, found = [], []
         for line in lines:
             override = self._parsed(line)
             if override is None or not override.key_or_group:
-                text, proposal = self.explain.unreadable(line)
-                found.append(text)
-                override = self._parsed(proposal) if proposal else None
+                found.append(self.explain.unreadable(line))
             elif override.is_sweep_override() and not sweeps:
-                text, proposal = self.explain.sweep_without_m(line, override)
-                found.append(text)
-                override = self._parsed(proposal) if proposal else None
+                found.append(self.explain.sweep_without_m(line, override))
             elif override.is_sweep_override() and override.is_hydra_override():
                 found.append(f"{line}: Hydra's own keys cannot be swept. Hint: one value for {override.key_or_group}.")
-                override = None
-            if override is not None:
+            else:
                 overrides.append(override)
         return overrides, found
 
@@ -126,16 +119,7 @@ class Composer:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 except Exception as error:
-                    options = self._options(override, search)
-                    found.append(self.explain.refused_choice(override, options, error))
-                    if meant := intended_option(override.key_or_group, str(override.value()), options):
-                        # continue with the option of the hint, so that what depends on it is validated too
-                        meant = self._parsed(f"{override.key_or_group}={meant}")
-                        try:
-                            config = self._load([*kept, meant], mode) if meant else config
-                            kept += [meant] if meant else []
-                        except Exception:
-                            pass
+                    found.append(self.explain.refused_choice(override, self._options(override, search), error))
         for override in values:
             try:
                 apply(override, config)

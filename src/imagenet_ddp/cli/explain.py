@@ -34,56 +34,31 @@ class Explainer:
         self.loader = loader
         self.parse = parse
 
-    def unreadable(self, line: str) -> tuple[str, str | None]:
-        """(sentence, the form that can be read and means the same)."""
+    def unreadable(self, line: str) -> str:
+        """Explain a line that Hydra's grammar does not take."""
         key, equals, value = line.partition("=")
         bare = key.lstrip("+~")
         if not equals or not bare:
             close = closest(bare or value, self.keys)
-            hint = ""
-            if close:
-                is_key = close[0].rpartition(".")[2] == bare
-                hint = f"did you mean {self._hint(close[0]) if is_key else f'{close[0]}={bare}'}?"
-            return f"{shlex.quote(line)} must be key=value. Hint: {hint or '`--help` shows examples.'}", None
-        if bare not in self.keys and not re.fullmatch(r"[\w./@:$-]+", bare, re.ASCII):
-            return unknown(bare, self.keys), None
-        key_type = self.keys[bare].type if bare in self.keys else str
-        if key_type is not str and key_type is not Any:
+            hint = f"did you mean {self._hint(close[0])}?" if close else "`--help` shows examples."
+            return f"{shlex.quote(line)} must be key=value. Hint: {hint}"
+        if bare in self.keys and self.keys[bare].type not in (str, Any):
             words = self.keys[bare].words
-            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}.", None
-        if value.startswith("~"):  # no shell expands it there
-            value = str(Path(value).expanduser())
-            if self.parse(f"{key}={value}") is not None:
-                return f"{line}: ~ is not expanded there. Hint: {shlex.quote(f'{key}={value}')}", f"{key}={value}"
+            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
+        value = str(Path(value).expanduser()) if value.startswith("~") else value  # no shell expands it there
         proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-        if "${" in value or self.parse(proposal) is None:
-            return (
-                f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: put the value in quotes of its own.",
-                None,
-            )
-        return (
-            f"{line} cannot be read by Hydra's grammar, which wants special characters quoted. "
-            f"Hint: `{shlex.quote(proposal)}`",
-            proposal,
-        )
+        quoted = f"put quotes around the value: `{shlex.quote(proposal)}`"
+        hint = quoted if self.parse(proposal) else "`--help` shows examples."
+        return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}"
 
-    def sweep_without_m(self, line: str, override: Override) -> tuple[str, str | None]:
+    def sweep_without_m(self, line: str, override: Override) -> str:
+        """Explain several values without -m."""
         key, _, value = line.partition("=")
-        bare = key.lstrip("+~")
-        one_by_one = "add -m to run one after the other"
-        text = f"{line} has several values, but -m is not set. Hint: "
-        if override.value_type != ValueType.SIMPLE_CHOICE_SWEEP or self.loader.get_group_options(bare):
-            return f"{text}{one_by_one}.", None
-        key_type = self.keys[bare].type if bare in self.keys else str
-        listed = f"`{shlex.quote(f'{key}=[{value}]')}`"
-        if bare == "trainer.devices":
-            return f"{text}{listed} for GPUs {value.replace(',', ' and ', 1)} together, or {one_by_one}.", None
-        if typing.get_origin(key_type) is list:
-            return f"{text}{listed}, or {one_by_one}.", f"{key}=[{value}]"
-        if key_type is str:
-            proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-            return f"{text}`{shlex.quote(proposal)}` for one value with a comma, or {one_by_one}.", proposal
-        return f"{text}{one_by_one}.", None
+        hint = "add -m to run one after the other"
+        is_list = key in self.keys and (typing.get_origin(self.keys[key].type) is list or key == "trainer.devices")
+        if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
+            hint = f"`{shlex.quote(f'{key}=[{value}]')}` for all of them together, or {hint}"
+        return f"{line} has several values, but -m is not set. Hint: {hint}."
 
     def refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
         """A choice in a group (data=...) that did not compose."""
@@ -133,22 +108,16 @@ class Explainer:
             return trainer_options.refusal(last, value)
         if text := nccl_names.answer(key, value=value):
             return text
-        if isinstance(value, dict) and value and any(known.startswith(f"{key}.") for known in self.keys):
-            wrong = getattr(cause, "full_key", None)
-            one_by_one = {f"{key}.{name}": f"{key}.{name}={shown(item)}" for name, item in value.items()}
-            each = " ".join(self._hint(name) if name == wrong else typed for name, typed in one_by_one.items())
-            return f"{line} does not fit: {first_sentence(cause)} Hint: one by one, {each}."
+        if isinstance(value, dict) and key in self.keys and self.keys[key].is_group:
+            return f"{line} does not fit: {first_sentence(cause)} Hint: leave it out, and type each key by itself."
         if override.is_add() and "exists already" in str(error):
             return f"{line}: {key} exists already. Hint: {line.lstrip('+')}, without +."
         if declared := self.keys.get(key):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
             hint = hint if declared.is_group else declared.hint
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
-        wrong = ("could not be converted", "is not a valid", "Invalid", "not Optional")
-        if any(words in str(cause) for words in wrong):
-            return f"{line}: {first_sentence(cause)} Hint: `--cfg all` shows the key as it is."
         if key.startswith("hydra."):
-            return f"{key} is not a known key of Hydra. Hint: `--cfg hydra` lists them."
+            return f"{line}: {first_sentence(cause)} Hint: `--cfg hydra` shows Hydra's keys."
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")

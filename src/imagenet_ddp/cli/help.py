@@ -84,8 +84,7 @@ GUIDES: dict[str, Guide] = {
     ),
     "prepare": Guide(
         "Prepare images once, before training.",
-        "Unpack and sort archives (imagenet, stl10), pack images into few large files (pack), "
-        "or check every image (check).",
+        "Unpack and sort archives (imagenet), pack images into few large files (pack), or check every image (check).",
         {
             "prepare=check data=imagefolder data.root=FOLDER": "",
             "prepare=pack data=imagefolder data.root=FOLDER out=PACKED": "",

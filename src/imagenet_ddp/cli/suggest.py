@@ -27,8 +27,6 @@ def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """Return the message for a key that is not declared. where: " (in experiment/mine.yaml)"."""
     if text := ddp_options.answer(key, where) or nccl_names.answer(key, where):
         return text
-    if key.split(".")[0] == "saving":
-        return f"{key} is not a known key{where}. Hint: callbacks.checkpoint.every_n_epochs=10."
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     return f"{key} is not a known key{where}. Hint: {hint}"

@@ -26,7 +26,7 @@ _NEEDED = "begin the file that --config-name names: `defaults: [train, _self_]`"
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
-    "prepare.name": "prepare=imagenet, prepare=stl10, prepare=pack or prepare=check",
+    "prepare.name": "prepare=imagenet, prepare=pack or prepare=check",
 }
 
 

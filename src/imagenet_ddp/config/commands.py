@@ -104,10 +104,9 @@ class TuneOptions:
     )
     sampler: Annotated[str, choice("tpe", "random"), "tpe learns from earlier trials."] = "tpe"
     num_random_trials: Annotated[int, integer(1), "tpe: random trials before it learns."] = 10
-    pruner: Annotated[str, choice("median", "hyperband", "none"), "Which trials end early."] = "median"
-    pruner_num_trials: Annotated[int, integer(1), "median: trials that finish before any is pruned."] = 4
+    pruner: Annotated[str, choice("median", "none"), "Which trials end early."] = "median"
+    pruner_num_trials: Annotated[int, integer(1), "Trials that finish before any is pruned."] = 4
     pruner_num_epochs: Annotated[int, integer(1), "Epochs before a trial may be pruned."] = 3
-    hyperband_factor: Annotated[int, integer(2), "hyperband: one in so many trials continues from each rung."] = 3
     timeout_s: Annotated[float | None, number(above=0), Example("3600"), "Seconds after which no trial is started."] = (
         None
     )
@@ -155,7 +154,7 @@ class SubmitConfig(RunConfig):
 
 @dataclass
 class PrepareOptions:
-    name: Annotated[str, choice("imagenet", "stl10", "pack", "check"), "What to do."] = MISSING
+    name: Annotated[str, choice("imagenet", "pack", "check"), "What to do."] = MISSING
     num_workers: Annotated[Any, AUTO | integer(1), "Processes; auto: the cores of this machine."] = "auto"
     verify: Annotated[bool, "imagenet: compare the archives' MD5 and counts with the official ones."] = True
     timeout_s: Annotated[
@@ -176,7 +175,7 @@ class PrepareConfig(CommonConfig):
         "${data.name}"
     )
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
-    archive_dir: Annotated[str | None, "imagenet, stl10: folder of the archives."] = None
+    archive_dir: Annotated[str | None, "imagenet: folder of the archives."] = None
     out: Annotated[str | None, "Folder to write."] = None
 
 

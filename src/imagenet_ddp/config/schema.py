@@ -190,7 +190,6 @@ class DataConfig:
         Example("0.01 (a share) or 20 (images)"),
         "skip: how many images may be unreadable: a number, or a share if below 1.",
     ] = 0.01
-    cache_mib: Annotated[int, integer(0), "Decoded images kept in the memory of each process, in MiB; 0: none."] = 512
     num_workers: Annotated[Any, AUTO | integer(0), "Loader processes per device, or auto."] = "auto"
     loader_timeout_s: Annotated[
         float,
@@ -199,9 +198,6 @@ class DataConfig:
         "Longest wait in seconds for one batch before the run fails; 0: no limit.",
     ] = 1800.0
     pin_memory: Annotated[Any, AUTO | FLAG, "Page-locked batches for the GPU; auto: where there is a CUDA device."] = (
-        "auto"
-    )
-    mp_context: Annotated[str, choice("auto", "fork", "forkserver", "spawn"), "How loader processes are started."] = (
         "auto"
     )
 

@@ -106,36 +106,27 @@ ACCEPTED: dict[str, TrainerKey] = {
     "enable_model_summary": TrainerKey(FLAG | NULL, "false", "Print the layers of the model."),
 }
 
-# Key -> what to set instead. {value} is what was typed.
+# Key -> the hint. {value} is what was typed.
 REFUSED: dict[str, str] = {
-    "strategy": "the strategy has keys of its own. Hint: strategy={value}.",
-    "callbacks": "callbacks are named entries of their own. Hint: callbacks=early_stopping, or "
-    "+callbacks.mine._target_=lightning.pytorch.callbacks.CLASS.",
-    "logger": "loggers are named entries of their own, beside metrics.csv. "
-    "Hint: logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger.",
-    "plugins": "this project hands the cluster and the saving to the Trainer. "
-    "Hint: leave it out; cluster.*, trainer.precision and callbacks.checkpoint.* are the keys for it.",
-    "use_distributed_sampler": "the samplers here already give each image to one rank only. Hint: leave it out.",
-    "barebones": "it would switch off metrics and checkpoints. Hint: leave it out; trainer.limit_train_batches=100 "
-    "makes a short run.",
-    "enable_progress_bar": "a terminal gets a progress bar, a file or pipe gets lines. "
-    "Hint: leave it out; trainer.log_every_n_steps=10 sets how often, and "
-    "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar brings Lightning's bar.",
-    "enable_checkpointing": "callbacks.checkpoint writes best.ckpt and last.ckpt. "
-    "Hint: callbacks.checkpoint.every_n_epochs=10 for fewer, callbacks.checkpoint=null for none.",
-    "default_root_dir": "a run lives in one folder, which Hydra names. Hint: hydra.run.dir={value}.",
-    "enable_autolog_hparams": "config.yaml in the run folder holds every key. Hint: leave it out.",
-    "model_registry": "checkpoints are files in the run folder. Hint: leave it out.",
-}
+    "strategy": "strategy={value}",
+    "callbacks": "callbacks=early_stopping, or +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
+    "logger": "logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
+    "default_root_dir": "hydra.run.dir={value}",
+    **dict.fromkeys(
+        ("plugins", "use_distributed_sampler", "barebones", "enable_progress_bar", "enable_checkpointing",
+         "enable_autolog_hparams", "model_registry"),
+        "leave it out",
+    ),
+}  # fmt: skip
 
 
 def refusal(key: str, value: Any) -> str:
-    """The sentence for a key of REFUSED."""
+    """Return the sentence for a key of REFUSED."""
     text = shown(value)
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
         text = ours.get(text, "ddp")
-    return f"trainer.{key} is filled by this project: " + REFUSED[key].format(value=text)
+    return f"trainer.{key} is filled by this project. Hint: {REFUSED[key].format(value=text)}."
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:

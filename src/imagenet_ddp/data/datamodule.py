@@ -217,7 +217,6 @@ class ImageDataModule(L.LightningDataModule):
             seed=self.seed,
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
-            mp_context=self.options["mp_context"],
             replace=replace,
             on_bad_images=self.bad_images.on_bad_images,
             watchdog=self._watchdog,

@@ -1,15 +1,15 @@
-"""Compare a folder with ILSVRC-2012, and suggest commands for the states in which its downloads are found. No torch."""
+"""Compare a folder with ILSVRC-2012. No torch."""
 
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
 NUM_IMAGES = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
 NUM_CLASSES = 1_000
+SEE = 'docs/data.md, "ImageNet in another form", has a command for each form in which it is downloaded.'
 
 
 def class_labels() -> dict[str, str]:
@@ -37,40 +37,3 @@ def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[
         f"{found:,} of {len(counts):,}{''.join(parts)}. "
         "Hint: unpack those classes again; for a part of ImageNet, data=imagefolder."
     ]
-
-
-def improve_hint(message: str, data: Mapping[str, Any]) -> str:
-    """Replace the hint of a message on data.root where the folder is an ImageNet download in a usual state."""
-    root = Path(data["root"])
-    train, val = root / data["train_dir"], root / data["val_dir"]
-    found = message.partition(" Hint: ")[0]
-    unpacked = root / "Data" / "CLS-LOC"
-    if "does not exist" in found and unpacked.is_dir():
-        return f"{found} Hint: this is Kaggle's archive: data.root={unpacked}."
-    if f"{val} " in found and "images but no class folders" in found:
-        return f"{found} Hint: {hint_to_sort(root, val)}."
-    if f"{train} " in found and "no class folders" in found and any(train.glob("n*.tar")):
-        line = f'cd {train} && for f in n*.tar; do mkdir -p "${{f%.tar}}" && tar xf "$f" -C "${{f%.tar}}"; done'
-        return f"{found} Hint: the archives of the classes are still packed: `{line}`."
-    return message
-
-
-def hint_to_sort(root: Path, val: Path) -> str:
-    """Return how to sort validation images that lie flat: their classes stand in another file."""
-    names = "LOC_val_solution.csv"
-    for folder in (root, *root.absolute().parents[:3]):
-        if (folder / names).is_file():  # Kaggle's: one line per image, "ILSVRC2012_val_00000001,n01751748 110 24 ..."
-            line = (
-                f"cd {val} && tail -n +2 {(folder / names).absolute()} | tr ',' ' ' | while read -r i c rest; "
-                'do mkdir -p "$c" && mv "$i.JPEG" "$c/"; done'
-            )
-            return f"{names} has the class of each: `{line}`"
-    images, devkit = "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
-    folders = (root, *root.absolute().parents[:2])
-    archives = next((each for each in folders if (each / images).is_file() and (each / devkit).is_file()), None)
-    line = (
-        f"mv {val} {val}.flat && python -m imagenet_ddp.prepare prepare=imagenet archive_dir={archives or 'ARCHIVES'} "
-        f"out={root}"
-    )
-    where = f"from the archives in {archives}" if archives else f"with {images} and {devkit} in a folder ARCHIVES"
-    return f"sort the images into {val}/<class>/; {where}, this does it: `{line}`"

@@ -8,21 +8,20 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import imagenet_layout, validate
 from imagenet_ddp.data.sources import shapes
-from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, image_names, is_image
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system import paths
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 UNEVEN = 10  # largest class over smallest, from which on it is noted
-NUM_THREADS = 8  # a network disk answers each folder late
 
 
 @dataclass
@@ -57,9 +56,8 @@ class Layout:
 
 def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budget_s: float = 20.0) -> Layout:
     """Inspect without writing, generating or downloading. data: the resolved data.* keys. budget_s: for counting."""
-    is_folder = data["name"] in validate.OF_FOLDERS and data["root"]
-    mistakes = validate.validate({"data": data}, environ)
-    layout = Layout([imagenet_layout.improve_hint(text, data) if is_folder else text for text in mistakes])
+    more = f" {imagenet_layout.SEE}" if data["name"] == "imagenet" else ""
+    layout = Layout([text + more for text in validate.validate({"data": data}, environ)])
     if layout.mistakes or data["_target_"] or data["name"] == "streamed":
         return layout
     if data["name"] == "stl10":
@@ -93,19 +91,17 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
 def _count(folder: Path, seed: int, end_s: float) -> Split:
     """Count until time.monotonic() is end_s."""
     classes = class_folders(folder)
-    links = LinkFilter(folder, classes)
 
     def count_class(name: str) -> tuple[int, Path | None] | None:
         if time.monotonic() > end_s:
             return None
-        images = image_names(folder / name, links)
+        images, _ = list_folder(folder / name)
         chosen = random.Random(os.fsencode(f"{seed} {name}")).choice(images) if images else None
         return len(images), folder / name / chosen if chosen else None
 
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        found = {name: result for name, result in zip(classes, pool.map(count_class, classes), strict=True) if result}
-    with os.scandir(folder) as entries:
-        num_stray = sum(is_image(entry.name) and entry.is_file() for entry in entries)
+    counted = zip(classes, map_concurrently(count_class, classes), strict=True)
+    found = {name: result for name, result in counted if result}
+    num_stray = files_beside(folder)["beside"]
     samples = [path for _, path in found.values() if path is not None]
     random.Random(seed).shuffle(samples)
     return Split(folder, {name: number for name, (number, _) in found.items()}, len(classes), samples, num_stray)
@@ -115,12 +111,10 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
     split = layout.splits[name]
     is_imagenet = data["name"] == "imagenet"
     if split.num_stray:
-        hint = "move each into the folder of its class, or away"
-        if is_imagenet and name == "val":
-            hint = imagenet_layout.hint_to_sort(Path(data["root"]), split.folder)
+        more = f" {imagenet_layout.SEE}" if is_imagenet else ""
         layout.mistakes.append(
             f"{count_noun(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not "
-            f"be read. Hint: {hint}."
+            f"be read. Hint: move each into the folder of its class, or away.{more}"
         )
     if not split.is_whole:
         layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes, no more time")
@@ -138,33 +132,23 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
 class SampleReading:
     """Images read from the disk and decoded, by one thread."""
 
-    num_read: int
-    seconds: float
-    mistakes: list[str]
+    times_s: list[float] = field(default_factory=list)  # of each image that could be read
+    mistakes: list[str] = field(default_factory=list)
+
+    @property
+    def num_read(self) -> int:
+        return len(self.times_s)
 
     @property
     def images_per_s(self) -> float:
-        return self.num_read / self.seconds if self.seconds else 0.0
+        return self.num_read / sum(self.times_s) if self.times_s else 0.0
 
 
 def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: float = 5.0) -> SampleReading:
     """Read one image of each class and split, as many as the time allows, splits in turn. decode: raises for an image
     that cannot be read, with a message that names the file."""
-    from imagenet_ddp.data.sources.folder.images import read_file  # torch
-
-    begin_s, number, mistakes = time.monotonic(), 0, []
     turns = itertools.zip_longest(*(split.samples for split in layout.splits.values()))
-    for path in filter(None, itertools.chain.from_iterable(turns)):
-        try:
-            decode(read_file(str(path)), str(path))
-        except OSError as error:
-            mistakes.append(f"{path} cannot be read: {error.strerror}. Hint: chmod u+r, or copy it again.")
-        except Exception as error:  # the decoder's own
-            mistakes.append(f"{str(error).rstrip('.')}. Hint: copy that file again, or remove it.")
-        number += 1
-        if time.monotonic() - begin_s > budget_s:
-            break
-    return SampleReading(number, time.monotonic() - begin_s, mistakes)
+    return _read(filter(None, itertools.chain.from_iterable(turns)), decode, budget_s)
 
 
 def reading_s(
@@ -172,28 +156,30 @@ def reading_s(
 ) -> float:
     """Return the median seconds per image from the disk to the model's input, of a few training images of a few
     classes, by one thread; 0 where there are no image files."""
-    from imagenet_ddp.data.sources.folder.images import read_file  # torch
-
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["_target_"] or not data["root"] or not folder.is_dir():
         return 0.0
-    classes = class_folders(folder)
-    links = LinkFilter(folder, classes)
-    begin_s, times_s = time.monotonic(), []
-    for path in (folder / name / image for name in classes[:num_classes] for image in _few(folder / name, links)):
+    classes = [folder / name for name in class_folders(folder)[:num_classes]]
+    paths = (path / image for path in classes for image in list_folder(path)[0][:4])
+    return statistics.median(_read(paths, read, budget_s).times_s or [0.0])
+
+
+def _read(paths: Iterable[Path], decode: Callable[[bytes, str], Any], budget_s: float) -> SampleReading:
+    from imagenet_ddp.data.sources.folder.images import read_file  # torch
+
+    begin_s, found = time.monotonic(), SampleReading()
+    for path in paths:
         start_s = time.monotonic()
         try:
-            read(read_file(str(path)), str(path))
-        except Exception:  # reported by read_samples
-            continue
-        times_s.append(time.monotonic() - start_s)
+            decode(read_file(str(path)), str(path))
+            found.times_s.append(time.monotonic() - start_s)
+        except OSError as error:
+            found.mistakes.append(f"{path} cannot be read: {error.strerror}. Hint: chmod u+r, or copy it again.")
+        except Exception as error:  # the decoder's own
+            found.mistakes.append(f"{str(error).rstrip('.')}. Hint: copy that file again, or remove it.")
         if time.monotonic() - begin_s > budget_s:
             break
-    return statistics.median(times_s) if times_s else 0.0
-
-
-def _few(folder: Path, links: LinkFilter) -> list[str]:
-    return image_names(folder, links)[:4]
+    return found
 
 
 def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
-from imagenet_ddp.data.sources.folder.scan import LinkFilter, class_folders, has_image, is_image
+from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
@@ -100,8 +100,7 @@ def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[st
             f"{len(classes)} in {describe_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
             "any names."
         )
-    links = LinkFilter(folder, classes)
-    has = map_concurrently(lambda entry: has_image(folder / entry, links), classes)
+    has = map_concurrently(lambda entry: has_image(folder / entry), classes)
     if empty := [entry for entry, is_filled in zip(classes, has, strict=True) if not is_filled]:
         found.append(
             f"every class folder in {describe_path(folder)} must hold images, but {len(empty)} of "

@@ -18,7 +18,6 @@ from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading.memory_cache import cache_in_memory
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
@@ -57,8 +56,6 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     """Open the images. Raises ConfigError on all ranks where they found different ones; waits for the slowest."""
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
-    if need_train and config["trainer"]["max_epochs"] not in (0, 1):  # one epoch reads each image once
-        source = cache_in_memory(source, options["cache_mib"], shared=plan.num_workers.value > 0)
     images = source.train if source.train is not None else source.val
     board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)

@@ -166,7 +166,7 @@ def _must_continue(parts: build.Run, checkpoint: Path, max_epochs: int | None, r
         raise ConfigError(
             f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: callbacks=default."
         )
-    stored = read(checkpoint, to_resume=True)[KEY]
+    stored = read(checkpoint)[KEY]
     in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
     done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
     if max_epochs is not None and 0 <= max_epochs <= done:

@@ -85,7 +85,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
-    stored = read(found.checkpoint, to_resume=True)[KEY]["config"]
+    stored = read(found.checkpoint)[KEY]["config"]
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
+from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
@@ -36,7 +36,6 @@ class Plan:
     precision: Choice
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
-    mp_context: Choice  # how those start
     decoder: Choice
     images_per_forward: int  # in this process, in training
     val_images_per_forward: int
@@ -89,7 +88,6 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
             devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
         ),
         num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
-        mp_context=Choice(choose_mp_context(data["mp_context"]), f"data.mp_context={data['mp_context']}"),
         decoder=Choice(decoder.name, decoder.reason),
         images_per_forward=images,
         val_images_per_forward=batch_split.images_per_forward(
@@ -123,7 +121,6 @@ def data_options(plan: Plan) -> dict[str, Any]:
         "batch_size": plan.images_per_forward,
         "val_batch_size": plan.val_images_per_forward,
         "num_workers": plan.num_workers.value,
-        "mp_context": plan.mp_context.value,
         "decoder": plan.decoder.value,
     }
 

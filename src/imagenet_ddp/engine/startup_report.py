@@ -8,7 +8,6 @@ import torch
 
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading import dali, dali_pipeline
-from imagenet_ddp.data.loading.worker_processes import mp_context_note
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
@@ -35,7 +34,6 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         *_loader_lines(plan, data),
-        *([note] if (note := mp_context_note(plan.mp_context.value, plan.num_workers.value)) else []),
         *data.source.notes,
     ]
 

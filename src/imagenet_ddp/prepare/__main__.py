@@ -1,4 +1,4 @@
-"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|stl10|pack|check.
+"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|check.
 
 Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 refused; 128 + n stopped by signal n.
 """
@@ -9,7 +9,7 @@ import sys
 from imagenet_ddp.cli import command
 from imagenet_ddp.prepare import options
 
-MODULES = {"imagenet": "imagenet.prepare", "stl10": "stl10", "pack": "pack.pack", "check": "check.check"}
+MODULES = {"imagenet": "imagenet.prepare", "pack": "pack.pack", "check": "check.check"}
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
-NAMES = ("imagenet", "stl10", "pack", "check")
+NAMES = ("imagenet", "pack", "check")
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,13 @@ def option(key: str, path: Path) -> str:
 
 
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:
-    if name not in ("imagenet", "stl10"):
+    if name != "imagenet":
         if value is None:
             return []
-        return [f"archive_dir is for prepare=imagenet and stl10, but this is prepare={name}. Hint: leave it out."]
+        return [f"archive_dir is for prepare=imagenet, but this is prepare={name}. Hint: leave it out."]
     if value is None:
         hint = "archive_dir=FOLDER, with ILSVRC2012_img_train.tar"
-        missing = ["archive_dir must be the folder of the archives, but is not set. Hint: " + hint + "."]
-        return missing if name == "imagenet" else []
+        return [f"archive_dir must be the folder of the archives, but is not set. Hint: {hint}."]
     path = Path(value)
     if path.is_dir():
         return []

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loading.system_counters import process_states
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
@@ -104,7 +103,6 @@ def process_images(
     tasks: Iterable[tuple[str, int]],
     num_workers: int,
     limits: Limits,
-    mp_context: str,
     window: int,
 ) -> Generator[Result, None, None]:
     """Yield function(images[split], index) of each task (split, index), in their order.
@@ -112,7 +110,7 @@ def process_images(
     window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError where a
     process cannot start, and what the function raises.
     """
-    method = choose_mp_context(mp_context)
+    method = choose_mp_context()
     if method == "forkserver":
         start_fork_server()
     events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
@@ -210,8 +208,7 @@ def _start(method: str, args: tuple[Any, ...], events: queue.SimpleQueue) -> _Wo
 
 def _start_error(why: str) -> RunError:
     return RunError(
-        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory; "
-        "data.mp_context=spawn starts it another way."
+        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory."
     )
 
 
@@ -228,7 +225,7 @@ def _late(workers: list[_Worker], timeout_s: float, images: Mapping[str, Images]
             worker.num_reports += 1
             path = images[worker.tasks[0].split].path(worker.tasks[0].index)
             print_message(
-                f"{path} has taken {waited_s:.0f} s so far (process {process_states([worker.process.pid])}). "
+                f"{path} has taken {waited_s:.0f} s so far (process {worker.process.pid}). "
                 f"It fails after {timeout_s:g} s."
             )
     return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.comparison import curves, scaling, write
+from imagenet_ddp.report.comparison import curves, write
 from imagenet_ddp.report.comparison.collect import collect_runs, notes_on
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
 from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, means_over_seeds, sort_runs
@@ -22,7 +22,7 @@ from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
 The leaderboard of run folders: a table, best first, with the options in which
-the runs differ; their curves in one figure; how they scale with the devices.
+the runs differ; their curves in one figure.
 
   python -m imagenet_ddp.report DIR... [format=text] [out=FOLDER] [sort=top1]
 
@@ -58,8 +58,6 @@ def _report(options: Options, mistakes: list[str]) -> None:
     tables[0].notes.extend([*notes_on(runs, differences), *collection.notes])
     if seeds := means_over_seeds(runs, differences):
         tables.append(seeds)
-    if series := scaling.find_series(runs, differences):
-        tables.append(scaling.scaling_table(series))
     names = ", ".join(folder.resolve().name or "/" for folder in options.folders)
     title = printable(f"Run {names}" if len(runs) == 1 else f"Runs of {names}")
     document = write.markdown_document(title, tables, "report_curves.png")

@@ -33,7 +33,10 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
                 mistakes.append(f"{key}= has no value. Hint: {EXAMPLES[key]}.")
             elif key == "out":
                 options.out = Path(value)
-                mistakes += _check_out(options.out)
+                if reason := not_writable_reason(options.out):
+                    mistakes.append(
+                        f"out must be a folder that can be made or written in, but {reason}. Hint: out=FOLDER."
+                    )
             else:
                 setattr(options, key, value)
                 if key == "format":
@@ -47,22 +50,7 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             mistakes.append(f"{word} is neither an option nor a folder. Hint: {hint}")
         else:
             num_folders += 1
-            mistakes.append(_no_folder(Path(word)))
+            mistakes.append(f"{word} must be a folder that exists. Hint: runs/<name>/<time>, or any folder above.")
     if not num_folders:
         mistakes.insert(0, "a folder must be given. Hint: python -m imagenet_ddp.report runs")
     return options, mistakes
-
-
-def _no_folder(path: Path) -> str:
-    if path.exists():
-        return f"{path} must be a folder, got a file. Hint: {path.parent}"
-    hint = "runs/<name>/<time>, a sweep or study folder, or any folder above"
-    return f"{path} must be a folder, but does not exist ({path.absolute()}). Hint: {hint}."
-
-
-def _check_out(path: Path) -> list[str]:
-    if str(path).startswith("~"):  # shells do not expand it after "out="
-        return [f"out={path} is a folder called {path.parts[0]}. Hint: out=$HOME{str(path)[1:]}"]
-    if not (reason := not_writable_reason(path)):
-        return []
-    return [f"out must be a folder that can be made or written in, but {reason}. Hint: out=FOLDER."]

@@ -9,12 +9,12 @@ import numpy as np
 
 from imagenet_ddp.config.schema import leaves
 from imagenet_ddp.report.run_files import read_config, read_metrics, read_summary
-from imagenet_ddp.runs.folder import is_locked, last_checkpoint
+from imagenet_ddp.runs.folder import is_locked
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
 UNKNOWN = object()  # value of an option that the files do not tell
-STATES = ("finished", "running", "stopped", "interrupted")
+STATES = ("finished", "running", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,6 @@ def read_run(folder: Path) -> Run:
     )  # fmt: skip
 
 
-def metric(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (epochs, values) of a column where it holds a number."""
-    epochs = run.metrics["epoch"]
-    values = run.metrics.get(name, np.full(len(epochs), np.nan))
-    return epochs[np.isfinite(values)], values[np.isfinite(values)]
-
-
 def as_number(value: Any) -> float | None:
     """Return the value as a float; None where it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -95,16 +88,7 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
     """A resumed run removes its summary.json first, so that "finished" is never out of date."""
     if summary.get("finished") is True:
         return "finished"
-    if is_locked(folder):
-        return "running"
-    try:
-        with (folder / "logs" / "rank0.log").open("rb") as file:
-            file.seek(max(file.seek(0, 2) - 4096, 0))
-            end = "\n".join(file.read().decode(errors="replace").splitlines()[-3:])
-    except OSError:
-        end = ""
-    stopped_before_a_step = "Stopped by SIG" in end and last_checkpoint(folder).is_file()
-    return "stopped" if stopped_before_a_step or "Stopped and saved after step" in end else "interrupted"
+    return "running" if is_locked(folder) else "interrupted"
 
 
 def _best(

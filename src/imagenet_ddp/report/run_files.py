@@ -1,7 +1,6 @@
 """Read the files of a run folder. Whatever cannot be read is left out and named in `problems`."""
 
 import csv
-import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +24,7 @@ def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def read_summary(folder: Path, problems: list[str]) -> dict[str, Any]:
     path = folder / "summary.json"
-    content = _read_mapping(path, "JSON", json.loads, problems) if path.exists() else {}
-    for name in [name for name in content if name.endswith(("/top1", "/top5"))]:
-        value = content[name]
-        if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
-            problems.append(f"summary.json: {name} must be a fraction, got {str(value)[:20]}")
-            del content[name]
-    return content
+    return _read_mapping(path, "JSON", json.loads, problems) if path.exists() else {}
 
 
 def _read_mapping(path: Path, language: str, parse: Callable[[str], Any], problems: list[str]) -> dict[str, Any]:
@@ -52,10 +45,7 @@ def read_metrics(folder: Path, problems: list[str]) -> dict[str, np.ndarray]:
     """Return column -> float64 (number of epochs,), NaN where a cell holds no number; "epoch" is always there."""
     path = folder / "metrics.csv"
     try:
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "not a plain file")
         columns = read_columns(path)
-        is_complete = path.stat().st_size == 0 or path.read_bytes().endswith(b"\n")
     except OSError as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         problems.append(f"metrics.csv {reason}")
@@ -63,9 +53,6 @@ def read_metrics(folder: Path, problems: list[str]) -> dict[str, np.ndarray]:
     except (ValueError, csv.Error):
         problems.append("metrics.csv is not valid CSV")
         return {"epoch": np.empty(0)}
-    if not is_complete:
-        problems.append("metrics.csv ends within a row, which is left out")
-        columns = {name: values[:-1] for name, values in columns.items()}
     for name, values in columns.items():
         if name.endswith(("/top1", "/top5")):
             values[(values < 0) | (values > 1)] = np.nan

@@ -17,7 +17,6 @@ from imagenet_ddp.system.text import first_line
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
 FORMAT = 2  # of that part, and of the callbacks' states
-WEIGHTS_FORMATS = (1, FORMAT)  # whose weights can be evaluated, though 1 has the states of other callbacks
 REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
 REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
 
@@ -70,11 +69,8 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
         ) from error
 
 
-def read(path: Path, *, to_resume: bool = False) -> dict[str, Any]:
-    """Read a checkpoint of this project to the CPU. Raises ConfigError for anything else; never runs code from it.
-
-    to_resume: refuse one whose training cannot be continued by this version.
-    """
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of this project to the CPU. Raises ConfigError for anything else; never runs code from it."""
     hint = "Hint: a path like runs/<name>/<time>/checkpoints/best.ckpt."
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -89,12 +85,7 @@ def read(path: Path, *, to_resume: bool = False) -> dict[str, Any]:
     if not isinstance(checkpoint[KEY], dict):
         raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, but its own part is empty. {hint}")
     found = checkpoint[KEY].get("format")
-    if to_resume and found != FORMAT and found in WEIGHTS_FORMATS:
-        raise ConfigError(
-            f"{path} must have checkpoint format {FORMAT} to be resumed, got {found}, of an earlier version. "
-            "Hint: evaluate and predict still read it; to train on, start a new run."
-        )
-    if found not in WEIGHTS_FORMATS:
+    if found != FORMAT:
         raise ConfigError(
             f"{path} must have checkpoint format {FORMAT}, got {found} "
             f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version."
@@ -103,5 +94,4 @@ def read(path: Path, *, to_resume: bool = False) -> dict[str, Any]:
     missing += [f"{KEY}.{name}" for name in REQUIRED_OWN if name not in checkpoint[KEY]]
     if missing:
         raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
-    checkpoint[KEY]["config"].pop("saving", None)  # format 1: now an argument of callbacks.checkpoint
     return checkpoint

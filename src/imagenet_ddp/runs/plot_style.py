@@ -1,110 +1,51 @@
-"""Style all figures alike: size, colours, heading, panels over epochs. matplotlib is imported only to draw."""
+"""Draw all figures alike. matplotlib is imported only to draw: that takes half a second."""
 
-import contextlib
 import io
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-
-from imagenet_ddp.system.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, which is too light for lines: apart for every kind of colour vision.
-BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
-DASHES = (0, (4, 2))
-INK, SOFT, GRID = "#1A1A1A", "#5F6368", "#E4E6EA"
-DOTS_UP_TO = 24  # epochs: below it every measured point shows as a dot
-DPI = 150
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 
 
-def new_figure(width: float, height: float, head: float) -> "Figure":
-    """Return an empty figure. Sizes in inches; head: height that the panels leave free for heading and subtitle."""
-    # Imported here: it takes about half a second, which only pictures need. Without pyplot: no global state.
+def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figure":
+    """Return an empty figure without pyplot, which would have global state. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0.006, 0.006, 0.988, 1 - head / height - 0.006), w_pad=0.1, h_pad=0.12)
+    heading = f"{' '.join(title.split())[:90]}\n{subtitle}"
+    figure.suptitle(heading, x=0.02, ha="left", fontsize=13).set_parse_math(False)
     return figure
-
-
-def add_heading(figure: "Figure", text: str, subtitle: str) -> None:
-    """Write a bold heading, shortened to the figure's width, and the subtitle below it."""
-    height = figure.get_figheight()
-    heading = figure.text(0.016, 1 - 0.243 / height, " ".join(text.split()), parse_math=False)
-    heading.set(fontsize=16, fontweight="bold", color=INK, va="center")
-    with ignore_missing_glyphs():
-        while heading.get_window_extent().x1 > 0.984 * figure.bbox.width:
-            heading.set_text(heading.get_text()[:-3] + "…")
-    below = figure.text(0.016, 1 - 0.593 / height, subtitle, parse_math=False)
-    below.set(fontsize=11, color=SOFT, va="center")
-
-
-@contextlib.contextmanager
-def ignore_missing_glyphs() -> Iterator[None]:
-    """Draw signs that the font lacks as boxes, without a warning for each."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")
-        yield
-
-
-def save(figure: "Figure", out: Path) -> None:
-    """Write a PNG that replaces `out` in one step."""
-    atomic_write(out, png(figure))
 
 
 def png(figure: "Figure", **texts: str) -> bytes:
     """Return a PNG. texts: its text chunks."""
     stream = io.BytesIO()
-    with ignore_missing_glyphs():
-        figure.savefig(stream, format="png", dpi=DPI, facecolor="white", metadata=texts)
+    with warnings.catch_warnings(action="ignore"):  # signs that the font lacks are drawn as boxes
+        figure.savefig(stream, format="png", metadata=texts)
     return stream.getvalue()
 
 
-def line_style(width: float, last: float) -> dict[str, Any]:
-    """Return a line's style: with dots while they can be told apart, thinner with hundreds of epochs."""
-    return {"linewidth": width if last <= 120 else 0.7 * width, "marker": "o", "markersize": 4.5 * (last <= DOTS_UP_TO)}
+def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
+    """Set title, ticks and scale. values: of the lines drawn; where one diverges, the scale is logarithmic."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-
-def percent_scale(axes: "Axes", values: np.ndarray, last: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    low, high = (values.min(), values.max()) if last > 1 else (0, 100)
-    room = max(0.08 * (high - low), 1.0)
-    axes.set_ylim(max(low - room, -2), min(high + room, 102))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %" if 0 <= value <= 100 else "")
-
-
-def mark_empty(axes: "Axes") -> None:
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", va="center", color=SOFT, fontsize=11)
-
-
-def style_axes(axes: "Axes", title: str, note: str, color: str, last: float) -> None:
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=9)
-    axes.set_title(note, loc="right", fontsize=10.5, color=color, pad=9)
-    axes.set_xlim((0.5, 1.5) if last <= 1 else (1 - 0.02 * (last - 1), last + 0.02 * (last - 1)))
-    axes.set_xticks(epoch_ticks(last))
-    axes.grid(True, color=GRID, linewidth=0.9)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=10, labelcolor=SOFT, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color("#B8BCC2")
-
-
-def epoch_ticks(last: float) -> list[int]:
-    """Return the first epoch, the last, and round numbers between that keep their distance from both."""
-    end = max(int(last), 1)
-    step = next(step * 10**power for power in range(12) for step in (1, 2, 5) if end <= 9 * step * 10**power)
-    return sorted({1, *(tick for tick in range(step, end, step) if 1 + step / 2 <= tick <= end - step / 2), end})
+    every = np.concatenate([*values, np.empty(0)])
+    axes.set_title(title, loc="left")
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(True, color="#E4E6EA")
+    axes.spines[["top", "right"]].set_visible(False)
+    if percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    elif len(every) and every.min() > 0 and every.max() > 50 * np.median(every):
+        axes.set_yscale("log")

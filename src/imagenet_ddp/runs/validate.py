@@ -1,6 +1,5 @@
 """Find mistakes in a run's name, callbacks, loggers, input and output. No torch."""
 
-import glob
 import os
 from collections.abc import Mapping
 from difflib import SequenceMatcher
@@ -12,6 +11,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.text import install
 
 # What callbacks can monitor: callbacks/running_metrics.py and models/lightning_module.py log it.
 TRAIN_METRICS = (
@@ -20,16 +20,13 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers and callbacks that need a package. Any of the names is enough; the first is what to install.
-PACKAGES = {
+# Lightning's loggers that need a package; any of the names is enough. The first is also the name of the extra.
+LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
-    "MLFlowLogger": ("mlflow",),  # the extra mlflow has its smaller form
-    "RichProgressBar": ("rich",),
-    "RichModelSummary": ("rich",),
 }
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
-NEED_A_LOGGER = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
 
 
 def validate(
@@ -40,10 +37,9 @@ def validate(
     found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
-        found += [] if elsewhere else _packages(group, config[group])
+    found += [] if elsewhere else _logger_packages(config["logger"])
     found += _checkpoint_callbacks(config["callbacks"])
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
-        found += _loggers_needed(config["callbacks"], config["logger"])
         found += _monitors(config)
     if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         found += validate_group("sweep", config["sweep"])
@@ -51,11 +47,8 @@ def validate(
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
-    if verb == "predict":
-        if config["images"] is not None:
-            found += _images(config["images"], environ)
-        if config["out"] is not None:
-            found += _out(Path(config["out"]))
+    if verb == "predict" and config["out"] is not None:
+        found += _out(Path(config["out"]))
     return found
 
 
@@ -69,22 +62,16 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _packages(group: str, entries: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{group}.{key} needs the package {names[0]}, which is not installed. Hint: `pip install {names[0]}`, or "
-        f"{group}.{key}=null."
-        for key, name in _known_classes(entries)
-        if (names := PACKAGES.get(name)) and not any(map(find_spec, names))
+def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
+    missing = [
+        (key, names[0])
+        for key, name in _known_classes(loggers)
+        if (names := LOGGER_PACKAGES.get(name)) and not any(map(find_spec, names))
     ]
-
-
-def _loggers_needed(callbacks: Mapping[str, Any], loggers: Mapping[str, Any]) -> list[str]:
-    if any(entry is not None for entry in loggers.values()):
-        return []
     return [
-        f"callbacks.{key} needs a logger to write to, but there is none. Hint: logger=csv."
-        for key, name in _known_classes(callbacks)
-        if name in NEED_A_LOGGER
+        f"logger.{key} needs the package {package}, which is not installed. Hint: "
+        f"`{install(package if package == 'wandb' else f'imagenet_ddp[{package}]')}`, or logger.{key}=null."
+        for key, package in missing
     ]
 
 
@@ -154,17 +141,6 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]
-
-
-def _images(value: str, environ: Mapping[str, str]) -> list[str]:
-    if Path(value).exists() or next(glob.iglob(value, recursive=True), None) is not None:
-        return []
-    hint = "images=FILE, images=FOLDER (searched to the bottom), or 'images=FOLDER/*.jpg'"
-    if value.startswith("~"):
-        hint = f"images={environ.get('HOME', '/home/me')}{value[1:]}"
-    return [
-        f"images must be a file, a folder or a pattern, but nothing matches {describe_path(Path(value))}. Hint: {hint}."
-    ]
 
 
 def _out(path: Path) -> list[str]:

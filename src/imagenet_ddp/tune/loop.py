@@ -30,7 +30,7 @@ def say(text: str) -> None:
 class Loop:
     def __init__(self, plan: Plan, signals: Signals):
         self.plan, self.signals = plan, signals
-        self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters, plan.max_epochs)
+        self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters)
         self.running: list[Trial] = []
         self.refused: list[str] = []  # output of the first trial where train refused it
         self.num_failed = 0  # in a row
@@ -115,7 +115,7 @@ class Loop:
         say(f"trial {trial.number} failed, {reason} See {os.path.relpath(trial.log)}")
 
     def _end(self) -> int:
-        plan, where = self.plan, os.path.relpath(self.plan.folder)
+        plan = self.plan
         say(self.study.counts())
         try:
             best = self.study.best()
@@ -129,10 +129,7 @@ class Loop:
                    "train_longer": line}  # fmt: skip
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
         atomic_write(plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
-        drawn, failed = self.study.draw(plan.folder / "figures")
-        for message in [*failed, *([f"Figures: {where}/figures/ with {', '.join(drawn)}"] if drawn else [])]:
-            say(message)
-        print(f"Leaderboard: {overrides.shell_line('report', [where])}")
+        print(f"Leaderboard: {overrides.shell_line('report', [os.path.relpath(plan.folder)])}")
         say(f"Best: trial {number}, val top-1 {percent(top1)}. Train longer with its options:")
         print(f"  {line}", flush=True)
         return 0

@@ -21,27 +21,22 @@ SEED_STRIDE = 100_003  # a prime: the trials of studies with close seeds have di
 NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"  # user attributes; NUMBER: of the trial here; OPTIONS is set last
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
-FIGURES = {"history": "plot_optimization_history", "importances": "plot_param_importances",
-           "parallel": "plot_parallel_coordinate"}  # fmt: skip
 
 
 class Study:
     """An Optuna study in study.db; every change is stored before the method returns."""
 
-    def __init__(
-        self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter], epochs: int | None
-    ):
-        """options: tune.*; epochs: maximum of a trial, None without one."""
+    def __init__(self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter]):
+        """options: tune.*"""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         self._options, self._seed, self._parameters = options, seed, parameters
         self._trials: dict[int, optuna.Trial] = {}
         file = (folder / "study.db").resolve()
         try:
-            # hyperband chooses brackets by the study's name
             self._study = optuna.create_study(
                 storage=f"sqlite:///{file}", study_name="study", load_if_exists=True,
-                direction="maximize", pruner=_pruner(options, epochs),
+                direction="maximize", pruner=_pruner(options),
             )  # fmt: skip
         except Exception as error:
             if not file.exists():
@@ -104,43 +99,17 @@ class Study:
         parts = [f"{states.count(state)} {word}" for state, word in WORDS.items() if state in states]
         return f"{count_noun(len(states), 'trial')}: {', '.join(parts)}."
 
-    def draw(self, folder: Path) -> tuple[list[str], list[str]]:
-        """Write Optuna's figures of two or more finished trials as PNG; return (their names, a sentence for each that
-        failed)."""
-        drawn, failed = [], []
-        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        for name, function in FIGURES.items() if len(finished) > 1 else ():
-            try:
-                import matplotlib
-
-                matplotlib.use("Agg")
-                with warnings.catch_warnings(action="ignore"):
-                    plot = getattr(optuna.visualization.matplotlib, function)
-                    figure = plot(self._study, target_name="val top-1").figure
-                    figure.set_size_inches(11, 5.5)
-                    for axes in figure.axes:  # of parallel, each axis would draw its grid over the trials
-                        axes.grid(False)
-                    folder.mkdir(exist_ok=True)
-                    figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
-                drawn.append(f"{name}.png")
-            except Exception as error:  # a failed figure must not fail the study
-                failed.append(f"{name}.png could not be drawn: {first_line(error)}")
-        return drawn, failed
-
 
 def number_of(trial: FrozenTrial | optuna.Trial) -> int:
     """Return the trial's number in this study, which names its folder."""
     return trial.user_attrs.get(NUMBER, trial.number)
 
 
-def _pruner(options: Mapping[str, Any], epochs: int | None) -> optuna.pruners.BasePruner:
-    first = options["pruner_num_epochs"]
-    if options["pruner"] == "median":
-        # warm-up steps count from 0, epochs from 1
-        return optuna.pruners.MedianPruner(n_startup_trials=options["pruner_num_trials"], n_warmup_steps=first)
-    if options["pruner"] == "hyperband":
-        return optuna.pruners.HyperbandPruner(first, epochs or "auto", options["hyperband_factor"])
-    return optuna.pruners.NopPruner()
+def _pruner(options: Mapping[str, Any]) -> optuna.pruners.BasePruner:
+    if options["pruner"] == "none":
+        return optuna.pruners.NopPruner()
+    # warm-up steps count from 0, epochs from 1
+    return optuna.pruners.MedianPruner(options["pruner_num_trials"], options["pruner_num_epochs"])
 
 
 def _sampler(options: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:

@@ -11,8 +11,8 @@ from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.loading.dali import DaliLoader, unsupported_reason
 from imagenet_ddp.data.loading.dali_pipeline import choose_device, load
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
-from imagenet_ddp.data.loading.memory_cache import MemoryImages
 from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.sources.folder.scan import is_image
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
@@ -42,7 +42,7 @@ def make(
         on_bad_images=(told if told is not None else []).extend, say=(said if said is not None else []).append,
     )  # fmt: skip
     ordinary = make_loader(
-        images, transform, sampler_for(images), seed=3, num_workers=0, pin_memory=False, mp_context="auto",
+        images, transform, sampler_for(images), seed=3, num_workers=0, pin_memory=False,
         on_bad_images=lambda bad: None,
     )  # fmt: skip
     return dali, ordinary
@@ -212,8 +212,7 @@ def test_unreadable_images_are_replaced_as_ever(tmp_path: Path):
 def test_what_is_not_for_dali(drawn: FileImages):
     assert unsupported_reason(drawn, "crop") == ""
     assert "data.augment=none" in unsupported_reason(drawn, "none")
-    kept = MemoryImages(drawn, np.full((len(drawn), 2), 60), shared=False)
-    assert "data.cache_mib=0" in unsupported_reason(kept, "crop")
+    assert "these images are pixels" in unsupported_reason(Images(), "crop")
     assert choose_device("auto", torch.device("cpu")).type == "cpu"
     assert choose_device("auto", torch.device("cuda", 1)) == torch.device("cuda", 1)
     assert choose_device("cpu", torch.device("cuda", 1)).type == "cpu"
@@ -223,7 +222,7 @@ def test_what_is_not_for_dali(drawn: FileImages):
 
 @pytest.mark.slow
 def test_a_training_run(tree: Path, run: Run, tmp_path: Path):
-    options = (*SMALL, "loader=dali", f"data.root={tree}", "data.cache_mib=0", "hydra.run.dir=found")
+    options = (*SMALL, "loader=dali", f"data.root={tree}", "hydra.run.dir=found")
     done = run("train", *options)
     assert done.returncode == 0, done.stderr
     assert f"Loader: DALI {load().__version__}, decoding on the CPU, 1 thread (loader.num_threads)." in done.stdout

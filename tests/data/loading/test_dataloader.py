@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
-from imagenet_ddp.data.sources.base import as_images
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
@@ -45,7 +45,6 @@ def make(
         seed=7,
         num_workers=num_workers,
         pin_memory=False,
-        mp_context="auto",
         replace=True,
         on_bad_images=on_bad_images,
     )
@@ -210,7 +209,7 @@ def test_in_validation_nothing_takes_its_place(broken: Path):
     told: list[Bad] = []
     transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
     loader = make_loader(
-        images, transform, sampler, seed=0, num_workers=0, pin_memory=False, mp_context="auto", replace=False,
+        images, transform, sampler, seed=0, num_workers=0, pin_memory=False, replace=False,
         on_bad_images=told.extend,
     )  # fmt: skip
     batches = list(loader)
@@ -223,9 +222,7 @@ def test_in_validation_nothing_takes_its_place(broken: Path):
 def test_sizes_follow_the_epoch_without_new_workers(images: FileImages):
     sampler = BatchSampler(len(images), 8, 1, 0, shuffle=True, seed=7, fill_to=2)
     transform = TrainTransform(Sizes(160, start=96, begin=1, end=3), (0.08, 1.0), 0.5)
-    loader = make_loader(
-        images, transform, sampler, seed=0, num_workers=1, pin_memory=False, mp_context="auto", replace=True
-    )
+    loader = make_loader(images, transform, sampler, seed=0, num_workers=1, pin_memory=False, replace=True)
     sizes, workers = [], set()
     for number in range(5):
         sizes += [{tuple(batch["image"].shape[2:]) for batch in epoch(loader, number)}]
@@ -276,7 +273,6 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
-    from imagenet_ddp.data.sources.base import as_images
     from imagenet_ddp.data.sources.folder.images import walk
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
@@ -286,7 +282,7 @@ STOPPED_AT_ONCE = """
         sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
         transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
         images = walk(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
-        keys = dict(seed=7, num_workers=2, pin_memory=False, mp_context="forkserver", replace=True)
+        keys = dict(seed=7, num_workers=2, pin_memory=False, replace=True)
         loader = make_loader(images, transform, sampler, **keys)
         helpers = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
         for moment in range(2):
@@ -346,12 +342,13 @@ def test_samples_have_the_length_of_the_split(images: FileImages):
 
 
 def test_a_source_of_ones_own_may_only_read(images: FileImages):
-    class Own:
-        targets, read = images.targets, images.read
+    class Own(Images):
+        targets = images.targets
+
+        def read(self, index: int) -> torch.Tensor:
+            return images.read(index)
 
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
     key = [Key(0, 12, True, 1, 1)]
-    own, files = (
-        ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (as_images(Own()), images)
-    )
+    own, files = (ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
     assert torch.equal(own["image"], files["image"])

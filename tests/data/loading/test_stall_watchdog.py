@@ -1,10 +1,11 @@
 """A batch that does not come: what is said, and what is not taken for it."""
 
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,33 +44,21 @@ def late(*pauses_s: float) -> Callable[[], Iterator[int]]:
     return batches
 
 
-def processes(folder: Path, *states: str) -> Any:
-    """A loader of as many processes, in these states."""
-    workers = []
-    for number, state in enumerate(states, 100):
-        (folder / str(number)).mkdir()
-        (folder / str(number) / "stat").write_text(f"{number} (a (b) S) {state} 1 1 0")
-        workers.append(SimpleNamespace(pid=number, kill=lambda number=number: (folder / f"killed{number}").touch()))
+def processes(*pids: int, kill: Callable[[int], None] = lambda pid: None) -> Any:
+    workers = [SimpleNamespace(pid=pid, kill=partial(kill, pid)) for pid in pids]
     return Loader(_iterator=SimpleNamespace(_workers=workers))
 
 
-def test_who_does_not_bring_the_batch_is_said_ever_more_rarely(tmp_path: Path, said: list[str]):
-    loader = processes(tmp_path, *"SDSTSSSSSS", "X")
-    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, proc=tmp_path)
+def test_who_waits_for_which_processes_is_said_ever_more_rarely(said: list[str]):
+    loader = processes(100, 101)
+    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append)
     assert list(watch.watch(late(0.0, 1.1, 0.0))) == [0, 1, 2]
-    assert len(said) in (2, 3), "after 0.2, 0.4 and 0.8 s"
+    assert len(said) in (1, 2, 3), "after 0.2, 0.4 and 0.8 s, or later on a busy machine"
     assert said[0].partition(" s for ")[2] == (
-        "a batch of images from /data/train: loader processes 103 is stopped; 101 waits for a disk; "
-        "100, 102, 104, 105, 106 and 3 more sleep; 110 does not answer. "
+        "a batch of images from /data/train (processes 100, 101). "
         "It ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
     )
     assert said[0].startswith("Rank 1 has waited 0")
-
-
-def test_processes_that_start_are_no_readers(said: list[str]):
-    loader = Loader(_iterator=None, num_workers=4)
-    assert list(StallWatchdog(loader, LOCATION, say=said.append).watch(late(0.5))) == [0]
-    assert "from /data/train: its 4 loader processes still start. It ends" in said[0]
 
 
 def test_who_works_is_not_waited_for(said: list[str]):
@@ -80,27 +69,27 @@ def test_who_works_is_not_waited_for(said: list[str]):
 
 
 def test_a_process_that_reads_itself_is_named(said: list[str]):
-    assert list(StallWatchdog(ALONE, say=said.append, timeout_s=0).watch(late(0.5))) == [0]
-    assert "has waited 0 s for a batch of images: process " in said[0]
-    assert "which reads them itself, sleeps. It ends at the third Ctrl-C" in said[0]
+    assert list(StallWatchdog(ALONE, say=said.append, timeout_s=0).watch(late(0.8))) == [0]
+    assert f"for a batch of images (process {os.getpid()}). It ends at the third Ctrl-C" in said[0]
 
 
 def test_after_the_bound_the_processes_end_and_at_last_this_one(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     """Where a disk holds even a process that is killed."""
     left: list[int] = []
+    killed: list[int] = []
     monkeypatch.setattr(stall_watchdog.os, "_exit", left.append)
-    loader = processes(tmp_path, "D", "S")
-    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, 0.4, tmp_path)
-    assert list(watch.watch(late(1.5))) == [0]
-    assert {path.name for path in tmp_path.glob("killed*")} == {"killed100", "killed101"}
+    loader = processes(100, 101, kill=killed.append)
+    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, 0.4)
+    assert list(watch.watch(late(3.0))) == [0]
+    assert killed == [100, 101]
     assert left == [1]
     assert capfd.readouterr().err == f"{watch.failure}\n"
     assert watch.failure == (
-        "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train; "
-        "loader processes 100 waits for a disk; 101 sleeps. Hint: is the disk of the images still there? "
-        "Where it is only slow, a longer data.loader_timeout_s."
+        "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train (processes "
+        "100, 101). Hint: is the disk of the images still there, or was a process stopped (kill -CONT resumes it)? "
+        "Where the disk is only slow, a longer data.loader_timeout_s."
     )
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +14,17 @@ from typing import Any
 import pytest
 from conftest import SMALL, clean_environ
 
-from imagenet_ddp.data.loading.system_counters import SystemCounters
-from imagenet_ddp.data.loading.worker_failures import FailureExplainer
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers, mp_context_note
+from imagenet_ddp.data.loading.worker_failures import explain
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
 from imagenet_ddp.errors import RunError
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def test_the_start_method_is_forkserver_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
-    assert [choose_mp_context(asked) for asked in ("fork", "spawn", "forkserver")] == ["fork", "spawn", "forkserver"]
-    for platform, methods, expected in (
-        ("linux", ["fork", "spawn", "forkserver"], "forkserver"),
-        ("darwin", ["spawn", "fork", "forkserver"], "spawn"),
-        ("win32", ["spawn"], "spawn"),
-    ):
+def test_processes_are_forked_by_a_server_but_on_macos(monkeypatch: pytest.MonkeyPatch):
+    for platform, expected in (("linux", "forkserver"), ("darwin", "spawn")):
         monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda methods=methods: methods)
-        assert choose_mp_context("auto") == expected
+        assert choose_mp_context() == expected
 
 
 @pytest.mark.parametrize(
@@ -71,19 +63,12 @@ def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
     assert choose_num_workers("auto", False, 1)[0] == 1
 
 
-def test_a_plain_fork_is_warned_of():
-    note = mp_context_note("fork", 2)
-    assert note.startswith("Warning: data.mp_context=fork copies")
-    assert "Hint: data.mp_context=forkserver" in note
-    assert mp_context_note("fork", 0) == mp_context_note("auto", 2) == mp_context_note("spawn", 2) == ""
-
-
 # ---- start methods -------------------------------------------------------------------------------------------------
 
 # While the loader processes start, a thread of the training process holds a lock that they need: that of logging's
 # registry, which getLogger takes.
 LOCKED = """
-    import logging, sys, threading
+    import logging, threading
     from torch.utils.data import DataLoader
     from imagenet_ddp.data.loading.worker_processes import init_worker, choose_mp_context, start_fork_server
 
@@ -101,7 +86,7 @@ LOCKED = """
         threading.Event().wait()
 
     if __name__ == "__main__":
-        method = choose_mp_context(sys.argv[1])
+        method = choose_mp_context()
         if method == "forkserver":
             start_fork_server()
         loader = DataLoader(Images(), num_workers=1, multiprocessing_context=method, worker_init_fn=init_worker)
@@ -116,42 +101,12 @@ LOCKED = """
 
 @pytest.mark.slow
 @linux_only
-def test_a_lock_that_a_thread_holds_stops_a_plain_fork_but_not_our_default(tmp_path: Path):
+def test_a_lock_that_a_thread_holds_stops_no_worker(tmp_path: Path):
+    """A plain fork would wait for it for ever."""
     script = tmp_path / "locked.py"
     script.write_text(textwrap.dedent(LOCKED))
-    processes = {
-        method: subprocess.Popen(
-            [sys.executable, script, method], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ()
-        )
-        for method in ("auto", "fork")
-    }
-    try:
-        said, complaint = processes["auto"].communicate(timeout=60)
-        assert said == b"[0, 1, 2, 3]\n", complaint
-        # which began at the same time and has less to do
-        time.sleep(3)
-        assert processes["fork"].poll() is None
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
-
-
-@pytest.mark.slow
-def test_every_start_method_trains_an_epoch(tree: Path, tmp_path: Path):
-    processes = {}
-    for method in ("fork", "forkserver", "spawn"):
-        (tmp_path / method).mkdir()
-        processes[method] = subprocess.Popen(
-            [sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1",
-             "data.num_workers=2", f"data.mp_context={method}"],
-            cwd=tmp_path / method, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-    for method, process in processes.items():
-        said, _ = process.communicate(timeout=180)
-        assert process.returncode == 0, said
-        assert "11 of 11 validation images" in said
-        assert ("Warning: data.mp_context=fork copies" in said) == (method == "fork")
+    found = subprocess.run([sys.executable, script], capture_output=True, env=clean_environ(), timeout=180)
+    assert found.stdout == b"[0, 1, 2, 3]\n", found.stderr
 
 
 # ---- deaths --------------------------------------------------------------------------------------------------------
@@ -219,10 +174,10 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
             "spawn",
         ): r"worker \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
         ("SIGSEGV", "fork"): r"was killed by SIGSEGV: a library crashed.* Hint: .*prepare=check",
-        ("exit", "forkserver"): r"ended with exit code 3; its own message stands above",
-        ("files", "forkserver"): r"may open 128 \(ulimit -n\)\. Hint: a higher limit",
+        ("exit", "forkserver"): r"ended with exit code 3; its own message, if it left one, stands above",
+        ("files", "forkserver"): r"could not pass a batch on, for the reason above\. Hint: .*\(ulimit -n\)",
         ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
-        r"images; loader processes (\d+) is stopped; \d+ (sleeps|works)\. Hint: kill -CONT \1 would have resumed",
+        r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
     }
     processes = {
         case: subprocess.Popen(
@@ -232,7 +187,7 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
         for case in cases
     }  # fmt: skip
     for case, process in processes.items():
-        said, complaint = process.communicate(timeout=120)
+        said, complaint = process.communicate(timeout=300)
         assert re.search(cases[case], said), (case, said, complaint)
         assert "RunError: " in said
         assert ("Rank 3 has waited" in said) == (case[0] == "SIGSTOP")
@@ -247,7 +202,7 @@ def test_a_full_shared_memory_is_said(dying: Path):
     found = subprocess.run(
         ["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=clean_environ(), timeout=120
     )
-    assert re.search(r"^RunError: .*because /dev/shm is full: \d of 4 MiB are free\. Hint: docker run --shm-size=64m",
+    assert re.search(r"^RunError: .*could not pass a batch on.* where /dev/shm is full, docker run --ipc=host",
                      found.stdout), found  # fmt: skip
 
 
@@ -311,74 +266,47 @@ class Worker(SimpleNamespace):
 
 def loader_of(*codes: int | None, num_workers: int = 4) -> Any:
     workers = [Worker(100 + number, code) for number, code in enumerate(codes)]
-    sampler = SimpleNamespace(batch_size=32, epoch=0)
-    dataset = SimpleNamespace(transform=SimpleNamespace(size=lambda epoch: 224))
+    sampler = SimpleNamespace(batch_size=32)
     iterator = SimpleNamespace(_workers=workers)
-    return SimpleNamespace(
-        num_workers=num_workers, prefetch_factor=2, batch_sampler=sampler, dataset=dataset, _iterator=iterator
-    )
-
-
-def machine(root: Path, job: int, whole: int, *, version: int = 2) -> SystemCounters:
-    if version == 2:
-        own, path = root / "cgroup/slurm/job_7", "0::/slurm/job_7"
-        files = {"memory.events": f"low 0\noom 3\noom_kill {job}\n", "memory.max": "max\n"}
-        (root / "cgroup/slurm").mkdir(parents=True, exist_ok=True)
-        (root / "cgroup/slurm/memory.max").write_text(f"{8 * 2**30}\n")
-    else:
-        own, path = root / "cgroup/memory/docker/x", "9:cpu:/\n4:memory:/docker/x\n0::/"
-        files = {
-            "memory.oom_control": f"oom_kill_disable 0\nunder_oom 0\noom_kill {job}\n",
-            "memory.limit_in_bytes": f"{2 * 2**30}\n",
-        }
-    own.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (own / name).write_text(text)
-    (root / "self").mkdir(exist_ok=True)
-    (root / "self/cgroup").write_text(path + "\n")
-    (root / "vmstat").write_text(f"pgfault 77\noom_kill {whole}\n")
-    return SystemCounters(root, root / "cgroup", root)
+    return SimpleNamespace(num_workers=num_workers, batch_sampler=sampler, _iterator=iterator)
 
 
 GONE = RuntimeError("DataLoader worker (pid(s) 100) exited unexpectedly")
 
 
-def said_of(watch: FailureExplainer, loader: Any, error: BaseException = GONE) -> str:
-    found = watch.explain(error, loader)
+def said_of(loader: Any, error: BaseException = GONE) -> str:
+    found = explain(error, loader)
     assert isinstance(found, RunError)
     return str(found)
 
 
-@pytest.mark.parametrize(("version", "limit"), [(2, "8.0"), (1, "2.0")])
-def test_a_kill_for_lack_of_memory_is_told_from_another(tmp_path: Path, version: int, limit: str):
-    watch = FailureExplainer(machine(tmp_path, 2, 5, version=version))
-    said = said_of(watch, loader_of(-9, None))
-    assert "the kernel's counters show no lack of memory" in said
-    machine(tmp_path, 2, 6, version=version)
-    assert "meanwhile the kernel has killed 1 process on this machine for lack of memory" in said_of(
-        watch, loader_of(-9)
-    )
-    machine(tmp_path, 4, 7, version=version)
-    assert said_of(watch, loader_of(None, -9)) == (
-        "DataLoader worker 101 (one of 4) was killed by SIGKILL; "
-        f"meanwhile the kernel has killed 2 processes of this job for lack of memory, which may use {limit} GiB. "
-        "Hint: data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or ask for more memory."
-    )
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (-9, "was killed by SIGKILL, most often because memory ran out. "
+             "Hint: data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or ask for more memory."),
+        (-7, "was killed by SIGBUS: /dev/shm is full, or a packed file was cut off. "
+             "Hint: docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
+             "(now 32); prepare=check data=packed finds such a file."),
+        (-11, "was killed by SIGSEGV: a library crashed, most likely on an image. "
+              "Hint: `python -m imagenet_ddp.prepare prepare=check` with the same data finds such a file; "
+              "data.decoder=pillow is another decoder."),
+        (-1, "was killed by SIGHUP; its own message, if it left one, stands above. "
+             "Hint: data.num_workers=0 shows an error in the training process."),
+        (100, "ended with exit code 100: it could not pass a batch on, for the reason above. Hint: where /dev/shm is "
+              "full, docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
+              "(now 32); where too many files are open, a higher limit (ulimit -n)."),
+        (3, "ended with exit code 3; its own message, if it left one, stands above. "
+            "Hint: data.num_workers=0 shows an error in the training process."),
+    ],
+)  # fmt: skip
+def test_the_process_that_died_is_named_with_the_likely_reason(code: int, expected: str):
+    assert said_of(loader_of(None, code)) == f"DataLoader worker 101 (one of 4) {expected}"
 
 
-def test_a_bus_error_is_a_full_shared_memory_or_a_file_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    room = 64 * 2**20, 64 * 2**20
-    monkeypatch.setattr(SystemCounters, "shm_bytes", lambda self: room)
-    said = said_of(FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7))
-    assert f"was killed by SIGBUS, and {tmp_path} has room: a file that is mapped into memory" in said
-    assert "prepare=check data=packed" in said
-    assert "is full" in said_of(
-        FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7, num_workers=16)
-    )  # 147 MiB on their way
-    room = 10 * 2**20, 64 * 2**20
-    said = said_of(FailureExplainer(machine(tmp_path, 0, 0)), loader_of(-7))
-    assert "was killed by SIGBUS, because " in said
-    assert "; 8 batches of 4.6 MiB are in transit at a time. Hint: docker run --shm-size=73m" in said
+def test_the_most_telling_death_is_said():
+    """The end of one process may end another."""
+    assert "DataLoader worker 102 (one of 4) was killed by SIGKILL" in said_of(loader_of(1, -1, -9))
 
 
 @pytest.mark.parametrize(
@@ -386,20 +314,17 @@ def test_a_bus_error_is_a_full_shared_memory_or_a_file_cut_off(tmp_path: Path, m
     [
         ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
         ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
-        ("unable to open shared memory object </torch_1_2> in read-write mode: Permission denied (13)", r"a tmpfs"),
-        ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"is full: \d+ of"),
-        ("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory", r"^out of memory"),
+        ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"shm is full\. "),
     ],
 )  # fmt: skip
 def test_what_a_process_could_still_say(text: str, expected: str):
-    assert re.search(expected, said_of(FailureExplainer(), loader_of(), RuntimeError(text)))
+    assert re.search(expected, said_of(loader_of(), RuntimeError(text)))
 
 
 def test_other_errors_are_left_as_they_are():
-    watch = FailureExplainer()
-    assert watch.explain(ValueError("of one's own"), loader_of()) is None
-    assert watch.explain(RunError("said already"), loader_of(-9)) is None
-    assert watch.explain(GONE, loader_of(-9, num_workers=0)) is None
+    assert explain(ValueError("of one's own"), loader_of()) is None
+    assert explain(RunError("said already"), loader_of(-9)) is None
+    assert explain(GONE, loader_of(-9, num_workers=0)) is None
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
@@ -411,6 +336,7 @@ FLAT = """
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
     from imagenet_ddp.data.sources.folder.images import FileImages
+    from imagenet_ddp.data.sources.names import Names
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def private_mib(pid):
@@ -418,12 +344,13 @@ FLAT = """
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
     def main():
-        image, number, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        image, number = sys.argv[1], int(sys.argv[2])
         folder, name = Path(image).parent, Path(image).name
-        images = FileImages.of(folder, ["./" * (index % 20) + name for index in range(number)], np.zeros(number, int))
+        names = Names.of("./" * (index % 20) + name for index in range(number))
+        images = FileImages(folder, names, np.zeros(number, int))
         sampler = BatchSampler(number, 100, 1, 0, shuffle=True, seed=0, fill_to=2)
         loader = make_loader(images, TrainTransform(Sizes(8), (0.9, 1.0), 0.5), sampler, seed=0, num_workers=2,
-                             pin_memory=False, mp_context=method)
+                             pin_memory=False)
         found = []
         for step, _ in enumerate(loader):
             if step in (len(loader) // 10, len(loader) - 3):
@@ -441,16 +368,11 @@ def test_a_workers_memory_is_flat_over_an_epoch(tree: Path, tmp_path: Path):
     """A list of 50,000 names would be copied page by page: 5 MiB, and as much again for their objects."""
     script = tmp_path / "flat.py"
     script.write_text(textwrap.dedent(FLAT))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, tree / "train/cat/000.jpg", "50000", method],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ(),
-        )
-        for method in ("fork", "forkserver")
-    ]  # fmt: skip
-    for process in processes:
-        said, complaint = process.communicate(timeout=180)
-        assert process.returncode == 0, complaint
-        early, late = json.loads(said.splitlines()[-1])
-        for before, after in zip(early, late, strict=True):
-            assert after - before < 6, (early, late)  # MiB
+    found = subprocess.run(
+        [sys.executable, script, tree / "train/cat/000.jpg", "50000"],
+        capture_output=True, text=True, env=clean_environ(), timeout=180,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    early, late = json.loads(found.stdout.splitlines()[-1])
+    for before, after in zip(early, late, strict=True):
+        assert after - before < 6, (early, late)  # MiB

@@ -17,6 +17,7 @@ from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, split_validation, walk
+from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.registry import check_classes, open_source
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
@@ -162,7 +163,7 @@ def test_val_fraction_splits_the_training_folder(tmp_path: Path):
 
 def test_paths_of_any_name_survive(tmp_path: Path):
     odd = ["cat/näme_ünicode_图.jpg", "cat/b.jpg", "cat/name with spaces (1).jpg", os.fsdecode(b"cat/\xff\xfe.jpg")]
-    images = FileImages.of(tmp_path, odd, np.arange(4))
+    images = FileImages(tmp_path, Names.of(odd), np.arange(4))
     assert [images.path(index) for index in range(4)] == [str(tmp_path / name) for name in odd]
     part = images.subset(np.array([3, 0]))
     assert [part.path(index) for index in range(2)] == [str(tmp_path / odd[3]), str(tmp_path / odd[0])]
@@ -184,9 +185,8 @@ def test_images_go_pickled_to_a_loader_process(tree: Path):
     copy = pickle.loads(pickle.dumps(images))
     assert [copy.path(index) for index in range(len(copy))] == [images.path(i) for i in range(len(images))]  # type: ignore
     assert torch.equal(copy.read(28), images.read(28))  # type: ignore
-    many = FileImages.of(
-        Path("/data"), [f"n01440764/n01440764_{i}.JPEG" for i in range(10_000)], np.zeros(10_000, np.int64)
-    )
+    names = Names.of(f"n01440764/n01440764_{i}.JPEG" for i in range(10_000))
+    many = FileImages(Path("/data"), names, np.zeros(10_000, np.int64))
     assert len(pickle.dumps(many)) < 10_000 * (30 + 8 + 8)  # path, end, target: no object per image
 
 

@@ -2,28 +2,25 @@
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder import walk as folder_walk
-from imagenet_ddp.data.sources.folder.disk_threads import TRIED
 from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:
-    """The images of imagefolder. The first folders come late, each further one after so many seconds, when the file
-    mark.PID has been made."""
-    looked, asked = folder_walk.content, 0
+    """The images of imagefolder. Each class comes after so many seconds, when the file mark.PID has been made."""
+    look = folder_walk.list_folder
 
-    def content(folder: str, within: folder_walk.LinkFilter) -> folder_walk.Content:
-        nonlocal asked
-        asked += 1
-        time.sleep(0.002 if asked <= TRIED else seconds)
-        return looked(folder, within)
+    def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
+        time.sleep(seconds)
+        return look(folder)
 
     Path(f"{mark}.{os.getpid()}").touch()
-    folder_walk.content = content
+    folder_walk.list_folder = list_folder
     classes = class_folders(Path(root) / "train")
     train, val = (walk(Path(root) / split, classes) for split in ("train", "val"))
     return Source(classes, train, val)

@@ -16,6 +16,7 @@ import pytest
 from conftest import Run, clean_environ
 from PIL import Image
 
+from imagenet_ddp.data.sources import registry
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.check import check
@@ -25,9 +26,9 @@ KILLERS = """
 import os, signal, time
 import numpy as np, torch
 from imagenet_ddp.data.decoding.image import UnreadableImage
-from imagenet_ddp.data.sources.registry import Source
+from imagenet_ddp.data import Images, Source
 
-class Killers:
+class Killers(Images):
     def __init__(self, deeds):
         self.deeds, self.targets = deeds, np.zeros(len(deeds), dtype=np.int64)
     def __len__(self):
@@ -96,6 +97,25 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         return {"check": check, "pack": pack}[plan.name].run(plan)
 
     return do
+
+
+def test_stl10_is_downloaded_and_checked(
+    done: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def prepare(root: Path, download: bool) -> Path:
+        assert download
+        folder = root / "stl10_binary"
+        folder.mkdir(parents=True)
+        for split, count in (("train", 20), ("test", 10)):
+            np.arange(count, dtype=np.uint8).repeat(3 * 96 * 96).tofile(folder / f"{split}_X.bin")
+            (np.arange(count, dtype=np.uint8) % 10 + 1).tofile(folder / f"{split}_y.bin")
+        (folder / "class_names.txt").write_text("\n".join(f"class{number}" for number in range(10)))
+        (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
+        return folder
+
+    monkeypatch.setattr(registry.stl10, "prepare", prepare)
+    done("prepare=check", "data=stl10", f"data.root={tmp_path}/new", "out=report")
+    assert "train: 20 of 20 images can be read, 10 classes" in capsys.readouterr().out
 
 
 def test_nothing_bad(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

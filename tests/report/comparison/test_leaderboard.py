@@ -15,7 +15,7 @@ from imagenet_ddp.system.table import Table
 
 def tables(folder: Path) -> tuple[Table, Table | None]:
     """The leaderboard and the means over seeds."""
-    runs = sort_runs([read_run(path) for path in find_runs(folder).folders], "top1")
+    runs = sort_runs([read_run(path) for path in find_runs(folder)], "top1")
     differences = find_differences(runs)
     return leaderboard(runs, differences), means_over_seeds(runs, differences)
 
@@ -55,7 +55,7 @@ def test_orders(sort: str, order: str, tmp_path: Path):
     for number, (top1, epochs, rate, net) in enumerate(((0.5, 1, 50, "b"), (0.7, 9, 40, "c"), (0.6, 3, 60, "a"))):
         options = {"trainer.max_epochs": epochs, "optim.lr": 10 - number, "model.name": net}
         make_run(tmp_path / str(number), options, top1=top1, images_per_s=rate)
-    runs = [read_run(path) for path in find_runs(tmp_path).folders]
+    runs = [read_run(path) for path in find_runs(tmp_path)]
     assert "".join(run.folder.name for run in sort_runs(runs, sort)) == order
     assert "".join(run.folder.name for run in sort_runs(runs[::-1], sort)) == order
 

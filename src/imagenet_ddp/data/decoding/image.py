@@ -6,18 +6,16 @@ the process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or A
 (four colours, twelve bits, cut off) is Pillow's and torchvision's too, which know more of them.
 """
 
-import io
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from imagenet_ddp.data.decoding import jpeg_backends, jpeg_bitstream
-from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, ORIENTATION, UnreadableImage, as_unreadable, decode_pillow
+from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, UnreadableImage, decode_pillow
 
 
 class Picture(Protocol):
@@ -148,19 +146,12 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
     return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 
-def size_of(data: bytes, path: str, reading: Reading = DEFAULT) -> tuple[int, int]:
-    """(height, width) of the picture, from the head of the file alone. Raises UnreadableImage."""
-    header = jpeg_bitstream.read_header(data)
-    if header is not None and not (reading.exif_orientation and b"Exif" in data[: header.data_at]):
-        return header.height, header.width
-    with as_unreadable(path), Image.open(io.BytesIO(data)) as image:
-        width, height = image.size
-        turned = reading.exif_orientation and image.getexif().get(ORIENTATION) in (5, 6, 7, 8)
-        return (width, height) if turned else (height, width)
-
-
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
-    """uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
-    picture = open_picture(data, path, reading)
+    """Raises UnreadableImage."""
+    return decode_whole(open_picture(data, path, reading))
+
+
+def decode_whole(picture: Picture) -> Tensor:
+    """Return a writeable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)

@@ -4,10 +4,10 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from imagenet_ddp.system.text import first_line
 
@@ -15,7 +15,6 @@ MAX_PIXELS = (
     178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
 )
 TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
-ORIENTATION = 0x0112  # EXIF 2.32, table 4
 
 
 class UnreadableImage(Exception):
@@ -36,9 +35,11 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise UnreadableImage(path, TOO_BIG)
-        pixels = _pillow_rgb(image)
-        # read last: Pillow turns a TIFF while it loads it, and then drops the number
-        return _upright(pixels, image.getexif().get(ORIENTATION, 1)) if exif_orientation else pixels
+        image.load()  # first: Pillow turns a TIFF while it loads it, and then drops the number
+        if exif_orientation:
+            with suppress(Exception):  # a broken EXIF block: the pixels as they are
+                image = ImageOps.exif_transpose(image)
+        return _pillow_rgb(image)
 
 
 @contextmanager
@@ -52,19 +53,6 @@ def as_unreadable(path: str) -> Iterator[None]:
         raise
     except Exception as error:  # Pillow's plugins raise nearly anything: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
-
-
-def _upright(pixels: np.ndarray, orientation: object) -> np.ndarray:
-    """Orientation 1 to 8 of EXIF 2.32: 2 to 4 mirrored and turned by half, 5 to 8 with rows and columns exchanged."""
-    if orientation not in range(2, 9):
-        return pixels
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
 
 
 def _reason(error: Exception) -> str:

@@ -36,7 +36,7 @@ def unsupported_reason(images: Images, augment: str) -> str:
     if augment != "crop":
         return "it makes random crops, and data.augment=none asks for none"
     if not images.is_encoded:
-        return "it decodes JPEG files, and these images are pixels (data.cache_mib=0 caches none)"
+        return "it decodes JPEG files, and these images are pixels"
     return ""
 
 

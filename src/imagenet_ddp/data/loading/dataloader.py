@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
@@ -127,10 +127,6 @@ def open_image(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
 
 
-def decode_whole(picture: Picture) -> Any:
-    return picture.region(0, 0, picture.height, picture.width)
-
-
 def _new_images(count: int, size: int) -> Tensor:
     """uint8 (count, 3, size, size), channels last; in a loader worker in shared memory: no copy on the way out."""
     num_bytes = count * size * size * 3
@@ -180,7 +176,6 @@ def make_loader(
     seed: int,
     num_workers: int,
     pin_memory: bool,
-    mp_context: str,
     replace: bool = True,
     on_bad_images: Callable[[list[Bad]], None] | None = None,
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
@@ -189,7 +184,7 @@ def make_loader(
     epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
-        context = choose_mp_context(mp_context)
+        context = choose_mp_context()
         if context == "forkserver":
             start_fork_server()
         arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": init_worker}

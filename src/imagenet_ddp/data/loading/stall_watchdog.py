@@ -6,14 +6,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from imagenet_ddp.data.loading.system_counters import STATES, UNKNOWN, process_state, process_states
 from imagenet_ddp.data.loading.worker_processes import loader_workers
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
-from imagenet_ddp.system.text import count_noun
 
 FIRST_S = 60.0  # until the first message; the following ones after twice as long each
 POLL_S = 5.0
@@ -36,7 +33,6 @@ class StallWatchdog:
     who: str = "The training"
     say: Say = print_message
     timeout_s: float = TIMEOUT_S
-    proc: Path = Path("/proc")
     failure: str = ""  # message, once the workers were killed
     _since: float | None = None  # start of the current wait
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -61,20 +57,19 @@ class StallWatchdog:
     def _run(self) -> None:
         first_s = min(FIRST_S, self.timeout_s / 4) if self.timeout_s > 0 else FIRST_S
         poll_s = min(POLL_S, first_s / 4)
-        seen, waited_s, next_s, last = None, 0.0, first_s, time.monotonic()
+        seen, waited_s, next_s = None, 0.0, first_s
         while not self._ended.wait(poll_s):
-            since, now = self._since, time.monotonic()
+            since = self._since
             if since is None or since != seen:
                 seen, waited_s, next_s = since, 0.0, first_s
-            else:
-                waited_s += min(now - last, 2 * poll_s)  # time in which this process was stopped does not count
-            last = now
+                continue
+            waited_s += poll_s  # counted, so that time in which this process was stopped is no wait
             if waited_s >= next_s:
                 next_s *= 2
                 end = f"after {self.timeout_s:g} s (data.loader_timeout_s), or " if self.timeout_s > 0 else ""
                 self.say(
-                    f"{self.who} has waited {waited_s:.0f} s for a batch of images{self._from}: "
-                    f"{self._describe_workers()}. It ends {end}at the third Ctrl-C at the latest."
+                    f"{self.who} has waited {waited_s:.0f} s for a batch of images{self._from}. "
+                    f"It ends {end}at the third Ctrl-C at the latest."
                 )
             if 0 < self.timeout_s <= waited_s:
                 self._fail(since)
@@ -82,28 +77,17 @@ class StallWatchdog:
 
     @property
     def _from(self) -> str:
-        return f" from {self.location}" if self.location else ""
+        """Name the folder of the images and the processes that read them."""
+        pids = [worker.pid for worker in loader_workers(self._loader())] or [os.getpid()]
+        folder = f" from {self.location}" if self.location else ""
+        return f"{folder} (process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))})"
 
-    def _describe_workers(self) -> str:
-        pids = [worker.pid for worker in loader_workers(self._loader())]
-        if pids:
-            return f"loader process{'es' if len(pids) > 1 else ''} {process_states(pids, self.proc)}"
-        if number := getattr(self._loader(), "num_workers", 0):
-            return f"its {count_noun(number, 'loader process')} still {'starts' if number == 1 else 'start'}"
-        state = STATES.get(process_state(os.getpid(), self.proc), UNKNOWN)[0]
-        return f"process {os.getpid()}, which reads them itself, {state}"
-
-    def _fail(self, since: float | None) -> None:
+    def _fail(self, since: float) -> None:
         workers = loader_workers(self._loader())
-        stopped = [worker.pid for worker in workers if process_state(worker.pid, self.proc) == "T"]
-        hint = (
-            f"kill -CONT {stopped[0]} would have resumed it; who stopped it?"
-            if stopped
-            else "is the disk of the images still there? Where it is only slow, a longer data.loader_timeout_s."
-        )
         self.failure = (
             f"timed out after {self.timeout_s:g} s (data.loader_timeout_s): {self.who} got no batch of "
-            f"images{self._from}; {self._describe_workers()}. Hint: {hint}"
+            f"images{self._from}. Hint: is the disk of the images still there, or was a process stopped (kill -CONT "
+            "resumes it)? Where the disk is only slow, a longer data.loader_timeout_s."
         )
         for worker in workers:
             worker.kill()  # also one that is stopped

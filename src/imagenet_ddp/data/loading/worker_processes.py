@@ -1,6 +1,5 @@
 """Loader processes: how many, how they start, what they do first, and that none outlives the training process."""
 
-import errno
 import multiprocessing
 import os
 import resource
@@ -18,22 +17,13 @@ from imagenet_ddp.system.cpu_cores import cores_per_process
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-
-# What may go wrong when a batch is handed over: number -> words. A process that ends for it has SENDING_EXIT + number.
-SENDING = {number: os.strerror(number) for number in (errno.EMFILE, errno.ENOSPC, errno.ENOMEM)}
-SENDING_EXIT = 100
+NOT_SENT = 100  # exit code of a worker that could not pass a batch on
 
 
-def choose_mp_context(option: str) -> str:
-    """Choose by data.mp_context; auto: forkserver where there is one. A plain fork copies locks that other threads
-    (Gloo, OpenMP, NCCL) may hold, and then waits for ever; spawn imports torch again in every worker."""
-    if option != "auto":
-        return option
-    return (
-        "forkserver"
-        if "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
-        else "spawn"
-    )
+def choose_mp_context() -> str:
+    """Return how processes start. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and then
+    waits for ever; spawn, the only safe way on macOS, imports torch again in every worker."""
+    return "spawn" if sys.platform == "darwin" else "forkserver"
 
 
 def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
@@ -76,17 +66,6 @@ def preserve_sigchld_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-def mp_context_note(option: str, num_workers: int) -> str:
-    """Return a warning for the log, or ""."""
-    if option != "fork" or not num_workers:
-        return ""
-    return (
-        "Warning: data.mp_context=fork copies the training process with every lock that its threads (logging, OpenMP, "
-        "Gloo, NCCL) hold at that moment, never to be released in the copy: a loader process may hang. "
-        "Hint: data.mp_context=forkserver starts as fast after the first process."
-    )
-
-
 def loader_workers(loader: Any) -> list[Any]:
     """Return the running worker processes of a DataLoader, none for a loader of another kind. torch offers no public
     way to them."""
@@ -114,11 +93,9 @@ def raise_open_file_limit() -> None:
 
 
 def _end_for(error: BaseException, batch: object) -> None:
-    known = next((number for number, words in SENDING.items() if words in str(error)), getattr(error, "errno", None))
-    if known not in SENDING:
-        traceback.print_exception(error)
+    traceback.print_exception(error)
     sys.stderr.flush()
-    os._exit(SENDING_EXIT + known if known in SENDING else 1)
+    os._exit(NOT_SENT)
 
 
 def _end_with_parent() -> None:

@@ -1,13 +1,11 @@
 """Define what a source of images provides: subclass `Images` for images of your own (`data._target_=my.Source`)."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading
+from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.errors import ConfigError
 
 
@@ -28,7 +26,7 @@ class Images:
 
     def read(self, index: int) -> Tensor:
         """Return the decoded image: uint8 (3, H, W), RGB. Raises UnreadableImage or OSError."""
-        return read_picture(self.open(index))
+        return decode_whole(self.open(index))
 
     def path(self, index: int) -> str:
         """Return the name of the image for messages and CSV files."""
@@ -37,10 +35,6 @@ class Images:
     def open(self, index: int) -> Picture:
         """Return the image as a Picture, of which only the requested region is decoded. Raises like `read`."""
         return Pixels(self.read(index).permute(1, 2, 0).numpy())
-
-    def size(self, index: int) -> tuple[int, int] | None:
-        """Return (height, width) without decoding the image; None: not known, so data.cache_mib does not apply."""
-        return None
 
     def encoded(self, index: int) -> bytes | None:
         """Return the stored bytes, as they are hashed and copied by `prepare`; None: there are none."""
@@ -52,31 +46,6 @@ class Images:
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the order of an epoch, int64 (N,), for storage where a random order is slow; None: any order."""
         return None
-
-
-def read_picture(picture: Picture) -> Tensor:
-    """Return the whole picture as a writeable uint8 tensor (3, H, W)."""
-    pixels = picture.region(0, 0, picture.height, picture.width)
-    return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)
-
-
-class _DuckTypedImages(Images):
-    """Adapt a plain object with `targets`, `read` (or `open`) and any other method of Images."""
-
-    def __init__(self, images: Any):
-        if not hasattr(images, "read") and not hasattr(images, "open"):
-            raise ConfigError(
-                f"images of data._target_ must have a method read, got {type(images).__name__}. "
-                "Hint: subclass imagenet_ddp.data.Images."
-            )
-        for name in ("targets", *(name for name in vars(Images) if not name.startswith("_"))):
-            if hasattr(images, name):
-                setattr(self, name, getattr(images, name))
-
-
-def as_images(images: Any) -> Any:
-    """Return an Images; an object of another class gets the defaults of the methods that it lacks. None stays None."""
-    return images if images is None or isinstance(images, Images) else _DuckTypedImages(images)
 
 
 @dataclass
@@ -95,4 +64,9 @@ class Source:
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
-        self.train, self.val = as_images(self.train), as_images(self.val)
+        for images in (self.train, self.val):
+            if images is not None and not isinstance(images, Images):
+                raise ConfigError(
+                    f"images of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
+                    "Hint: subclass imagenet_ddp.data.Images."
+                )

@@ -89,9 +89,7 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
     progress.more = lambda: f" ({sum(len(one.bad) for one in probes.values()):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
     limits = Limits(plan.options["timeout_s"], plan.options["memory_mib"])
-    results = process_images(
-        probe_image, images, tasks, plan.num_workers, limits, plan.config["data"]["mp_context"], WINDOW
-    )
+    results = process_images(probe_image, images, tasks, plan.num_workers, limits, WINDOW)
     try:
         with contextlib.closing(results):
             for result in results:

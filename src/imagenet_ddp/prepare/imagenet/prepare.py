@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.data.sources.download import lock_or_wait
-from imagenet_ddp.data.sources.folder.scan import class_folders, image_names
+from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.imagenet.archives import Archive, Edition, describe_wrong_md5, ilsvrc2012, validate_size
 from imagenet_ddp.prepare.imagenet.devkit import read_val_classes
@@ -90,7 +90,7 @@ def _is_finished(folder: Path, split: str, left_out: dict[str, str]) -> bool:
         check = overrides.shell_line("prepare", ["prepare=check", "data=imagenet", option("data.root", folder.parent)])
         left_out[split] = f"{folder} exists, but was not made by this command; `{check}` checks it"
         return True
-    num_images = sum(len(image_names(folder / name)) for name in classes)
+    num_images = sum(len(list_folder(folder / name)[0]) for name in classes)
     if num_images != record.num_images:
         raise ConfigError(
             f"{folder} must have {count_noun(record.num_images, 'image')}, as many as were extracted, got "
@@ -114,7 +114,7 @@ def _extract(plan: Plan, split: str, extraction: Extraction, edition: Edition | 
     finally:
         progress.close()
     record.md5, record.num_classes = extraction.md5, len(extraction.classes)
-    record.num_images = sum(len(image_names(draft / one.name)) for one in extraction.classes)
+    record.num_images = sum(len(list_folder(draft / one.name)[0]) for one in extraction.classes)
     if edition is not None:
         archive, num_images = getattr(edition, split), edition.num_images[split]
         if record.md5 != archive.md5:

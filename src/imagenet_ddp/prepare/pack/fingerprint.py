@@ -2,10 +2,10 @@
 these; and, while a pack is unfinished, notice images that change."""
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,19 @@ import numpy as np
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed.local import PackedImages
 
-_CHUNK = 10_000  # files looked at together, each a future of a thread
+_CHUNK = 1_000  # files looked at by a thread, one after the other
 _MISSING = (-1, 0, 0)
-
-
-@dataclass(frozen=True)
-class Names:
-    """text: uint8, all names one after the other; ends: int64 (N,)."""
-
-    text: np.ndarray
-    ends: np.ndarray
-
-    def __getitem__(self, index: int) -> str:
-        begin = int(self.ends[index - 1]) if index else 0
-        return os.fsdecode(self.text[begin : int(self.ends[index])].tobytes())
 
 
 def image_names(images: Images, data: Mapping[str, Any]) -> Names:
     """Return names relative to the source's folder, which must not affect the bytes."""
     if isinstance(images, PackedImages):
-        found = [images.name_of(index) for index in range(len(images))]
-    else:
-        prefix = f"{images.location or data['root']}{os.sep}"
-        found = [os.fsencode(images.path(index).removeprefix(prefix)) for index in range(len(images))]
-    return Names(np.frombuffer(b"".join(found), np.uint8), np.cumsum([len(text) for text in found], dtype=np.int64))
+        return images.names
+    prefix = f"{images.location or data['root']}{os.sep}"
+    return Names.of(images.path(index).removeprefix(prefix) for index in range(len(images)))
 
 
 def file_states(images: Images) -> np.ndarray:
@@ -57,10 +44,9 @@ def file_states(images: Images) -> np.ndarray:
             return _MISSING
         return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
-    found: list[tuple[int, int, int]] = []
-    for first in range(0, len(images), _CHUNK):
-        found += map_concurrently(state, range(first, min(first + _CHUNK, len(images))))
-    return np.array(found, dtype=np.int64)
+    chunks = [range(first, min(first + _CHUNK, len(images))) for first in range(0, len(images), _CHUNK)]
+    found = map_concurrently(lambda chunk: [state(index) for index in chunk], chunks)
+    return np.array(list(itertools.chain.from_iterable(found)), dtype=np.int64).reshape(-1, 3)
 
 
 def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:

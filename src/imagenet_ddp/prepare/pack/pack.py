@@ -24,6 +24,7 @@ import torch
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import MIB, lock_or_wait
+from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources.registry import open_source
@@ -31,7 +32,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
-from imagenet_ddp.prepare.pack.fingerprint import Names, file_states, fingerprint, image_names, with_sizes
+from imagenet_ddp.prepare.pack.fingerprint import file_states, fingerprint, image_names, with_sizes
 from imagenet_ddp.prepare.pack.plan_shards import PackOptions, plan_shards, validate_same
 from imagenet_ddp.prepare.pack.resume import Resume
 from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
@@ -182,9 +183,8 @@ def _encode_all(
         yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
         return
     function, window = partial(encode_image, encoding=encoding), WINDOW * plan.num_workers
-    mp_context = plan.config["data"]["mp_context"]
     with contextlib.closing(
-        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), mp_context, window)
+        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), window)
     ) as results:
         for result in results:
             if result.failure:

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed.manifest import WORK
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.fingerprint import Names, file_states
+from imagenet_ddp.prepare.pack.fingerprint import file_states
 from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
 from imagenet_ddp.system.text import count_noun
 

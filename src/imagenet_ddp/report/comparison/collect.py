@@ -1,16 +1,12 @@
 """Collect the runs of the folders given, and what a reader must know besides the table."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.comparison.differences import Differences, printable, short_names
-from imagenet_ddp.report.find_runs import MAX_FOLDERS, RUN_FILES, RunFolders, find_runs
+from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
 from imagenet_ddp.report.run import NotARunError, Run, read_run
 from imagenet_ddp.system.text import shorten_list
 
@@ -28,18 +24,14 @@ def collect_runs(folders: Sequence[Path]) -> Collection:
     left_out: dict[Path, str] = {}
     for top in folders:
         found = find_runs(top)
-        for folder in found.folders:
+        for folder in found:
             if folder not in runs and folder not in left_out:
                 try:
                     runs[folder] = read_run(folder)
                 except NotARunError as reason:
                     left_out[folder] = str(reason)
-        if runs.keys().isdisjoint(found.folders):
+        if runs.keys().isdisjoint(found):
             collection.mistakes.append(_no_run(top, found, left_out))
-        if not found.complete:
-            collection.notes.append(f"Only the first {MAX_FOLDERS} folders of {printable(str(top))} were searched.")
-        for sweep in found.sweeps:
-            collection.notes += _pending_jobs(sweep)
     collection.runs = list(runs.values())
     if left_out:
         reasons = [f"{printable(str(folder))} ({reason})" for folder, reason in left_out.items()]
@@ -76,26 +68,10 @@ def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
     return {name: each for name, each in versions.items() if len(each) > 1}
 
 
-def _no_run(top: Path, found: RunFolders, left_out: dict[Path, str]) -> str:
-    reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found.folders if folder in left_out]
+def _no_run(top: Path, found: Sequence[Path], left_out: dict[Path, str]) -> str:
+    reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found if folder in left_out]
     return (
         f"{printable(str(top))} must be a run folder or contain some, but no folder in it has a "
         f"{', '.join(sorted(RUN_FILES))} of a training{f' ({shorten_list(reasons)})' if reasons else ''}. "
         "Hint: runs/<name>/<time>, or a folder above."
     )
-
-
-def _pending_jobs(sweep: Path) -> list[str]:
-    """Name the jobs of a sweep that have not started."""
-    jobs: Any = None
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError, AttributeError):
-        jobs = yaml.safe_load((sweep / "sweep.yaml").read_text(encoding="utf-8")).get("jobs")
-    pending = [
-        f"{number} ({shown(' '.join(map(str, job)) if isinstance(job, list) else job)})"
-        for number, job in enumerate(jobs if isinstance(jobs, list) else [])
-        if not any((sweep / str(number) / name).is_file() for name in RUN_FILES)
-    ]
-    if not pending:
-        return []
-    return [f"{len(pending)} of the {len(jobs)} jobs of {printable(sweep.name)} have not started: "
-            f"{shorten_list(pending)}."]  # fmt: skip

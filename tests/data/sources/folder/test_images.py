@@ -1,10 +1,7 @@
-import multiprocessing
-import os
 import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.sources.folder import images as folder_images
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
+from imagenet_ddp.data.sources.names import Names
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
@@ -44,37 +42,14 @@ def test_a_digest_tells_other_images(change: Callable[[Path], object], is_seen: 
 
 def many(number: int) -> FileImages:
     names = [f"n{i // 1000:08}/n{i // 1000:08}_{i}.JPEG" for i in range(number)]
-    return FileImages.of(Path("/data"), names, np.arange(number) // 1000)
+    return FileImages(Path("/data"), Names.of(names), np.arange(number) // 1000)
 
 
-def _in_a_child(images: FileImages, part: FileImages, queue: "multiprocessing.Queue[object]") -> None:
-    rows = (0, 5, len(images) - 1)
-    queue.put(([images.path(i) for i in rows], [part.path(i) for i in range(3)], part.targets[:3].tolist()))
-    queue.put((_private_kib(), images._arrays._fd is not None, images.targets.flags.writeable))
-
-
-def _private_kib() -> int:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory that has no name is Linux's")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_started_process_has_the_same_listing_not_another(method: str):
+def test_a_pickled_part_of_a_part_has_the_same_images():
     images = many(20_000)
-    part = images.subset(np.array([19_999, 3, 7_000])).subset(np.array([2, 0, 1]))
-    context: Any = multiprocessing.get_context(method)
-    queue = context.Queue()
-    process = context.Process(target=_in_a_child, args=(images, part, queue))
-    process.start()
-    whole, some, targets = queue.get(timeout=60)
-    _, is_shared, writeable = queue.get(timeout=60)
-    process.join()
-    assert whole == [images.path(0), images.path(5), images.path(19_999)]
-    assert some == [images.path(7_000), images.path(19_999), images.path(3)]
-    assert targets == [7, 19, 0]
-    assert is_shared
-    assert not writeable
+    part = pickle.loads(pickle.dumps(images.subset(np.array([19_999, 3, 7_000])).subset(np.array([2, 0, 1]))))
+    assert [part.path(index) for index in range(3)] == [images.path(7_000), images.path(19_999), images.path(3)]
+    assert part.targets.tolist() == [7, 19, 0]
 
 
 def test_other_targets_go_along():

@@ -24,7 +24,6 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema import DataConfig
-from imagenet_ddp.data.loading import memory_cache
 from imagenet_ddp.data.loading.worker_processes import start_fork_server
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import object_store
@@ -210,15 +209,6 @@ def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
     val = opened(keys(server, tmp_path), "val")
     val.read(0)
     wait_for(lambda: (val.folder / "val-00001.bin").exists())
-
-
-def test_what_fits_into_memory_is_not_fetched_to_be_measured(server: str, bucket: Any, tmp_path: Path):
-    source = open_source(keys(server, tmp_path), 0, {})
-    assert isinstance(source.train, StreamedImages)
-    source.train.is_encoded = True  # raw pixels lie in memory anyway, once they are read
-    images = source.train
-    assert isinstance(memory_cache.cache_in_memory(source, 100, shared=False).train, memory_cache.MemoryImages)
-    assert cached(images) == []
 
 
 def test_what_comes_next():

@@ -86,13 +86,6 @@ def parse(data: bytes, where: str) -> Manifest:
             raise ConfigError(
                 f"{where} must hold the form {' or '.join(FORMS)}, got {plain['form']}. Hint: pack the images again."
             )
-        for key in ("classes", "labels"):
-            if not isinstance(plain[key], list) or not all(isinstance(name, str) for name in plain[key]):
-                raise ValueError(f"{key} is no list of names")
-        if len(set(plain["classes"])) != len(plain["classes"]):
-            raise ValueError("classes names one twice")
-        if len(plain["labels"]) != len(plain["classes"]):
-            raise ValueError(f"{len(plain['labels'])} labels of {len(plain['classes'])} classes")
         splits = {name: _split(split) for name, split in plain["splits"].items()}
         rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
         return Manifest(**rest, splits=splits)

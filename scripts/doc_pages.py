@@ -1,0 +1,147 @@
+"""Write the generated pages docs/reference.md and docs/coming-from.md: python scripts/doc_pages.py."""
+
+import re
+from pathlib import Path
+
+import yaml
+from omegaconf import MISSING
+
+from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
+from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.validators import shown
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_HEAD = """# Reference of all keys
+
+Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
+[configuration.md](configuration.md) how they are composed. The defaults are those without a file of `conf/`: the data's
+recipe, for example, sets some of them.
+
+Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
+"""
+
+
+def reference() -> str:
+    """Return the text of docs/reference.md."""
+    lines = [_HEAD]
+    train = {path: key for path, key in declared("train").items() if not key.is_group}
+    for group in dict.fromkeys(path.rpartition(".")[0] for path in train):
+        lines += _table(group, [key for path, key in train.items() if path.rpartition(".")[0] == group])
+    for command in COMMANDS:
+        own = [key for path, key in declared(command).items() if not key.is_group and _is_own(key, train.get(path))]
+        if own:
+            lines += _table(f"python -m imagenet_ddp.{command}", own)
+    return "\n".join(lines)
+
+
+def _is_own(key: Key, of_train: Key | None) -> bool:
+    return of_train is None or (key.default, key.meaning) != (of_train.default, of_train.meaning)
+
+
+def _table(title: str, keys: list[Key]) -> list[str]:
+    head = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    return [f"## {title or 'Keys of all commands'}\n", *head, *map(_row, keys), ""]
+
+
+def _row(key: Key) -> str:
+    words = key.words if key.allowed is not None or key.type is not dict else "a mapping"
+    cells = (f"`{key.path}`", words, _default(key), key.meaning)
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _escaped(text: str) -> str:
+    """Return text whose characters mean nothing to Markdown, except between backticks."""
+    return text if text.startswith("`") else re.sub(r"[|<*_]", r"\\\g<0>", text)
+
+
+def _default(key: Key) -> str:
+    group, _, name = key.path.partition(".")
+    if group == "trainer" and name:
+        return f"`{shown(yaml.safe_load((conf_dir() / 'trainer/default.yaml').read_text(encoding='utf-8'))[name])}`"
+    return "must be set" if key.default == MISSING else f"`{shown(key.default)}`"
+
+
+_COMING_FROM = """# Coming from another program
+
+Options of other programs are answered with the line to type here, one line for the whole command:
+
+    $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
+
+names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
+Nothing is started. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
+
+Generated from `src/imagenet_ddp/cli/known_terms.py` by `python scripts/doc_pages.py`.
+"""
+
+
+# Title -> how its table is introduced, and its options in the order of the page.
+PROGRAMS = {
+    "pytorch/examples, imagenet/main.py": (
+        "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both "
+        "are per process. The folder is the last word there; here it is `data=imagenet data.root=FOLDER`.",
+        "-a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed -b "
+        "--batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
+        "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",
+    ),
+    "torchvision, references/classification/train.py": (
+        "Batch size and workers are per process in both.",
+        "--model --weights --lr --momentum --wd --weight-decay --opt --epochs --start-epoch --lr-scheduler "
+        "--lr-step-size --lr-gamma --lr-warmup-epochs --lr-min --lr-warmup-method --lr-warmup-decay --label-smoothing "
+        "--clip-grad-norm --sync-bn --amp --use-deterministic-algorithms --mixup-alpha --cutmix-alpha --auto-augment "
+        "--random-erase --model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay --model-ema "
+        "--ra-sampler --data-path -b --batch-size -j --workers --train-crop-size --val-resize-size --val-crop-size "
+        "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
+    ),
+    "timm, train.py": (
+        "Batch size and workers are per process in both. The folder is the last word there; here it is "
+        "`data=imagenet data.root=FOLDER`.",
+        "--model --pretrained --initial-checkpoint --lr --momentum --weight-decay --opt --optimizer --epochs "
+        "--start-epoch --sched --decay-epochs --decay-rate --warmup-epochs --min-lr --warmup-lr --smoothing "
+        "--clip-grad --sync-bn --amp --grad-accum-steps --seed --mixup --cutmix --aa --reprob --drop-path "
+        "--aug-repeats --model-ema-decay --model-ema --data-dir --data_dir --dataset --num-classes -b --batch-size "
+        "--validation-batch-size -j --workers --img-size --log-interval --resume --output --experiment --device",
+    ),
+    "torchrun, torch.distributed, Lightning": (
+        "torchrun's own options work as they are, in front of `-m imagenet_ddp.train`. Behind it they mean:",
+        "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
+        "--master-addr --master_port --master-port",
+    ),
+    "Tutorials of DistributedDataParallel": (
+        "Options of one or two letters, and the names in their code. A variable such as `NCCL_SOCKET_IFNAME=eth0` is "
+        "`nccl.env.NCCL_SOCKET_IFNAME=eth0`, or stands in front of the command.",
+        "--starting_lr --nesterov --num_epochs --n_epochs --max_epochs acc_grad --data --folder --batch_size --bs "
+        "--num_workers --no-cuda --cpu -g --ngpus -n --nodes -nr --nr local_rank -ws world_size -rn rank -im "
+        "init_method -bk backend gpu0_bsz",
+    ),
+}
+
+
+def coming_from() -> str:
+    """Return the text of docs/coming-from.md."""
+    parts = [_COMING_FROM]
+    for title, (introduction, names) in PROGRAMS.items():
+        spellings: dict[Term, list[str]] = {}
+        for name in names.split():
+            spellings.setdefault(BY_NAME[plain(name)], []).append(f"`{name}`")
+        rows = [
+            f"| {', '.join(there)} | {_here(term)} | {term.note.replace('{}', 'VALUE')} |"
+            for term, there in spellings.items()
+        ]
+        head = "| there | here | difference in meaning |\n|---|---|---|"
+        parts.append("\n".join([f"## {title}\n\n{introduction}\n", head, *rows, ""]))
+    return "\n".join(parts)
+
+
+def _here(term: Term) -> str:
+    if values := VALUES.get(term.role):
+        return "; ".join(f"{name}: `{here}`" for name, here in values.items())
+    return f"`{term.here.replace('{}', 'VALUE')}`" if term.here else "nothing"
+
+
+PAGES = {"reference.md": reference, "coming-from.md": coming_from}
+
+if __name__ == "__main__":
+    for name, text in PAGES.items():
+        (DOCS / name).write_text(text(), encoding="utf-8")
