@@ -37,7 +37,7 @@ SOURCES = [
     "cli/translate", "cli/validate",
     "config/validators", "config/trainer_options",
     "data/validate", "data/validate_augment", "models/validate", "runs/validate", "distributed/validate",
-    "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/env_vars",
+    "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
     "distributed/launchers/address", "distributed/network/nccl", "distributed/strategies/ddp_options",
     "distributed/strategies/batch_split",
 ]  # fmt: skip
@@ -47,7 +47,7 @@ PLACEHOLDERS = {
     "<address of node 0>": "127.0.0.1", "<address of rank 0's machine>": "127.0.0.1", "PATH": "job", "PORT": "29500",
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
     "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "<name>/<time>/checkpoints/last": "x",
-    "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "NEW_FOLDER": "fresh", "<number of machines>": "2",
+    "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "<number of machines>": "2",
 }  # fmt: skip
 
 
@@ -241,7 +241,7 @@ LINES = [
         "trainer.devices=8 cluster.world_size=2 cluster.rank=0", "trainer.num_nodes=2", "cluster.node_rank=1",
         f"cluster.address={FAR}", f"{MACHINES} cluster.node_rank=2", "trainer.devices=99",
         "trainer.num_nodes=1 cluster.node_rank=1",
-        "trainer.devices=-1", "trainer.devices=[0,1]", "strategy.process_group_backend=nccl", "strategy=dp "
+        "trainer.devices=-1", "trainer.devices=[0,1]", "strategy=dp "
         "trainer.num_nodes=2", "strategy=balanced_dp trainer.num_nodes=2 strategy.first_device_batch=-1",
         "strategy=ddp strategy.first_device_batch=2", "strategy=dp strategy.bucket_cap_mb=10",
         "strategy=dp trainer.sync_batchnorm=true", "strategy=balanced_dp strategy.first_device_batch=0 "
@@ -343,7 +343,7 @@ PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
-    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts all processes",
+    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
     r"one value for", r"sbatch --exclude", r"srun without",
     r"strategy.process_group_backend and strategy.timeout_s", r"strategy.timeout_s, in seconds",
     r"pip install",
@@ -539,12 +539,8 @@ def _templates(name: str) -> list[tuple[str, re.Pattern[str]]]:
 
 # Hints that no line here can bring up: what they need.
 ELSEWHERE = {
-    "distributed/validate.py": (
-        "srun without --gpu",
-        "another node",
-    ),  # SLURM's variables: tests/distributed/test_validate.py
+    "distributed/validate.py": ("srun without --gpu",),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
-    "distributed/strategies/batch_split.py": ("start it without the launcher",),  # env_vars.py says it before
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
 }
 

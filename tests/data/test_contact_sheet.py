@@ -56,6 +56,8 @@ def test_captions():
         Line("owl", " 0.6"),
         Line("+ dog", " 0.4"),
     ]
+    faint = caption(torch.tensor(1), torch.tensor([0.02, 0.98, 0.0]), labels)
+    assert faint == [Line("dog", " 0.98"), Line("+ cat", " 0.02")]
     assert caption(torch.tensor(2), torch.tensor([0.0, 0.0, 1.0]), labels) == [Line("owl")]
     assert caption(torch.tensor(0), torch.tensor([1.0]), ["only"]) == [Line("only")]
 

@@ -53,11 +53,11 @@ def test_a_good_folder(tree: Tree):
         (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 holds none: b."),
         (("train/a/1.jpg", "val/1.jpg"), {}, "has images but no class folders"),
         (("train/a/1.jpg", "val/x.txt"), {}, "has no class folders"),
-        (("train/a/1.jpg",), {}, "Hint: data.val_fraction=0.1 keeps a tenth"),
+        (("train/a/1.jpg",), {}, " data.val_fraction=0.1."),
         (("train/a/1.jpg", "val/b/1.jpg"), {}, "train has 1 and val 1, 1 only in train: a; 1 only in val: b."),
         (("train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg"), {}, "train has 2 and val 1, 1 only in train: a."),
         (("train/a/1.jpg", "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null, or name"),
-        (("training/a/1.jpg", "val/a/1.jpg"), {}, "which holds training. Hint: data.train_dir=NAME"),
+        (("training/a/1.jpg", "val/a/1.jpg"), {}, "Hint: data.train_dir=NAME names another folder."),
     ],
 )
 def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str):
@@ -69,7 +69,8 @@ def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typ
 
 def test_classes_without_train(tree: Tree):
     found = validate(config(root=str(tree("cat/1.jpg", "dog/1.jpg"))), {})
-    assert "which holds cat, dog. Hint: data.train_dir=. data.val_fraction=0.1 if these are the classes" in found[0]
+    assert "does not exist. Hint: data=imagefolder data.root=" in found[0]
+    assert found[0].endswith(" data.train_dir=. data.val_fraction=0.1.")
     typed = config(root=str(tree("cat/1.jpg", "dog/1.jpg")), train_dir=".", val_fraction=0.1)
     assert validate(typed, {}) == []
 

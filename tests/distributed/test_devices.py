@@ -50,6 +50,34 @@ def test_without_gpu() -> None:
             devices.device_type(asked)
 
 
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("visible", "allocated", "refused"),
+    [
+        ("0,3", None, "CUDA_VISIBLE_DEVICES=0,3 promises GPUs"),
+        ("0", "0", "CUDA_VISIBLE_DEVICES=0 promises GPUs"),
+        (None, "8", "SLURM_GPUS_ON_NODE=8 promises GPUs"),
+        ("", "8", None),  # hidden on purpose
+        ("-1", None, None),
+        (None, "0", None),
+        (None, None, None),
+    ],
+)
+def test_gpus_that_torch_does_not_find(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, allocated: str | None, refused: str | None
+) -> None:
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("SLURM_GPUS_ON_NODE", allocated)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert devices.device_type("cpu") == "cpu"
+    if refused is None:
+        assert devices.device_type("auto") == "cpu"
+    else:
+        with pytest.raises(ConfigError, match=f"{refused}, but torch finds none. Hint: .*trainer.accelerator=cpu"):
+            devices.device_type("auto")
+
+
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
     assert devices.choose_precision("auto", "cpu")[0] == "bf16-mixed"

@@ -13,7 +13,6 @@ from imagenet_ddp.distributed.nvidia_gpus import (
     order_may_differ,
     parse_gpus,
     visible_gpus,
-    warn_of_unseen_gpus,
 )
 
 H200 = "NVIDIA H200"
@@ -128,21 +127,3 @@ def test_one_process() -> None:
         f"GPUs, {H200}: GPU 0 (GPU-00000000, bus 1B:00.0) and GPU 1 (GPU-00000001, bus 1C:00.0)."
     ]
     assert describe_gpus({0: [], 1: []}, {0: "a", 1: "a"}, 2) == [], "CPUs"
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "kind", "visible", "warned"),
-    [
-        ("auto", "cpu", "0,3", True),
-        ("cpu", "cpu", "0,3", False),
-        ("auto", "cuda", "0,3", False),
-        ("auto", "cpu", "", False),
-        ("auto", "cpu", "-1", False),
-        ("auto", "cpu", None, False),
-    ],
-)
-def test_gpus_that_torch_does_not_find(accelerator: str, kind: str, visible: str | None, warned: bool) -> None:
-    found = warn_of_unseen_gpus(accelerator, kind, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    assert len(found) == warned
-    if warned:
-        assert found[0].startswith("Warning: CUDA_VISIBLE_DEVICES=0,3 is set, but torch finds no GPU: training on the")

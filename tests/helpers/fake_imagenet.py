@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.prepare.imagenet.archives import Archive, Edition
+from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.prepare.imagenet.archives import Edition
 
 TRAIN, VAL, DEVKIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 NUM_TRAIN = {"n01440764": 7, "n02119789": 5, "n03000684": 6, "n15075141": 1}  # WordNet id -> training images
@@ -41,7 +42,7 @@ def make(folder: Path, *, num_bytes: int = 3_000) -> FakeImageNet:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        archives[name] = Archive(name, md5, None if name == DEVKIT else len(content))
+        archives[name] = Archive(name, "", 0 if name == DEVKIT else len(content), md5)
     num_images = {"train": sum(NUM_TRAIN.values()), "val": len(VAL_IDS)}
     return FakeImageNet(folder, Edition(archives[TRAIN], archives[VAL], archives[DEVKIT], num_images, CLASSES), files)
 

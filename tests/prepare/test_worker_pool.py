@@ -61,10 +61,7 @@ def results(images: Any, num_workers: int = 2, timeout_s: float = 60, window: in
     return process_images(act, {"train": images}, tasks, num_workers, limits, window)
 
 
-def test_the_image_at_fault_is_named_and_the_others_are_processed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(worker_pool, "REPORT_S", 1.0)
+def test_the_image_at_fault_is_named_and_the_others_are_processed():
     images = Actions("", "segv", "", "kill", "", "stop", "", "exit", "")
     found = list(results(images, timeout_s=2))
     assert [result.index for result in found] == list(range(9))
@@ -75,7 +72,6 @@ def test_the_image_at_fault_is_named_and_the_others_are_processed(
         5: ("it takes longer than 2 s", True),
         7: ("it ends the decoder", False),
     }
-    assert "5 stop has taken 1 s so far (process " in capsys.readouterr().err
 
 
 def test_processes_killed_from_outside_and_closing(monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,6 @@
 """Write bad_images.csv, the images that could not be read."""
 
 import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.csv_file import csv_bytes
 
 
 class BadImagesList(L.Callback):
@@ -36,8 +36,6 @@ class BadImagesList(L.Callback):
             return
         found = self._written | dict(self._all_images())
         if len(found) > len(self._written):
-            text = io.StringIO(newline="")
-            csv.writer(text).writerows([("path", "reason"), *sorted(found.items())])
             with disk_errors_as_run_error(self._path):
-                atomic_write(self._path, text.getvalue().encode(errors="backslashreplace"))
+                atomic_write(self._path, csv_bytes(("path", "reason"), sorted(found.items())))
             self._written = found

@@ -91,7 +91,7 @@ GUIDES: dict[str, Guide] = {
             "prepare=imagenet archive_dir=ARCHIVES out=FOLDER": "",
         },
         ("prepare", "data"),
-        f"{_FOLDER} archive_dir out prepare.num_workers prepare.verify prepare.short_side prepare.quality prepare.form "
+        f"{_FOLDER} archive_dir out prepare.num_workers prepare.short_side prepare.quality prepare.form "
         "prepare.timeout_s",
     ),
     "benchmark": Guide(

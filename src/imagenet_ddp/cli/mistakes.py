@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.parse import NotMetError
 from imagenet_ddp.config import commands
-from imagenet_ddp.distributed.launchers.detect import detect_or_none
 from imagenet_ddp.distributed.rendezvous import refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
@@ -33,7 +32,7 @@ def _tell_others(error: NotMetError) -> None:
     # the mistakes, which are printed already, may prevent this too
     with contextlib.suppress(SignalExit, Exception), raise_on_signal():
         config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
-        if refused := refusal.refused_command(detect_or_none(config, os.environ), config, os.environ):
+        if refused := refusal.refused_command(request.launch_infos[0], config, os.environ):
             sys.stderr.flush()
             refusal.send(refused, error.mistakes)
 

@@ -8,7 +8,7 @@ import copy
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.config import commands
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import nearest_existing
 
@@ -42,6 +43,7 @@ class Request:
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
     again: bool = False  # a job of a sweep that goes on in its folder, where it has one
+    launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where none is recognised
 
 
 class NotMetError(ConfigError):
@@ -79,15 +81,18 @@ def command_line(
     composed = [_compose(composer, verb, job) for job in jobs]
     only_shown = bool(args.cfg or args.info)
     jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
+    launch_infos: list[LaunchInfo | None] = [None] * len(jobs)
     for number, (config, mistakes) in enumerate(composed):
         if not (only_shown or compose_only):
-            mistakes += _validate_job(config, environ, verb, args.overrides, multirun, len(jobs), elsewhere)
+            more, launch_infos[number] = _validate_job(config, environ, verb, args.overrides, multirun, elsewhere)
+            mistakes += more
         for text in dict.fromkeys(mistakes):
             jobs_of.setdefault(text, []).append(number)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
     bare = [_without_hydra(config) for config, _ in composed]
     lines = [[line_of(override) for override in job] for job in jobs]
     request = Request(verb, argv, args.overrides, bare, lines, names, composed[0][0].get("hydra"), multirun, only_shown)
+    request = replace(request, launch_infos=tuple(launch_infos))
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
@@ -113,27 +118,26 @@ def _validate_job(
     verb: str,
     typed: Sequence[str],
     multirun: bool,
-    num_jobs: int,
     elsewhere: bool,
-) -> list[str]:
+) -> tuple[list[str], LaunchInfo | None]:
     bare, found = _without_hydra(config), []
     only = bare.get("sweep", {}).get("job", "auto")
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. Hint: add -m.")
     in_array = elsewhere or slurm_env.array_task(environ) is not None
-    found += validate(
+    mistakes, launch_info = validate(
         bare,
         environ,
         verb,
         typed=typed,
         multirun=multirun and not (isinstance(only, int) or (only == "auto" and in_array)),
-        partial=verb != "train" or bare.get("resume") not in (None, "auto"),
-        num_jobs=num_jobs,
+        partial=verb not in ("train", "doctor") or bare.get("resume") not in (None, "auto"),
         elsewhere=elsewhere,
     )
-    found += _run_dir(config, multirun) if verb != "predict" and not elsewhere else []
+    found += mistakes
+    found += _run_dir(config, multirun) if verb not in ("predict", "doctor") and not elsewhere else []
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
-    return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks.")
+    return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks."), launch_info
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:

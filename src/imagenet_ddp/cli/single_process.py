@@ -30,7 +30,7 @@ def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, st
         return None
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
-    found = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
         raise ConfigError(found)
     config = plain(request.configs[0])

@@ -65,7 +65,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     options = list(dict.fromkeys([*kept, *own, *_world(said, typed, environ)]))
     if verb == "evaluate" and not {"checkpoint", "resume"} & (said.keys() | typed.keys()):
         options.append("checkpoint=FILE")
-    shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb in ("doctor", "tune") else flags
+    shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb == "tune" else flags
     line = f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join([*shown, *options])}".strip()
     rows = [f"  {word.typed}: {_meaning(word)}." for word in words]
     text = "\n".join(["options of other programs, and what they are here:", *rows, f"Hint: `{line}`"])

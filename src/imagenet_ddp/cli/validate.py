@@ -17,6 +17,7 @@ from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
 
@@ -38,10 +39,10 @@ def validate(
     typed: Sequence[str] = (),
     multirun: bool = False,
     partial: bool = False,
-    num_jobs: int = 2,
     elsewhere: bool = False,
-) -> list[str]:
+) -> tuple[list[str], LaunchInfo | None]:
     """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
+    Also the launcher around this command, where it is recognised.
 
     config: without the hydra node. typed: the options as typed, for the line to type instead.
     partial: a checkpoint fills in what is not typed, so keys of data and learning are looked at one by one only.
@@ -52,7 +53,9 @@ def validate(
     declared = keys.declared(verb)
     lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
     if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
-        return [f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."]
+        return [
+            f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."
+        ], None
     plain = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
     trainer = plain["trainer"]
     found += [
@@ -66,15 +69,21 @@ def validate(
     found += trainer_options.validate(trainer)
     if elsewhere and trainer.get("accelerator") == "auto":
         trainer["accelerator"] = "gpu"
-    found += data_check.validate(plain, environ, verb=verb, partial=partial, elsewhere=elsewhere)
+    # doctor leaves images, devices and launcher to its checks
+    of_options = "predict" if verb == "doctor" else verb
+    found += data_check.validate(plain, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
     found += learning_check.validate(plain, environ, partial=partial)
-    found += distributed_check.validate(
-        plain, environ, verb=verb, typed=typed, multirun=multirun, num_jobs=num_jobs, elsewhere=elsewhere
-    )
-    elsewhere = elsewhere or distributed_check.is_elsewhere(plain, environ)
+    if verb == "doctor":
+        mistakes, launch_info = distributed_check.validate_options(plain), None
+    else:
+        mistakes, launch_info = distributed_check.validate(
+            plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
+        )
+    found += mistakes
+    elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
     found += refused_targets(plain, plain["allow_targets"])
-    return found
+    return found, launch_info
 
 
 def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:

@@ -156,7 +156,6 @@ class SubmitConfig(RunConfig):
 class PrepareOptions:
     name: Annotated[str, choice("imagenet", "pack", "check"), "What to do."] = MISSING
     num_workers: Annotated[Any, AUTO | integer(1), "Processes; auto: the cores of this machine."] = "auto"
-    verify: Annotated[bool, "imagenet: compare the archives' MD5 and counts with the official ones."] = True
     timeout_s: Annotated[
         float, number(above=0), Example("60"), "check: seconds after which an image counts as bad."
     ] = 60.0

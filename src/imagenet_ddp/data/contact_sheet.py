@@ -55,8 +55,9 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
     named = {index: share for index, share in shares.items() if share >= LEAST_SHARE}
     if len(named) < 2:
         return [Line(printable(labels[index])) for index in named]
+    digits = 1 if min(named.values()) >= 0.05 else 2
     return [
-        Line(f"{'+ ' * bool(number)}{printable(labels[index])}", f" {share:.1f}")
+        Line(f"{'+ ' * bool(number)}{printable(labels[index])}", f" {share:.{digits}f}")
         for number, (index, share) in enumerate(named.items())
     ]
 

@@ -12,10 +12,15 @@ NUM_CLASSES = 1_000
 SEE = 'docs/data.md, "ImageNet in another form", has a command for each form in which it is downloaded.'
 
 
-def class_labels() -> dict[str, str]:
-    """Return WordNet id -> name of the 1,000 classes; names as in torchvision's weights."""
+def class_table() -> list[list[str]]:
+    """Return WordNet id, name as in torchvision's weights, and ILSVRC2012_ID of each of the 1,000 classes."""
     table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
-    return {wnid: name for wnid, name, _ in (line.split("\t") for line in table.splitlines())}
+    return [line.split("\t") for line in table.splitlines()]
+
+
+def class_labels() -> dict[str, str]:
+    """Return WordNet id -> name."""
+    return {wordnet_id: name for wordnet_id, name, _ in class_table()}
 
 
 def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[str]:

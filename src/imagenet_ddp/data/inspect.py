@@ -18,7 +18,6 @@ from imagenet_ddp.data.sources import shapes
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.data.sources.packed import manifest
-from imagenet_ddp.system import paths
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 UNEVEN = 10  # largest class over smallest, from which on it is noted
@@ -66,8 +65,8 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
     if data["name"] == "packed":
         _packed(layout, data)
         return layout
-    root = Path(data["root"] or paths.cache_dir(environ) / f"shapes-v{shapes.VERSION}-seed{seed}")
-    if data["name"] == "shapes" and not (root / shapes.MARK).is_file():
+    root = shapes.cache_folder(seed, environ) if data["name"] == "shapes" else Path(data["root"])
+    if data["name"] == "shapes" and not root.is_dir():
         layout.num_classes = len(shapes.CLASSES)
         train, val = (count * len(shapes.CLASSES) for count in shapes.NUM_PER_CLASS.values())
         layout.notes.append(f"{train} training and {val} validation images will be drawn in {root}")

@@ -70,9 +70,10 @@ def validate(
         fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
         found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
-        from imagenet_ddp.data.sources import shapes  # numpy and Pillow
-
-        found += shapes.validate(data["root"], config.get("seed"))
+        found.append(
+            f"data.root is for images of your own, but data=shapes generates its images in the cache folder, got "
+            f"{data['root']}. Hint: set data.root=null."
+        )
     elif data["name"] == "packed":
         found += manifest.validate(data, verb)
     elif data["name"] == "streamed":

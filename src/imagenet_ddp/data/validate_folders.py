@@ -2,13 +2,14 @@
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image
-from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
 
@@ -32,11 +33,6 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     if found := validate_root(data, environ):
         return found
     root = Path(data["root"])
-    if (root / manifest.FILE).is_file():
-        return [
-            f"data={data['name']} expects folders of image files, but {describe_path(root)} is a packed folder "
-            f"({manifest.FILE} in it). Hint: data=packed data.root={data['root']}."
-        ]
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
     split_off = data["val_fraction"] is not None
     if split_off and val_dir.is_dir():
@@ -47,54 +43,42 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
         )
     train = val = None
     if verb == "train" or split_off:
-        train, more = _classes(train_dir, "data.train_dir", data["name"])
+        train, more = _classes(train_dir, "data.train_dir", data)
         found += more
     if not split_off:
-        val, more = _classes(val_dir, "data.val_dir", data["name"])
+        val, more = _classes(val_dir, "data.val_dir", data)
         found += more
     if train and val:
         found += _differences(train, val)
     return found
 
 
-def _classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
+def _classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return class names and mistakes."""
     try:
-        return _read_classes(folder, key, name)
+        return _read_classes(folder, key, data)
     except PermissionError as error:
         return [], [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on that folder."]
 
 
-def _read_classes(folder: Path, key: str, name: str) -> tuple[list[str], list[str]]:
-    split = "train" if key == "data.train_dir" else "val"
+def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if not folder.is_dir():
-        hints = ["data.val_fraction=0.1 keeps a tenth of the training images for validation"] if split == "val" else []
-        parent = folder.parent
-        siblings = (
-            [entry for entry in class_folders(parent) if entry not in ("train", "val")] if parent.is_dir() else []
+        options = options_for(data["root"], data["name"])
+        hint = (
+            shlex.join(options) if options[1:] != [f"data.root={data['root']}"] else f"{key}=NAME names another folder"
         )
-        if split == "train" and siblings and not (parent / "val").is_dir():
-            hints.append("data.train_dir=. data.val_fraction=0.1 if these are the classes")
-        there = f", which holds {shorten_list(siblings)}" if siblings else ""
-        hints.append(f"{key}=NAME names another folder")
-        return [], [
-            f"{key} must be a folder, but {describe_path(folder)} does not exist{there}. Hint: {'; '.join(hints)}."
-        ]
+        return [], [f"{key} must be a folder, but {describe_path(folder)} does not exist. Hint: {hint}."]
     classes = class_folders(folder)
     if not classes:
         with os.scandir(folder) as entries:
             is_flat = any(is_image(entry.name) for entry in entries)
         what = "has images but no class folders" if is_flat else "has no class folders"
-        more = ""
-        if is_flat and split == "val":
-            more = " (ImageNet's val archive comes flat)" if name == "imagenet" else ""
-            more += ", or data.val_fraction=0.1 with data.val_dir=none"
         return [], [
             f"{describe_path(folder)} must have a folder per class, but {what}. "
-            f"Hint: sort the images into {folder}/<class>/{more}."
+            f"Hint: sort the images into {folder}/<class>/."
         ]
     found = []
-    if name == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
+    if data["name"] == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
         found.append(
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
             f"{len(classes)} in {describe_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "

@@ -21,6 +21,7 @@ def device_type(accelerator: str) -> str:
         if accelerator != "cuda" and torch.backends.mps.is_available():
             return "mps"
         if accelerator == "auto":
+            _refuse_missing_gpus()
             return "cpu"
         reason = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
         raise ConfigError(f"trainer.accelerator={accelerator} needs a GPU: {reason}. Hint: trainer.accelerator=auto.")
@@ -29,6 +30,17 @@ def device_type(accelerator: str) -> str:
             "trainer.accelerator=mps needs a Mac's GPU, and this machine has none. Hint: trainer.accelerator=auto."
         )
     return accelerator
+
+
+def _refuse_missing_gpus() -> None:
+    """Refuse CPU training where the environment promises GPUs, unless trainer.accelerator asks for it."""
+    name = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else "SLURM_GPUS_ON_NODE"
+    value = os.environ.get(name, "").strip()
+    if value not in ("", "-1", "NoDevFiles") and (name, value) != ("SLURM_GPUS_ON_NODE", "0"):
+        raise ConfigError(
+            f"{name}={value} promises GPUs, but torch finds none. Hint: `nvidia-smi` shows what the driver finds; "
+            "trainer.accelerator=cpu to do without."
+        )
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
@@ -73,7 +85,8 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     if max(own) >= available:
         raise ConfigError(
             f"local rank {local_rank} needs GPU {max(own)}, but torch finds {available} on this machine. "
-            "Hint: as many processes per node as it has GPUs."
+            "Hint: as many processes per node as it has GPUs, each seeing all of them (in SLURM --gpus-per-node, "
+            "without --gpus-per-task)."
         )
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 

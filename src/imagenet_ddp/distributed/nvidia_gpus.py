@@ -141,14 +141,3 @@ def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping
         ]
         lines.append(f"{', '.join(head)}: {', '.join(each)}.")
     return lines
-
-
-def warn_of_unseen_gpus(accelerator: str, device_type: str, environ: Mapping[str, str]) -> list[str]:
-    """Warn where CUDA_VISIBLE_DEVICES names GPUs that torch does not find. accelerator: trainer.accelerator."""
-    named = environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    if device_type != "cpu" or accelerator == "cpu" or named in ("", "-1", "NoDevFiles"):
-        return []
-    return [
-        f"Warning: CUDA_VISIBLE_DEVICES={named} is set, but torch finds no GPU: training on the CPU. Hint: nvidia-smi "
-        "shows what the driver finds; trainer.accelerator=gpu makes this an error."
-    ]

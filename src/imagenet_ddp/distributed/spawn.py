@@ -9,11 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed.launchers.world_info import OWN_RUN_ID, WorldInfo
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
@@ -44,7 +44,8 @@ class WorkersFailedError(Exception):
 
 @dataclass
 class Workers:
-    """Run worker(*arguments) in num_local processes of this node, each with the variables that torchrun sets.
+    """Run worker(world_info, *arguments) in num_local processes of this node, each with the variables that torchrun
+    sets, for libraries.
 
     first: the ranks of this node's first worker, where several nodes have met; None on a single node.
     """
@@ -136,7 +137,7 @@ class Workers:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=self.num_local,
-            run_id=OWN_RUN_ID,
+            run_id="imagenet_ddp",
             rdzv_backend="c10d",
             rdzv_endpoint="127.0.0.1:0",
             rdzv_configs={"timeout": int(self.timeout_s)},
@@ -166,16 +167,21 @@ def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | Non
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
             sys.exit(1)
-    os.environ["IMAGENET_DDP_SOURCE"] = "own workers"
-    if first is not None:
-        local_rank = int(os.environ["LOCAL_RANK"])
-        os.environ |= {
-            "RANK": str(first.rank + local_rank),
-            "WORLD_SIZE": str(first.world_size),
-            "GROUP_RANK": str(first.node_rank),
-            "GROUP_WORLD_SIZE": str(first.num_nodes),
-            "MASTER_ADDR": str(first.address),
-            "MASTER_PORT": str(first.port),
-            "IMAGENET_DDP_SOURCE": first.source,
-        }
-    return worker(*arguments)
+    local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    first = first or WorldInfo(
+        world_size=local_world_size,
+        local_world_size=local_world_size,
+        address=os.environ["MASTER_ADDR"],
+        port=int(os.environ["MASTER_PORT"]),
+        source="own workers",
+    )
+    info = replace(first, rank=first.rank + local_rank, local_rank=local_rank, is_worker=True)
+    os.environ |= {
+        "RANK": str(info.rank),
+        "WORLD_SIZE": str(info.world_size),
+        "GROUP_RANK": str(info.node_rank),
+        "GROUP_WORLD_SIZE": str(info.num_nodes),
+        "MASTER_ADDR": str(info.address),
+        "MASTER_PORT": str(info.port),
+    }
+    return worker(info, *arguments)

@@ -32,33 +32,29 @@ def validate(
     verb: str = "train",
     typed: Sequence[str] = (),
     multirun: bool = False,
-    num_jobs: int = 2,
     elsewhere: bool = False,
-) -> list[str]:
-    """Return all errors.
+) -> tuple[list[str], LaunchInfo | None]:
+    """Return all errors, and the launcher around this command; None where it is not recognised, or elsewhere.
 
-    typed: the options as typed, for the line to type instead. num_jobs: of -m. elsewhere: for a SLURM job on other
-    machines, with as many nodes and devices as the config sets.
+    typed: the options as typed, for the line to type instead. elsewhere: for a SLURM job on other machines, with as
+    many nodes and devices as the config sets.
     """
     if elsewhere:
         local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
-    errors = validate_group("cluster", config["cluster"])
-    unusable = bool(errors) or bool(validate_group("strategy", {"name": config["strategy"]["name"]}))
+    errors = validate_options(config)
+    strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
+    unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
-    errors += _missing_gpus(config["trainer"], environ)
-    strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
-    errors += ddp_options.validate(config)
-    errors += batch_split.validate(strategy, config["trainer"], {}, num_devices(config["trainer"].get("devices")))
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
-        return errors  # the number of processes depends on these values
+        return errors, None  # the number of processes depends on these values
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
-        return errors + error.mistakes
+        return errors + error.mistakes, None
     if multirun and not launch_info.standalone:
-        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}", environ, num_jobs))
+        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
         errors += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
@@ -68,7 +64,16 @@ def validate(
         errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
         errors += address_file.validate(launch_info.address.file)
-    return errors
+    return errors, None if elsewhere else launch_info
+
+
+def validate_options(config: Mapping[str, Any]) -> list[str]:
+    """Return errors in cluster.* and strategy.* themselves, on whatever machine and with whatever launcher."""
+    return [
+        *validate_group("cluster", config["cluster"]),
+        *ddp_options.validate(config),
+        *batch_split.validate(config["strategy"], config["trainer"], num_devices(config["trainer"].get("devices"))),
+    ]
 
 
 def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
@@ -87,37 +92,24 @@ def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[
     return errors
 
 
-def _sweep(launch_info: LaunchInfo, line: str, environ: Mapping[str, str], num_jobs: int) -> str:
-    if launch_info.world_info is not None:
-        size = (
-            f"WORLD_SIZE={environ['WORLD_SIZE']}" if "WORLD_SIZE" in environ else f"{launch_info.world_info.world_size}"
-        )
-        return (
-            f"-m starts the workers of each job itself, but this process is one of {size} that a launcher started "
-            f"({launch_info.source}). Hint: without the launcher: `{line}`."
-        )
-    numbers = " ".join(map(str, range(num_jobs)))
+def _sweep(launch_info: LaunchInfo, line: str) -> str:
     folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     return (
-        f"-m runs its jobs on one node, but trainer.num_nodes is {launch_info.num_nodes}. Hint: on each node "
-        f"`for n in {numbers}; do {line}{folder} sweep.job=$n; done`"
+        f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
+        f"({launch_info.source}). Hint: the same job on each: `{line}{folder} sweep.job=0`, then sweep.job=1."
     )
 
 
-def is_elsewhere(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run.
-
-    False where the options are wrong.
-    """
+def is_elsewhere(launch_info: LaunchInfo) -> bool:
+    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run."""
+    if launch_info.standalone or launch_info.num_nodes == 1:
+        return False
+    if launch_info.node_rank is not None:
+        return launch_info.node_rank > 0
+    host = launch_info.address.host if launch_info.address else None
     try:
-        launch_info = detect(config, environ)
-        if launch_info.standalone or launch_info.num_nodes == 1:
-            return False
-        if launch_info.node_rank is not None:
-            return launch_info.node_rank > 0
-        host = launch_info.address.host if launch_info.address else None
         return host is None or not interfaces.is_local(interfaces.resolve(host))
-    except (ConfigError, OSError, TypeError, ValueError):
+    except OSError:
         return False
 
 
@@ -154,50 +146,28 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
     ]
 
 
-def _missing_gpus(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Refuse CPU training in an allocation of GPUs, unless trainer.accelerator asks for it."""
-    num_allocated = environ.get("SLURM_GPUS_ON_NODE", "0")
-    if (
-        trainer.get("accelerator") != "auto"
-        or not num_allocated.isdecimal()
-        or int(num_allocated) == 0
-        or not no_gpu_reason(trainer)
-    ):
-        return []
-    return [
-        f"this job has {num_allocated} GPUs of its node (SLURM_GPUS_ON_NODE), but this machine shows none: no driver? "
-        "Hint: another node (sbatch --exclude), or trainer.accelerator=cpu to do without."
-    ]
-
-
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check the number and the backend of CPU processes; nothing where there may be a GPU."""
+    """Check the number of CPU processes; nothing where there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:
         return []  # reported already, or left to torch
-    errors = []
-    if config["strategy"]["process_group_backend"] == "nccl":
-        errors.append(
-            f"strategy.process_group_backend=nccl is for GPUs, but {reason}. Hint: strategy.process_group_backend=null."
-        )
     count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if names_gpus or devices in (-1, "-1"):
         what = "names GPUs" if names_gpus else "means all GPUs"
-        errors.append(
+        return [
             f"trainer.devices={shown(devices)} {what}, but {reason}. "
             f"Hint: set trainer.devices={count or 2}: that many CPU processes."
-        )
-        return errors
+        ]
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
         count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
     cores = num_cores()
     if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm_env.read_step(environ):
         cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task has only some of them
     if count is not None and count > PROCESSES_PER_CORE * cores:
-        errors.append(
+        return [
             f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "
             f"for each of {cores} CPU cores; {reason}), got {count}{origin}. Hint: set trainer.devices={cores}."
-        )
-    return errors
+        ]
+    return []

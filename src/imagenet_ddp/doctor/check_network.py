@@ -64,7 +64,7 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
-    mistakes = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
+    mistakes, _ = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
     mistakes += [text for text in machine.no_rendezvous if text not in mistakes]
     # except those of the check `variables`
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]

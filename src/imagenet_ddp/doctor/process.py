@@ -1,16 +1,15 @@
 """Run doctor's checks in one process of a job."""
 
-import os
 from typing import Any
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_world_info
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.worker import join_world, run_in_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
-def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
+def diagnose(info: WorldInfo, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
     """Run the checks of all ranks in one process: return rank 0's results, [] on the others.
 
     payload: the config, and the results of this node's own checks.
@@ -21,7 +20,6 @@ def diagnose(world_info: WorldInfo | None, payload: tuple[dict[str, Any], list[A
         from imagenet_ddp.doctor.check_ranks import check_world, not_joined
         from imagenet_ddp.engine.world import World  # torch from here on
 
-    info = world_info or spawned_world_info(os.environ) or WorldInfo()
     if info.world_size == 1:
         return check_world(config, World(info), node_checks)
     try:

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
-    """Recognise the launcher around this command, of a config that cli/parse.py has validated."""
-    config = plain(request.configs[0], partial=True)
-    cpu = no_gpu_reason(config["trainer"]) is not None
-    return with_known_host(detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu), environ)
+    """Return the launcher around this command, which a job of a sweep has to recognise where it runs."""
+    found = request.launch_infos[0]
+    if found is None:
+        config = plain(request.configs[0], partial=True)
+        cpu = no_gpu_reason(config["trainer"]) is not None
+        found = detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+    return with_known_host(found, environ)
 
 
 def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":
@@ -117,7 +120,7 @@ def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
 
 
 def run_job(
-    task: Callable[[WorldInfo | None, Any], T],
+    task: Callable[[WorldInfo, Any], T],
     payload: Any,
     config: Mapping[str, Any],
     rendezvous: "Rendezvous | None",
@@ -135,7 +138,7 @@ def run_job(
         config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
     )
     if rendezvous is None and num_local == 1 and not own_processes:
-        return task(None, payload)
+        return task(WorldInfo(), payload)
     if num_local > 1:
         _expect_backend(config)
     first = rendezvous.world_info if rendezvous else None
@@ -147,7 +150,7 @@ def run_job(
             f"{first.address}:{first.port}. Node 0 ({rendezvous.rank_group.members[0]['host']}) shows the run.",
             sys.stdout,
         )
-    workers = Workers(task, (None, payload), num_local, first, config["cluster"]["timeout_s"])
+    workers = Workers(task, (payload,), num_local, first, config["cluster"]["timeout_s"])
     done = False
     try:
         result = workers.run()

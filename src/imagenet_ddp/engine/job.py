@@ -89,7 +89,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)
-    if mistakes := validate.validate(merged, environ, "train", typed=request.typed):
+    if mistakes := validate.validate(merged, environ, "train", typed=request.typed)[0]:
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
@@ -228,7 +228,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     for key, value in stored["eval_transform"].items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
-    if mistakes := validate.validate(merged, environ, request.verb):
+    if mistakes := validate.validate(merged, environ, request.verb)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
         raise ConfigError(

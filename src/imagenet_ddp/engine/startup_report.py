@@ -1,6 +1,5 @@
 """Print the plan before training starts: the arithmetic, the recipe, each automatic choice with its reason."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +29,6 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
         f" Precision: {plan.precision.value}, {plan.precision.reason}.",
         *(world.gpus or _own_gpus(plan)),
-        *nvidia_gpus.warn_of_unseen_gpus(trainer["accelerator"], kind, os.environ),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         *_loader_lines(plan, data),

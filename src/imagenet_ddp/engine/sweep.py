@@ -115,7 +115,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     store(request, sweep_dir)
     options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
     job = _job(request, number, options, request.configs[number], sweep_dir / str(number))
-    return replace(job, argv=[*job.typed, *_flags(request)])
+    return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=(request.launch_infos[number],))
 
 
 def _job(request: parse.Request, number: int, options: list[str], config: DictConfig, run_dir: Path) -> parse.Request:
@@ -125,6 +125,7 @@ def _job(request: parse.Request, number: int, options: list[str], config: DictCo
         configs=[config],
         hydra=OmegaConf.create({"run": {"dir": str(run_dir)}}),
         multirun=False,
+        launch_infos=(None,),
         again=bool(config.sweep.resume),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.distributed.launchers import scontrol
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo, spawned_world_info
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.world import World
 
 
-def train(world_info: WorldInfo | None, job: Job) -> float | None:
+def train(world_info: WorldInfo, job: Job) -> float | None:
     """Train in this process: the highest val/top1, a fraction; None without validation. Exits with the project's exit
-    codes. world_info: None in a worker that spawn.py started, which finds it in its environment."""
+    codes."""
     signals = Signals().install()
 
     def body(world: "World") -> float | None:
@@ -38,8 +38,8 @@ def train(world_info: WorldInfo | None, job: Job) -> float | None:
     return run_in_process(body, world_info, job.config, job=job)
 
 
-def evaluate(world_info: WorldInfo | None, job: Job) -> float:
-    """Evaluate in this process: the top-1, a fraction. world_info: as in train."""
+def evaluate(world_info: WorldInfo, job: Job) -> float:
+    """Evaluate in this process: the top-1, a fraction."""
     exit_on_signal()
 
     def body(world: "World") -> float:
@@ -63,7 +63,7 @@ def _make_plan(job: Job, world: "World") -> "Plan":
 
 def run_in_process(
     body: Callable[["World"], Any],
-    world_info: WorldInfo | None,
+    info: WorldInfo,
     config: Mapping[str, Any],
     world: "World | None" = None,
     *,
@@ -72,9 +72,7 @@ def run_in_process(
     """Join the other ranks, run body, and turn every end into an exit code that all ranks share. world: given where
     this process has joined already. job: one that a stop may requeue."""
     joined = world is not None
-    spawned = spawned_world_info(os.environ)
-    info = world_info or spawned or WorldInfo()
-    is_command = info.world_size == 1 and spawned is None  # this process is the command that was typed
+    is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
         with raise_on_signal():
             with import_torch():
@@ -102,7 +100,7 @@ def run_in_process(
         assert world is not None  # body raises it
         world.leave()
         # a worker that spawn.py has started leaves this to the command that was typed
-        here = spawned is None and info.rank == 0
+        here = not info.is_worker and info.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
         if info.world_size > 1:

@@ -3,16 +3,14 @@
 import contextlib
 import multiprocessing
 import os
-import queue
 import resource
 import signal
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +19,12 @@ import torch
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.console import print_message
 
 DEPTH = 4  # images a process has at a time, so that it need not wait for the next one
 POLL_S = 0.5  # between two checks of which processes are late
-REPORT_S = 60.0  # between two messages about an image that takes long
 START_S = 120.0  # longest start of a process: it imports torch
 MIB = 2**20
-_READY, _ENDED = "ready", "ended"  # what a process, or the thread that listens to it, reports instead of a result
+_READY = "ready"  # what a process sends before its first result
 
 
 class Limits(NamedTuple):
@@ -57,28 +53,26 @@ class _Task:
 
 
 class _Worker:
-    """One process. A thread receives its results, so that it never waits for this process to take them."""
+    """One process."""
 
-    def __init__(self, context: Any, args: tuple[Any, ...], events: queue.SimpleQueue):
-        self._connection, theirs = context.Pipe()
+    def __init__(self, context: Any, args: tuple[Any, ...]):
+        self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process ends the connection
         self.tasks: deque[_Task] = deque()
         self.is_ready = False
         self.begin_s = time.monotonic()  # of the first task, or of the start
-        self.num_reports = 0
-        threading.Thread(target=self._listen, args=(events,), name="results of images", daemon=True).start()
 
     def submit(self, task: _Task) -> None:
         if not self.tasks:
             self.begin_s = time.monotonic()
         self.tasks.append(task)
-        with contextlib.suppress(OSError):  # it has just ended, which the thread reports
-            self._connection.send(task)
+        with contextlib.suppress(OSError):  # it has just ended, which the next recv reports
+            self.connection.send(task)
 
     def pop_task(self) -> _Task:
-        self.begin_s, self.num_reports = time.monotonic(), 0
+        self.begin_s = time.monotonic()
         return self.tasks.popleft()
 
     def kill(self) -> int | None:
@@ -86,15 +80,6 @@ class _Worker:
         self.process.kill()
         self.process.join(5)
         return self.process.exitcode
-
-    def _listen(self, events: queue.SimpleQueue) -> None:
-        try:
-            while True:
-                events.put((self, self._connection.recv()))
-        except (EOFError, OSError):
-            events.put((self, _ENDED))
-        except Exception as error:  # an exception that can be pickled, but not unpickled
-            events.put((self, error))
 
 
 def process_images(
@@ -113,7 +98,6 @@ def process_images(
     method = choose_mp_context()
     if method == "forkserver":
         start_fork_server()
-    events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
     args = (function, dict(images), limits.memory_mib)
     numbered = (_Task(number, split, index) for number, (split, index) in enumerate(tasks))
     retry: list[_Task] = []
@@ -139,7 +123,7 @@ def process_images(
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")
-        workers[workers.index(worker)] = _start(method, args, events)
+        workers[workers.index(worker)] = _start(method, args)
         if not worker.tasks:
             return
         task, *others = worker.tasks
@@ -154,7 +138,7 @@ def process_images(
         results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
 
     try:
-        workers += [_start(method, args, events) for _ in range(num_workers)]
+        workers += [_start(method, args) for _ in range(num_workers)]
         loop_s = time.monotonic()
         while True:
             for depth in range(DEPTH):
@@ -171,22 +155,24 @@ def process_images(
                 for worker in workers:
                     worker.begin_s += paused_s
             loop_s = time.monotonic()
-            with contextlib.suppress(queue.Empty):
-                worker, event = events.get(timeout=POLL_S)
-                if worker not in workers:  # it was replaced
+            ready = wait([worker.connection for worker in workers], POLL_S)
+            for worker in list(workers):
+                if worker.connection not in ready:
+                    if _is_late(worker, limits.timeout_s):
+                        replace(worker, is_timeout=True)
+                    continue
+                try:
+                    event = worker.connection.recv()
+                except (EOFError, OSError):
+                    replace(worker, is_timeout=False)
                     continue
                 if event == _READY:
                     worker.is_ready, worker.begin_s = True, time.monotonic()
-                elif event == _ENDED:
-                    replace(worker, is_timeout=False)
                 elif isinstance(event, Exception):
                     raise event
                 else:
                     task = worker.pop_task()
                     results[task.number] = Result(task.split, task.index, *event)
-            if events.empty():
-                for worker in _late(workers, limits.timeout_s, images):
-                    replace(worker, is_timeout=True)
     finally:
         for worker in workers:
             worker.process.kill()  # they ignore SIGTERM
@@ -194,14 +180,9 @@ def process_images(
             worker.process.join(5)
 
 
-def _start(method: str, args: tuple[Any, ...], events: queue.SimpleQueue) -> _Worker:
+def _start(method: str, args: tuple[Any, ...]) -> _Worker:
     try:
-        return _Worker(multiprocessing.get_context(method), args, events)
-    except OSError:  # the server that forks it has ended
-        if method == "forkserver":
-            start_fork_server()
-    try:
-        return _Worker(multiprocessing.get_context(method), args, events)
+        return _Worker(multiprocessing.get_context(method), args)
     except OSError as error:
         raise _start_error(error.strerror or str(error)) from error
 
@@ -212,23 +193,10 @@ def _start_error(why: str) -> RunError:
     )
 
 
-def _late(workers: list[_Worker], timeout_s: float, images: Mapping[str, Images]) -> list[_Worker]:
-    """Return the workers past their time; report images that take long."""
-    found = []
-    for worker in workers:
-        waited_s = time.monotonic() - worker.begin_s
-        if worker.is_ready and not worker.tasks:
-            continue
-        if waited_s > (timeout_s if worker.is_ready else START_S):
-            found.append(worker)
-        elif worker.tasks and waited_s > REPORT_S * (worker.num_reports + 1):
-            worker.num_reports += 1
-            path = images[worker.tasks[0].split].path(worker.tasks[0].index)
-            print_message(
-                f"{path} has taken {waited_s:.0f} s so far (process {worker.process.pid}). "
-                f"It fails after {timeout_s:g} s."
-            )
-    return found
+def _is_late(worker: _Worker, timeout_s: float) -> bool:
+    if worker.is_ready and not worker.tasks:
+        return False
+    return time.monotonic() - worker.begin_s > (timeout_s if worker.is_ready else START_S)
 
 
 def _signal(code: int | None) -> str:

@@ -17,7 +17,7 @@ HARMLESS = (
     "sync_dist=True",  # what is logged is already the sum over all ranks
     "Checkpoint directory",  # a resumed run goes on in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
-    "The `srun` command is available",  # decided in distributed/launchers/tasks.py
+    "The `srun` command is available",  # decided in distributed/launchers/slurm.py
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 

@@ -34,7 +34,7 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME", "")
     if not Path(home).is_absolute():
         raise ConfigError(
-            "HOME or XDG_CACHE_HOME must name the folder for the generated images, but neither is an "
-            "absolute path. Hint: set data.root=FOLDER."
+            "HOME or XDG_CACHE_HOME must name the folder for the cache, but neither is an absolute path. "
+            "Hint: put XDG_CACHE_HOME=FOLDER before the command."
         )
     return Path(home) / ".cache" / "imagenet_ddp"

@@ -112,7 +112,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         found += mistakes
     srun = resources.uses_srun(options["launcher"], environ)
     train_environ = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
-    train_mistakes = validate.validate(config, train_environ, "train", typed=typed)
+    train_mistakes, _ = validate.validate(config, train_environ, "train", typed=typed)
     found += train_mistakes
     if not train_mistakes:
         found += space.check_values(parameters, config, train_environ, typed)

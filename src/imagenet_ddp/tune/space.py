@@ -111,7 +111,7 @@ def check_values(
             try:
                 with open_dict(changed):
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
-                mistakes = validate.validate(changed, environ, "train", typed=typed)
+                mistakes, _ = validate.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
                 mistakes = [f"{parameter.key}={shown(value)}: {first_sentence(error)}"]
             found += [f"search.{parameter.key}: {text}" for text in mistakes]

@@ -16,7 +16,6 @@ from imagenet_ddp.data.sources.detect import name_of, options_for
         (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
         (["packed.json"], ["data=packed", "data.root={}"]),
         (["stl10_binary/"], ["data=stl10", "data.root={}"]),
-        (["shapes.json", "train/disc/"], ["data=shapes", "data.root={}"]),
     ],
 )
 def test_options_for(made: list[str], typed: list[str], tmp_path: Path):

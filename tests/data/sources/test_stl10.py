@@ -3,6 +3,7 @@
 import hashlib
 import io
 import multiprocessing
+import os
 import pickle
 import shutil
 import socket
@@ -12,6 +13,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +25,9 @@ from imagenet_ddp.data.sources import download, stl10
 from imagenet_ddp.data.sources.download import Archive
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options
+from imagenet_ddp.prepare.check import check
+from imagenet_ddp.system import progress_bar
 
 NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 
@@ -131,21 +136,11 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
     with (folder / "train_X.bin").open("r+b") as file:
         file.truncate(20 * 27648 - 1000)
     (folder / "test_y.bin").unlink()
-    sentences = stl10.validate(tmp_path, None, download=True)
-    assert len(sentences) == 2
-    assert "test_y.bin" in sentences[0]
-    assert f"must be {20 * 27648} bytes (20 images of 27648), got {20 * 27648 - 1000}" in sentences[1]
+    (sentence,) = stl10.validate(tmp_path, None, download=True)
+    assert "wrong size: test_y.bin, train_X.bin, train_y.bin, test_X.bin. Hint: delete " in sentence
     with pytest.raises(ConfigError) as caught:
         stl10.prepare(tmp_path, download=True)
-    assert caught.value.mistakes == sentences
-
-
-def test_fewer_labels_than_official_images(tmp_path: Path, folder: Path) -> None:
-    with (folder / "train_X.bin").open("r+b") as file:
-        file.truncate(5000 * 27648)  # sparse
-    (sentence,) = stl10.validate(tmp_path, None, download=True)
-    assert "train_y.bin must be 5000 bytes" in sentence
-    assert "got 20." in sentence
+    assert caught.value.mistakes == [sentence]
 
 
 def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
@@ -175,7 +170,9 @@ def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
 def test_broken_off_official_archive(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "stl10-real" / "stl10_binary.first-2244608-bytes.tar.gz"
     shutil.copyfile(source, tmp_path / "stl10_binary.tar.gz")
-    expected = "stl10_binary.tar.gz must be 2,640,397,119 bytes, got 2,244,608: the download broke off."
+    expected = (
+        f"{tmp_path}/stl10_binary.tar.gz must be 2,640,397,119 bytes, got 2,244,608: the download or copy is incom"
+    )
     for download_too in (False, True):
         with pytest.raises(ConfigError) as caught:
             stl10.prepare(tmp_path, download_too)
@@ -270,13 +267,19 @@ def assert_complete(root: Path) -> None:
     assert not (root.parent / "stray.txt").exists()
 
 
-def test_download(server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "REPORT_S", 0.0)
+def test_download(
+    server: Server,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(progress_bar, "LINE_S", -1.0)
     root = tmp_path / "deep" / "root"
     assert stl10.prepare(root, True, server.archive(), said.append) == root / "stl10_binary"
     assert_complete(root)
     assert server.requested == [None]
-    assert any("MiB/s" in line for line in said)
+    assert "stl10_binary.tar.gz: 0 of 0 MiB" in capsys.readouterr().err
     size = len(server.content)
     goes_to = (
         f"STL-10 goes to {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) are downloaded, 0.36 GB unpacked."
@@ -344,7 +347,7 @@ def test_wrong_md5_of_a_file_of_the_person_is_kept(server: Server, tmp_path: Pat
 def test_another_file_behind_the_address(server: Server, tmp_path: Path, said: list[str]) -> None:
     archive = server.archive()
     server.content = b"<html>Please log in to this network</html>"
-    with pytest.raises(ConfigError, match=rf"sends a file of 42 bytes instead of {archive.num_bytes}"):
+    with pytest.raises(ConfigError, match=rf"sends 42 bytes instead of {archive.num_bytes}"):
         stl10.prepare(tmp_path / "root", True, archive, said.append)
 
 
@@ -356,9 +359,7 @@ def test_no_network(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyP
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     archive = Archive("stl10_binary.tar.gz", "http://no.invalid/stl10_binary.tar.gz", 1000, "0" * 32)
-    with pytest.raises(
-        ConfigError, match=r"the host name no.invalid does not resolve .* Hint: put stl10_binary.tar.gz"
-    ):
+    with pytest.raises(ConfigError, match=r"Name or service not known.* Hint: put stl10_binary.tar.gz"):
         stl10.prepare(tmp_path, True, archive, said.append)
 
 
@@ -366,23 +367,29 @@ def test_refused(server: Server, tmp_path: Path, said: list[str]) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{taken.getsockname()[1]}/x", 1000, "0" * 32)
-        with pytest.raises(ConfigError, match=r"127.0.0.1 refuses the connection\. Hint"):
+        with pytest.raises(ConfigError, match=r"Connection refused.* Hint"):
             stl10.prepare(tmp_path, True, archive, said.append)
 
 
-@pytest.mark.parametrize("limit", ["CONNECT_S", "READ_S"])
-def test_silence_has_an_end(
-    server: Server, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(download, limit, 0.3)
+def test_silence_has_an_end(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "READ_S", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()  # the system accepts, but no answer ever comes
         archive = Archive("stl10_binary.tar.gz", f"http://127.0.0.1:{silent.getsockname()[1]}/x", 1000, "0" * 32)
-        begin_s = time.monotonic()
-        with pytest.raises(ConfigError, match=r"127.0.0.1 does not answer within \S+ s"):
+        with pytest.raises(ConfigError, match="timed out"):
             stl10.prepare(tmp_path, True, archive, said.append)
-        assert time.monotonic() - begin_s < 5
+
+
+def test_check_downloads_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """prepare=check before the first training, or on the machine with internet access."""
+    monkeypatch.setattr(stl10, "prepare", partial(stl10.prepare, archive=server.archive()))
+    root = tmp_path / "root"
+    typed = ["prepare=check", "data=stl10", f"data.root={root}", f"out={tmp_path}/report", "prepare.num_workers=1"]
+    plan = options.read(typed, os.environ)
+    assert plan is not None
+    assert check.run(plan) == 0
+    assert_complete(root)
 
 
 def test_one_downloads_and_the_others_wait(server: Server, tmp_path: Path) -> None:

@@ -264,18 +264,11 @@ def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "plain").touch()
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
-    for path, message in (
-        (tmp_path, f"must be a file, but is a folder. Hint: file://{tmp_path}/job1."),
-        (tmp_path / "gone/job", f"but {tmp_path}/gone does not exist here. Hint: mount the shared disk"),
-        (tmp_path / "plain/job", "does not exist here"),
-        (tmp_path / "link", "is a link to nothing"),
-        (tmp_path / "pipe", "must be a plain file, or none yet"),
-        (tmp_path / ("a" * 300), "cannot be used: File name too long"),
-    ):
+    for path in (tmp_path, tmp_path / "gone/job", tmp_path / "plain/job", tmp_path / "link", tmp_path / "pipe"):
         (text,) = validate(str(path))
-        assert message in text
+        assert text.startswith(f"cluster.address=file://{path} must name a plain file, or none yet")
     monkeypatch.setattr(address_file.os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(ConfigError, match=f"must be writable, but {tmp_path} is not, for this user. Hint: "):
+    with pytest.raises(ConfigError, match=r"which is not so here\. Hint: mount the shared disk"):
         find(tmp_path / "new")
 
 

@@ -17,12 +17,13 @@ from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.detect import detect_or_none
+from imagenet_ddp.distributed.launchers.detect import detect
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, refusal, store
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
-from imagenet_ddp.distributed.rendezvous.refusal import RefusedCommand
+from imagenet_ddp.errors import ConfigError
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 
@@ -91,6 +92,16 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def refused(
+    address: Address, noun: str, number: int | None, size: int, job_id: str | None = None, store_is_served: bool = False
+) -> LaunchInfo:
+    if noun == "node":
+        return LaunchInfo(address=address, num_nodes=size, node_rank=number, job_id=job_id)
+    assert number is not None
+    world_info = WorldInfo(rank=number, world_size=size, store_is_served=store_is_served)
+    return LaunchInfo(address=address, world_info=world_info, job_id=job_id)
+
+
 class Others:
     """Those at the store who wait: rank 0, or rank 0 and more, of `size`."""
 
@@ -120,17 +131,17 @@ class Others:
 
 def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=3, there=2)
-    refusal.send(RefusedCommand(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
+    refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
     host = this_process()["host"]
     assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
     assert capsys.readouterr().err == f"The others at {others.address} have been informed that rank 2 was refused.\n"
 
 
-@pytest.mark.parametrize(("noun", "number"), [("rank", None), ("node", None), ("node", 1)])
+@pytest.mark.parametrize(("noun", "number"), [("node", None), ("node", 1)])
 def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, number: int | None) -> None:
     """Also where it counts machines, and the others processes."""
     others = Others(pool)
-    refusal.send(RefusedCommand(others.address, noun, number, 2), [MISTAKE])
+    refusal.send(refused(others.address, noun, number, 2), [MISTAKE])
     (text,) = others.told()
     assert text.startswith(f"one {noun} (" if number is None else f"{noun} {number} (") and text.endswith(MISTAKE)
 
@@ -139,7 +150,7 @@ def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, n
 def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: str | None) -> None:
     others = Others(pool, size=3, there=there, timeout_s=1.0)
     time.sleep(0.3)
-    refusal.send(RefusedCommand(others.address, "rank", 1, 3, job_id), [MISTAKE])
+    refusal.send(refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
     (text,) = others.told()
     assert f"{there} of 3 ranks joined after 1 s. Missing:" in text
 
@@ -147,7 +158,7 @@ def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: 
 def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=2, there=2)
     assert [future.result(10).number for future in others.futures] == [0, 1]
-    refusal.send(RefusedCommand(others.address, "rank", 1, 2), [MISTAKE])
+    refusal.send(refused(others.address, "rank", 1, 2), [MISTAKE])
     assert capsys.readouterr().err == ""
 
 
@@ -164,7 +175,7 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
         5.0,
         leader=False,
     )
-    refusal.send(RefusedCommand(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
+    refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -180,22 +191,23 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
 
     waiting = pool.submit(come)
     time.sleep(0.5)
-    refusal.send(RefusedCommand(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
+    refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
 
 def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     others = Others(pool)
+    others.server.set(store.OWNER_KEY, "token")
     assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], others.address.port)
-    refusal.send(RefusedCommand(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
+    refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
     assert others.told()[0].endswith(MISTAKE)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_nobody_is_there(number: int) -> None:
     begin = time.monotonic()
-    refusal.send(RefusedCommand(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
+    refusal.send(refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 2
 
 
@@ -205,7 +217,7 @@ def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, answer: bytes
     monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
     begin = time.monotonic()
     with program(answer) as port:
-        refusal.send(RefusedCommand(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
+        refusal.send(refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 6
 
 
@@ -227,6 +239,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True
         ({"address": TCP, "rank": 1, "local_rank": 0, "world_size": 2}, {"devices": 2}, {}, ("rank", 1, 2)),
         ({"address": TCP, "rank": 1}, {}, {}, ("rank", 1, 2)),
         ({}, {}, {"RANK": "3", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}, ("rank", 3, 2)),
+        ({"address": TCP, "world_size": 3}, {}, {}, ("node", None, 3)),  # not even its own number
         ({"address": TCP}, {"num_nodes": 2}, {}, ("node", None, 2)),
         ({"address": TCP, "node_rank": 5}, {"num_nodes": 2}, {}, ("node", 5, 2)),
         ({"address": "file://nfs/job", "rank": 1, "world_size": 2}, {}, {}, None),
@@ -244,6 +257,10 @@ def test_who_waits(
         "strategy": asdict(StrategyConfig()),
         "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
     }
-    refused = refusal.refused_command(detect_or_none(config, environ), config, environ)
-    assert (refused and (refused.noun, refused.number, refused.size)) == found
-    assert refused is None or str(refused.address) == "10.0.0.1:29500"
+    try:
+        launch_info = detect(config, environ)
+    except ConfigError:
+        launch_info = None
+    who = refusal.refused_command(launch_info, config, environ)
+    assert (who and (who.noun, who.number, who.size)) == found
+    assert who is None or str(who.address) == "10.0.0.1:29500"

@@ -204,46 +204,41 @@ def test_auto_says_what_it_does():
 
 
 @pytest.mark.parametrize(
-    ("keys", "trainer", "environ", "num_devices"),
+    ("keys", "trainer", "num_devices"),
     [
-        ({"name": "dp"}, {"num_nodes": 1, "sync_batchnorm": False}, {"WORLD_SIZE": "1"}, 2),
-        ({"name": "dp"}, {"num_nodes": "auto"}, {}, None),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {}, None),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {}, 2),
-        ({"name": "balanced_dp", "first_device_batch": 64}, {}, {}, 2),  # a first device with more memory
-        ({"name": "ddp", "comm_hook": "fp16"}, {"num_nodes": 2}, {"WORLD_SIZE": "4"}, 2),
+        ({"name": "dp"}, {"num_nodes": 1, "sync_batchnorm": False}, 2),
+        ({"name": "dp"}, {"num_nodes": "auto"}, None),
+        ({"name": "balanced_dp", "first_device_batch": 0}, {}, None),
+        ({"name": "balanced_dp", "first_device_batch": 0}, {}, 2),
+        ({"name": "balanced_dp", "first_device_batch": 64}, {}, 2),  # a first device with more memory
+        ({"name": "ddp", "comm_hook": "fp16"}, {"num_nodes": 2}, 2),
     ],
 )
-def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], num_devices: int | None):
-    assert batch_split.validate(strategy(**keys), trainer, environ, num_devices) == []
+def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: int | None):
+    assert batch_split.validate(strategy(**keys), trainer, num_devices) == []
 
 
 @pytest.mark.parametrize(
-    ("keys", "trainer", "environ", "lines"),
+    ("keys", "trainer", "lines"),
     [
-        ({"name": "dp"}, {"num_nodes": 2}, {},
+        ({"name": "dp"}, {"num_nodes": 2},
          "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: strategy=ddp, or trainer.num_nodes=1."),
-        ({"name": "balanced_dp"}, {}, {"WORLD_SIZE": "4"},
-         "strategy=balanced_dp runs in one process, but a launcher started 4 (WORLD_SIZE in the environment)."
-         " Hint: strategy=ddp, or start it without the launcher."),
-        ({"name": "dp"}, {"sync_batchnorm": True}, {},
+        ({"name": "dp"}, {"sync_batchnorm": True},
          "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp: of its batch-norm statistics,"
          " those of the first replica count. Hint: trainer.sync_batchnorm=false, or strategy=ddp."),
-        ({"name": "dp", "comm_hook": "fp16"}, {}, {},
+        ({"name": "dp", "comm_hook": "fp16"}, {},
          "strategy.comm_hook=fp16 is for strategy=ddp, but the strategy is dp, which has no process group."
          " Hint: leave it out, or strategy=ddp."),
-        ({"name": "balanced_dp", "process_group_backend": "nccl", "static_graph": True}, {}, {},
+        ({"name": "balanced_dp", "process_group_backend": "nccl", "static_graph": True}, {},
          "strategy.process_group_backend=nccl, strategy.static_graph=true are for strategy=ddp, but the strategy is"
          " balanced_dp, which has no process group. Hint: leave them out, or strategy=ddp."),
-        ({"name": "ddp", "first_device_batch": 2}, {}, {},
+        ({"name": "ddp", "first_device_batch": 2}, {},
          "strategy.first_device_batch=2 is for strategy=balanced_dp, but the strategy is ddp."
          " Hint: strategy=balanced_dp, or leave it out."),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {}, {},
+        ({"name": "balanced_dp", "first_device_batch": 0}, {},
          "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
          " there is 1. Hint: trainer.devices=2, or strategy.first_device_batch=auto."),
     ],
 )  # fmt: skip
-def test_each_mistake_has_its_sentence(
-    keys: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], lines: str
-):
-    assert batch_split.validate(strategy(**keys), trainer, environ, 1) == [lines]
+def test_each_mistake_has_its_sentence(keys: dict[str, Any], trainer: dict[str, Any], lines: str):
+    assert batch_split.validate(strategy(**keys), trainer, 1) == [lines]

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Run, clean_environ
-from PIL import Image
 
 from imagenet_ddp.data.sources import registry
 from imagenet_ddp.errors import ConfigError
@@ -133,12 +132,8 @@ def test_nothing_bad(done: Callable[..., int], pets: Path, tmp_path: Path, capsy
 def test_all_that_can_be_wrong(
     done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """A bad file, a leak byte for byte, one in another quality, a wrong label, a class without a counterpart."""
+    """A bad file, a leak byte for byte, a wrong label, a class without a counterpart."""
     (pets / "train" / "cat" / "000.jpg").write_bytes(b"<html>404</html>")
-    blots = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8))
-    photo = blots.resize((200, 150), Image.Resampling.BICUBIC)
-    photo.save(pets / "train" / "dog" / "photo.jpg", quality=95)
-    photo.resize((100, 75)).save(pets / "val" / "dog" / "photo.png")
     shutil.copyfile(pets / "train" / "owl" / "001.jpg", pets / "val" / "owl" / "other name.jpg")
     shutil.copyfile(pets / "train" / "cat" / "005.jpg", pets / "train" / "dog" / "cat.jpg")
     shutil.copyfile(pets / "train" / "cat" / "006.jpg", pets / "train" / "cat" / "again.jpg")
@@ -153,7 +148,6 @@ def test_all_that_can_be_wrong(
     assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
     assert two.startswith("an image must have one class, but 1 in train is in two")
     assert newt.startswith("an image must have one class, but 1 in val is in two")
-    assert any(note.startswith("1 validation image looks like a training image") for note in report["notes"])
     assert "train: 1 image is in a class twice" in report["notes"]
     assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
     assert bad_images(tmp_path / "report") == {
@@ -163,7 +157,6 @@ def test_all_that_can_be_wrong(
         rows = {(row["where"], Path(row["path"]).name, Path(row["other"]).name) for row in csv.DictReader(file)}
     assert rows == {
         ("train and val, same bytes", "001.jpg", "other name.jpg"),
-        ("train and val, same picture", "photo.jpg", "photo.png"),
         ("train, two classes", "005.jpg", "cat.jpg"),
         ("train, one class", "006.jpg", "again.jpg"),
         ("val, two classes", "1.jpg", "000.jpg"),

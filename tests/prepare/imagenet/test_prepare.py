@@ -1,6 +1,6 @@
 """prepare=imagenet: the folders made from the archives, after any interruption, and messages about bad archives."""
 
-import gzip
+import hashlib
 import os
 import random
 import re
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,6 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.imagenet import prepare
 from imagenet_ddp.prepare.options import Plan
-
-NO_VERIFY = "prepare.verify=false"
 
 
 @pytest.fixture
@@ -61,8 +59,8 @@ def test_every_image_is_in_its_folder(fake: FakeImageNet, out: Path, capsys: pyt
     run_prepare(fake, out)
     assert files_below(out) == fake.files
     printed = capsys.readouterr().out
-    assert f"train: 19 images of 4 classes, MD5 as published: {out}/train" in printed
-    assert f"val: 9 images of 4 classes, MD5 as published: {out}/val" in printed
+    assert f"train: 19 images of 4 classes: {out}/train" in printed
+    assert f"val: 9 images of 4 classes: {out}/val" in printed
     assert printed.endswith(f"python -m imagenet_ddp.train data=imagenet data.root={out}\n")
     assert sorted(path.name for path in out.iterdir()) == [".prepare.lock", "train", "val"]
     before = {path: path.stat().st_mtime_ns for split in ("train", "val") for path in (out / split).rglob("*")}
@@ -76,13 +74,6 @@ def test_the_command(fake: FakeImageNet, run: Run, tmp_path: Path):
     assert done.returncode == 2
     assert "must be 147,897,477,120 bytes, got" in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
-    done = run("prepare", *options, NO_VERIFY)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    # the ids in the ground truth are those of the real table
-    names = {path for path in files_below(tmp_path / "out") if path.startswith("val/")}
-    assert "val/n02110185/ILSVRC2012_val_00000001.JPEG" in names and len(names) == 9
-    published = "MD5 not compared with the published one; ImageNet has 1,281,167 images of 1,000 classes: out/train"
-    assert published in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,7 @@ def test_the_proposed_command_can_be_typed(fake: FakeImageNet, tmp_path: Path, c
 # ---- bad archives
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("fraction", [0.0, 0.7])
 @pytest.mark.parametrize("name", [TRAIN, VAL])
 def test_an_incomplete_archive(name: str, fraction: float, fake: FakeImageNet, out: Path):
     path = fake.folder / name
@@ -136,135 +127,58 @@ def test_an_incomplete_archive(name: str, fraction: float, fake: FakeImageNet, o
     text = refusal(fake, out)
     assert text.startswith(f"{path} must be {whole:,} bytes, got {size:,}: the download or copy is incomplete")
     assert not out.exists()
-    text = refusal(fake, out, NO_VERIFY)
-    assert text.startswith(f"{path} ({size:,} bytes) must be a complete tar archive, but ")
-    assert files_below(out) == {}
 
 
-def header_offsets(content: bytes) -> list[int]:
-    with tarfile.open(fileobj=fake_imagenet.io.BytesIO(content)) as archive:
-        return [member.offset for member in archive.getmembers()]
+@pytest.mark.parametrize("name", [TRAIN, VAL, DEVKIT])
+def test_a_changed_byte(name: str, fake: FakeImageNet, out: Path):
+    """Only the MD5 shows it; nothing is extracted, and the other split is not touched."""
+    path = fake.folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    text = refusal(fake, out)
+    assert text.startswith(f"{path} must have MD5 ") and text.endswith(f"Hint: delete {path}, then run this again.")
+    assert {file.partition("/")[0] for file in files_below(out)} == ({"val"} if name == TRAIN else set())
+    fake_imagenet.make(fake.folder)
+    run_prepare(fake, out)
+    assert files_below(out) == fake.files
 
 
-def overwritten(content: bytes, at: int, other: bytes) -> bytes:
-    return content[:at] + other + content[at + len(other) :]
+def edition_of(fake: FakeImageNet, train: bytes, num_train: int) -> FakeImageNet:
+    """Publish another training archive."""
+    (fake.folder / TRAIN).write_bytes(train)
+    md5 = hashlib.md5(train, usedforsecurity=False).hexdigest()
+    archive = replace(fake.edition.train, num_bytes=len(train), md5=md5)
+    num_images = {**fake.edition.num_images, "train": num_train}
+    return replace(fake, edition=replace(fake.edition, train=archive, num_images=num_images))
+
+
+def test_the_images_are_counted(fake: FakeImageNet, out: Path):
+    other = edition_of(fake, (fake.folder / TRAIN).read_bytes(), 20)
+    text = refusal(other, out, error=RunError)
+    assert text.startswith(f"{out}/train.unpacking must have 20 images, got 19. Hint: delete it")
+    assert not (out / "train").exists()
 
 
 def with_link(content: bytes) -> bytes:
     stream = fake_imagenet.io.BytesIO(content)
     with tarfile.open(fileobj=stream, mode="a") as archive:
         link = tarfile.TarInfo("link.JPEG")
-        link.type, link.linkname = tarfile.LNKTYPE, archive.getnames()[0]
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     return stream.getvalue()
 
 
-# In each images are missing, and tarfile reports no error.
-LOSSES = {
-    "header": lambda data: overwritten(data, header_offsets(data)[2] + 100, b"x"),
-    "hole": lambda data: overwritten(data, header_offsets(data)[2], bytes(512)),
-    "zeros": lambda data: data[: header_offsets(data)[2]] + bytes(2**21),
-    "nothing": lambda data: bytes(len(data)),
-    "empty": lambda data: tar({}),
-    "cut": lambda data: data[: header_offsets(data)[2]],
-    "link": with_link,
-}
-
-
-@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_a_damaged_archive_is_noticed_without_its_md5(
-    lose: Callable[[bytes], bytes], fake: FakeImageNet, tmp_path: Path
-):
-    for place, name, error in (("outer", TRAIN, ConfigError), ("inner", TRAIN, RunError), ("val", VAL, ConfigError)):
-        path, out = fake.folder / name, tmp_path / place
-        original = path.read_bytes()
-        if place == "inner":
-            inner = untar(original)
-            path.write_bytes(tar({**inner, "n01440764.tar": lose(inner["n01440764.tar"])}))
-        else:
-            path.write_bytes(lose(original))
-        text = refusal(fake, out, NO_VERIFY, error=error)
-        assert str(path) in text and " again" in text
-        assert ("n01440764 in " in text) == (place == "inner")
-        assert not (out / ("val" if place == "val" else "train")).exists()
-        path.write_bytes(original)
-
-
-def test_finished_classes_stay_until_another_archive_comes(fake: FakeImageNet, out: Path):
-    path = fake.folder / TRAIN
-    path.write_bytes(tar({**untar(path.read_bytes()), "n15075141.tar": b"x" * 9000}))
-    text = refusal(fake, out, NO_VERIFY, "prepare.num_workers=1", error=RunError)
-    assert text.startswith(f"n15075141 in {path} must be complete, but ")
-    draft = out / "train.unpacking"
-    names = {entry.name for entry in draft.iterdir()}
-    assert {".prepared.json", "n01440764", "n02119789", "n03000684"} <= names and "n15075141" not in names
-    assert (out / "val").exists() and not (out / "train").exists()
-    fake_imagenet.make(fake.folder)
-    run_prepare(fake, out)
-    assert files_below(out) == fake.files
-
-
-@pytest.mark.parametrize("num_blocks", [1, 2, 2048])
-def test_archives_of_any_writer(num_blocks: int, fake: FakeImageNet, out: Path):
-    """Some end with two blocks of zeros, others fill a record of up to 1 MiB."""
-    path = fake.folder / TRAIN
-    with tarfile.open(path) as archive:
-        last = archive.getmembers()[-1]
-    content = path.read_bytes()[: last.offset_data + last.size] + bytes(-last.size % 512 + 1024)
-    path.write_bytes(content + bytes(-len(content) % (512 * num_blocks)))
-    run_prepare(fake, out, NO_VERIFY)
-    assert files_below(out) == fake.files
-
-
-@pytest.mark.parametrize("num_bytes", [0, 10, 100])
-def test_an_incomplete_devkit(num_bytes: int, fake: FakeImageNet, out: Path):
-    os.truncate(fake.folder / DEVKIT, num_bytes)
-    assert f"{fake.folder / DEVKIT} must have MD5 " in refusal(fake, out)
-    text = refusal(fake, out, NO_VERIFY)
-    assert text.startswith(f"{fake.folder / DEVKIT} ({num_bytes} bytes) must be a complete gzipped tar archive")
-
-
-@pytest.mark.parametrize(
-    ("ground_truth", "message"),
-    [
-        ("", "must be a number from 1 to 4, got no line"),
-        ("1\n5\n", "must be a number from 1 to 4, got 5"),
-        ("1\n2\n", "ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00000002.JPEG, as many"),
-    ],
-)
-def test_another_devkit(ground_truth: str, message: str, fake: FakeImageNet, out: Path):
-    (fake.folder / DEVKIT).write_bytes(fake_imagenet.devkit(ground_truth))
-    assert message in refusal(fake, out, NO_VERIFY)
-
-
-def test_a_changed_number_in_the_devkit(fake: FakeImageNet, out: Path):
-    path = fake.folder / DEVKIT
-    content = bytearray(gzip.compress(gzip.decompress(path.read_bytes()), compresslevel=0))
-    content[content.index(b"3\n1\n1\n")] = ord("2")
-    path.write_bytes(content)
-    text = refusal(fake, out, NO_VERIFY)
-    assert text.startswith(f"{path} (") and "CRC check failed" in text
-
-
-def test_a_changed_byte(fake: FakeImageNet, out: Path):
-    """Only the MD5 shows it; the split does not get its name, and is not taken for that of the right archive later."""
-    path = fake.folder / TRAIN
-    content = bytearray(path.read_bytes())
-    content[5000] ^= 1
-    path.write_bytes(content)
-    for _ in range(2):
-        text = refusal(fake, out, error=RunError)
-        assert text.startswith(f"{path} must have MD5 {fake.edition.train.md5}, got ")
+def test_links_are_refused(fake: FakeImageNet, out: Path):
+    inner = untar((fake.folder / TRAIN).read_bytes())
+    other = edition_of(fake, tar({**inner, "n01440764.tar": with_link(inner["n01440764.tar"])}), 20)
+    assert "links or special files" in refusal(other, out, error=RunError)
     assert not (out / "train").exists()
-    fake_imagenet.make(fake.folder)
-    run_prepare(fake, out)
-    assert files_below(out) == fake.files
 
 
 def test_an_archive_cannot_choose_where_files_are_written(fake: FakeImageNet, tmp_path: Path, out: Path):
     inner = tar({"../../../evil.JPEG": b"x", "/tmp/evil2.JPEG": b"y"})
-    (fake.folder / TRAIN).write_bytes(tar({"n01440764.tar": inner}))
-    run_prepare(fake, out, NO_VERIFY)
+    run_prepare(edition_of(fake, tar({"n01440764.tar": inner}), 2), out)
     assert {path.name for path in (out / "train" / "n01440764").iterdir()} == {"evil.JPEG", "evil2.JPEG"}
     assert not list(tmp_path.glob("*.JPEG"))
 
@@ -272,20 +186,16 @@ def test_an_archive_cannot_choose_where_files_are_written(fake: FakeImageNet, tm
 # ---- existing folders
 
 
-def test_existing_folders(fake: FakeImageNet, out: Path, capsys: pytest.CaptureFixture[str]):
+def test_existing_folders(fake: FakeImageNet, out: Path):
     (out / "val").mkdir(parents=True)
     (out / "val" / "ILSVRC2012_val_00000001.JPEG").touch()
     text = refusal(fake, out)
-    assert "out/val must not exist yet, but does, without class folders in it. Hint: move " in text
+    assert "out/val exists, so it must have 9 images in class folders, got 0. Hint: move " in text
     assert files_below(out) == {"val/ILSVRC2012_val_00000001.JPEG": b""}
     (out / "val").rename(out / "elsewhere")
-    (out / "train" / "n01440764").mkdir(parents=True)
-    (out / "train" / "n01440764" / "mine.JPEG").touch()
     run_prepare(fake, out)
-    assert "train is left out: " in (printed := capsys.readouterr().out) and "prepare=check data=imagenet" in printed
-    assert files_below(out / "train") == {"n01440764/mine.JPEG": b""}
     next((out / "val").rglob("*.JPEG")).unlink()
-    assert "out/val must have 9 images, as many as were extracted, got 8" in refusal(fake, out)
+    assert "out/val exists, so it must have 9 images in class folders, got 8" in refusal(fake, out)
 
 
 # ---- interruptions
@@ -298,12 +208,13 @@ import os, sys, time
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare import options
 from imagenet_ddp.prepare.imagenet import prepare
-from imagenet_ddp.prepare.imagenet.archives import Archive, Edition
+from pathlib import Path
+from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.prepare.imagenet.archives import Edition
 from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system.progress_bar import Progress
 exit_on_signal()
-add = Progress.add
-Progress.add = lambda *args: (time.sleep({pause_s}), add(*args))
+write = Path.write_bytes
+Path.write_bytes = lambda *args: (time.sleep({pause_s}), write(*args))
 print("begun", flush=True)
 typed = ["prepare=imagenet", "archive_dir={fake.folder}", "out={out}", "prepare.num_workers=2"]
 sys.exit(prepare.run(options.read(typed, os.environ), {fake.edition!r}))
@@ -372,7 +283,7 @@ def test_a_full_disk(fake: FakeImageNet, small_disk: Path, monkeypatch: pytest.M
     # full because of another process
     monkeypatch.setattr(prepare, "_check_room", lambda *args: None)
     text = refusal(fake, small_disk / "out", error=RunError)
-    assert "No space left on device" in text and "resumes there" in text
+    assert "No space left on device" in text and "to resume." in text
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     run_prepare(fake, small_disk / "out")
     assert files_below(small_disk / "out") == fake.files

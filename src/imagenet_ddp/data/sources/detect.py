@@ -10,7 +10,6 @@ KAGGLE = Path("Data") / "CLS-LOC"  # where Kaggle's archive of ImageNet has its 
 NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
 _SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes"}
 STL10 = ("stl10_binary", "stl10_binary.tar.gz")
-SHAPES = "shapes.json"
 
 
 def name_of(text: str) -> str | None:
@@ -29,7 +28,7 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
 
 
 def _options(root: str, folder: Path, otherwise: str) -> list[str]:
-    for name, marks in {"packed": (manifest.FILE,), "stl10": STL10, "shapes": (SHAPES,)}.items():
+    for name, marks in {"packed": (manifest.FILE,), "stl10": STL10}.items():
         if any((folder / mark).exists() for mark in marks):
             return [f"data={name}", f"data.root={root}"]
     if root.startswith(("s3://", "gs://", "http://", "https://")):

@@ -42,9 +42,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
     if name == "stl10":
         return _stl10(data, need_train)
     if name == "shapes":
-        return _folders(
-            shapes.ensure(Path(data["root"]) if data["root"] else None, seed, environ), data, seed, need_train
-        )
+        return _folders(shapes.ensure(seed, environ), data, seed, need_train)
     if name in ("packed", "streamed"):
         if name == "packed":
             manifest, images = open_packed(data, need_train=need_train)

@@ -8,13 +8,12 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 
 import shutil
 import tarfile
-import time
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, REPORT_S, Archive, fetch, lock_or_wait, size_of, verify
+from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import Say, print_message
 
@@ -33,18 +32,13 @@ OFFICIAL = Archive(
 )
 
 
-def validate(
-    root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL, archive_dir: Path | None = None
-) -> list[str]:
-    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written.
-
-    archive_dir: folder of the archive, if not root.
-    """
+def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
+    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written."""
     found = []
     if fold is not None and not 0 <= fold < NUM_FOLDS:
         found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
         fold = None
-    folder, packed = root / FOLDER, (archive_dir or root) / archive.name
+    folder, packed = root / FOLDER, root / archive.name
     if root.exists() and not root.is_dir():
         found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")
     elif folder.exists():
@@ -55,20 +49,7 @@ def validate(
             + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
         )
     elif packed.exists():
-        size = packed.stat().st_size
-        if size != archive.num_bytes:
-            why = "the download broke off" if size < archive.num_bytes else "it is another file"
-            hint = f"copy it there again, or delete {packed}"
-            if archive_dir is not None:
-                hint += " and leave archive_dir out"
-            if size < archive.num_bytes and archive_dir is None:
-                hint += f", or rename it to {archive.part(root).name}: with data.download=true it is then completed"
-            found.append(f"{archive.name} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: {hint}.")
-    elif archive_dir is not None:
-        found.append(
-            f"archive_dir must hold {archive.name}, but {archive_dir} does not. "
-            f"Hint: leave archive_dir out, and it is downloaded ({archive.num_bytes // MIB} MiB)."
-        )
+        found += validate_size(packed, archive)
     elif not download:
         found.append(
             f"{root} (data.root) must hold the folder {FOLDER} or {archive.name}, but holds neither, "
@@ -78,35 +59,24 @@ def validate(
 
 
 def _validate_folder(folder: Path, fold: int | None) -> list[str]:
-    names = [name for name in NEEDED if name != "fold_indices.txt" or fold is not None]
-    again = f"Hint: copy it again, or delete {folder}, so that it is unpacked or downloaded again."
-    missing = [name for name in names if not (folder / name).is_file()]
-    found = [f"{folder} must hold {name}, but it is missing. {again}" for name in missing]
-    for split, official in OFFICIAL_IMAGES.items():
-        images, labels = f"{split}_X.bin", f"{split}_y.bin"
-        if images in missing or labels in missing:
-            continue
-        num_bytes, num_labels = ((folder / name).stat().st_size for name in (images, labels))
-        num_images, rest = divmod(num_bytes, RECORD_BYTES)
-        if rest == 0 and num_images == num_labels > 0:
-            continue
-        if num_images == official and rest == 0:  # then it is the labels that are wrong
-            found.append(
-                f"{folder / labels} must be {official} bytes (a label for each of {official} images), "
-                f"got {num_labels}. {again}"
-            )
-        else:
-            num_labels = num_labels or official
-            found.append(
-                f"{folder / images} must be {num_labels * RECORD_BYTES} bytes ({num_labels} images of "
-                f"{RECORD_BYTES}), got {num_bytes}. {again}"
-            )
-    if not found and fold is not None:
-        try:
-            _fold(folder, fold, (folder / "train_y.bin").stat().st_size)
-        except ConfigError as error:
-            found += error.mistakes
-    return found
+    sizes = {name: size_of(folder / name) for name in NEEDED}
+    wrong = [name for name, size in sizes.items() if not size and (name != "fold_indices.txt" or fold is not None)]
+    for split in OFFICIAL_IMAGES:
+        if sizes[f"{split}_X.bin"] != sizes[f"{split}_y.bin"] * RECORD_BYTES:
+            wrong += [f"{split}_X.bin", f"{split}_y.bin"]
+    if wrong:
+        return [
+            f"{folder} must hold STL-10's files, {RECORD_BYTES} bytes of images per byte of labels, but these are "
+            f"missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, so that it is "
+            "unpacked or downloaded again."
+        ]
+    if fold is None:
+        return []
+    try:
+        _fold(folder, fold, sizes["train_y.bin"])
+    except ConfigError as error:
+        return list(error.mistakes)
+    return []
 
 
 def notes(folder: Path) -> list[str]:
@@ -157,20 +127,13 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
     return indices
 
 
-def prepare(
-    root: Path,
-    download: bool,
-    archive: Archive = OFFICIAL,
-    say: Say = print_message,
-    archive_dir: Path | None = None,
-) -> Path:
-    """The folder with the binary files, made from the archive or the network where it is missing. archive_dir: where
-    the archive lies, if not in root.
+def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
+    """Return the folder with the binary files, made from the archive or the network where it is missing.
 
     Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
     """
-    folder, packed, part = root / FOLDER, (archive_dir or root) / archive.name, archive.part(root)
-    if found := validate(root, None, download, archive, archive_dir):
+    folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
+    if found := validate(root, None, download, archive):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
@@ -192,8 +155,7 @@ def prepare(
                 verify(part, archive, say)
                 part.rename(packed)
             _unpack(packed, folder, say)
-            where = "beside it " if archive_dir is None else ""
-            say(f"STL-10 is in {folder}; {packed.name} {where}may be deleted.")
+            say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
     except OSError as error:
         raise ConfigError(
             f"data.root must be a folder that takes STL-10, but {root} does not: {error}. "
@@ -211,17 +173,13 @@ def _unpack(packed: Path, folder: Path, say: Say) -> None:
     missing = set(NEEDED)
     try:
         with packed.open("rb") as handle, tarfile.open(fileobj=handle, mode="r|gz") as tar:
-            next_line = time.monotonic() + REPORT_S
             for member in tar:
                 name = member.name.rpartition("/")[2]
                 source = tar.extractfile(member) if name in missing and member.isreg() else None
                 if source is not None:
+                    say(f"Unpacking {name} ({member.size // MIB} MiB).")
                     with source, (partial / name).open("wb") as target:
-                        while block := source.read(MIB):
-                            target.write(block)
-                            if (now := time.monotonic()) >= next_line:
-                                next_line = now + REPORT_S
-                                say(f"Unpacking {name}: {target.tell() // MIB} of {member.size // MIB} MiB.")
+                        shutil.copyfileobj(source, target, MIB)
                     missing.discard(name)
                 if not missing:
                     break

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 DEFAULT_PORT = 29500  # torchrun's
-FORMS = "tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH"
+FORMS = "tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH"
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,13 @@ def port_of(environ: Mapping[str, str]) -> int:
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
     """Parse an address. key: its option or variable, for messages. default_port: MASTER_PORT. Raises ValueError with a
     full message."""
-    if re.match(r"file:/*(?!/)", text) and not text.startswith("file://"):
-        text = text.replace("file:", "file://", 1)
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        scheme, rest = "tcp", text
-    if scheme == "file":
-        return Address(file=_file(rest, key, text))
-    if scheme == "env":
-        raise ValueError(
-            f"{key}={text}: the environment is read without it. Hint: leave {key} out, and set MASTER_ADDR=HOST."
-        )
-    if scheme != "tcp":
-        raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: {key}=tcp://{rest or 'HOST:29500'}.")
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:]*))?", rest.rstrip("/"))
+    if text.startswith("file:///") and not text.endswith("/"):
+        return Address(file=str(PurePosixPath("/" + text.removeprefix("file://").lstrip("/"))))
+    found = re.fullmatch(r"(?!file:)(?:tcp://)?(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:/]*))?/?", text)
     if found is None:
-        if rest.count(":") > 1 and "[" not in rest:
-            hint = f"an IPv6 address stands in brackets: {_quoted(key, f'tcp://[{rest}]:{DEFAULT_PORT}')}"
-        else:
-            hint = f"{key}=tcp://HOST:{DEFAULT_PORT}"
-        raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: {hint}.")
+        # file://host/path: torch drops the host and takes /path, which is another file than the one meant
+        example = "file:///PATH" if text.startswith("file:") else f"tcp://HOST:{DEFAULT_PORT}"
+        raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: {key}={example}.")
     host = found[1].strip("[]")
     if host in ("0.0.0.0", "::"):
         raise ValueError(
@@ -81,25 +68,7 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     return Address(host, _number(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))
 
 
-def _quoted(key: str, value: str) -> str:
-    """Quote an option, whose brackets mean something to Hydra and to the shell; not a variable."""
-    return f"{key}={value}" if key != "cluster.address" else f"`'{key}=\"{value}\"'`"
-
-
 def _number(port: str, where: str, hint: str) -> int:
     if not (port.isascii() and port.isdecimal()) or not 1 <= int(port) <= 65535:
         raise ValueError(f"{where} must be from 1 to 65535, got {port or 'empty'}. Hint: {hint}.")
     return int(port)
-
-
-def _file(rest: str, key: str, text: str) -> str:
-    if not rest.startswith("/"):
-        # file://host/path: torch drops the host and takes /path, which is another file than the one meant
-        raise ValueError(
-            f"{key} must have three slashes before the path, got {text}, which would be a host's name "
-            f"and a path. Hint: {key}=file:///{rest}."
-        )
-    path = "/" + rest.lstrip("/")
-    if path == "/" or path.endswith("/"):
-        raise ValueError(f"{key} must name a file, but {text} is a folder. Hint: {key}=file://{path.rstrip('/')}/job1.")
-    return str(PurePosixPath(path))

@@ -7,7 +7,7 @@
     a SLURM step of nodes × devices tasks             the rank of its task
     a SLURM step of one task per node, devices > 1    a node: it starts its local workers
     a SLURM step of any other number of tasks         refused
-    OpenMPI (OMPI_COMM_WORLD_*)                       as in a SLURM step
+    OpenMPI (OMPI_COMM_WORLD_*)                       that rank; a node: one process on each, devices > 1
     a SLURM batch shell, or salloc without srun       a single node, refused on more
     trainer.num_nodes > 1 and an address              a node: it starts its local workers
     none of these                                     a single node: it starts its local workers
@@ -23,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import env_vars, manual, openmpi, scontrol, slurm, slurm_env
-from imagenet_ddp.distributed.launchers.address import Address
+from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, slurm_env
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, spawned_world_info
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
@@ -44,10 +43,6 @@ def detect(
 
     config: resolved, its types checked. typed: the options as typed. cpu: without a GPU, or with none requested.
     """
-    spawned = spawned_world_info(environ)
-    if spawned is not None:
-        address = Address(spawned.address, spawned.port or 0)
-        return LaunchInfo(spawned.source, address, spawned, spawned.num_nodes, spawned.node_rank)
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
@@ -59,12 +54,13 @@ def detect(
         line,
         cpu,
     )
-    launcher = env_vars.launcher_name(environ, by_tasks=cluster["name"] != "env")
-    detectors = [env_vars.from_env_vars, manual.one_per_node]
-    if cluster["name"] != "env":
-        detectors[1:1] = [slurm.from_step, openmpi.from_openmpi, slurm.refuse_batch_shell]
-    if launcher is None:
-        detectors.insert(0, manual.one_per_process)
+    by_tasks = cluster["name"] != "env"
+    launcher = ranks.launcher_name(environ, by_tasks=by_tasks)
+    detectors = [ranks.from_options] if launcher is None else []
+    detectors += [ranks.from_env_vars]
+    if by_tasks:
+        detectors += [slurm.from_step, ranks.from_openmpi, slurm.refuse_batch_shell]
+    detectors += [manual.one_per_node]
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     if one_process and not found.standalone:
         raise ConfigError(
@@ -74,14 +70,6 @@ def detect(
     if launcher is not None:
         _refuse_contradictions(cluster, launcher, found)
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
-
-
-def detect_or_none(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return None where the options are wrong."""
-    try:
-        return detect(config, environ)
-    except (ConfigError, TypeError, ValueError):
-        return None
 
 
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:

@@ -1,112 +1,10 @@
-"""Read the ranks of commands typed by a person: one per process, with cluster.rank, or one per node. No torch here."""
+"""Read the node rank and the address of commands typed by a person, one per node. No torch here."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-
-KEYS = ("rank", "local_rank", "world_size")
-
-
-def one_per_process(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read cluster.rank, cluster.local_rank and cluster.world_size, each else from the variable of its name.
-
-    They correspond to --rank and --world-size of older tutorials.
-    """
-    cluster = request.cluster
-    given = {f"cluster.{key}": cluster[key] for key in KEYS if cluster[key] is not None}
-    if not given:
-        return None
-    rank, local_rank, size = (_number(cluster[key], environ.get(key.upper())) for key in KEYS)
-    if size is not None:
-        _refuse_machine_count(request, environ, rank, size)
-    devices = request.devices
-    if devices is None and request.num_nodes and size is not None and size % request.num_nodes == 0:
-        devices = size // request.num_nodes
-    missing = [f"cluster.{key}" for key, value in (("rank", rank), ("world_size", size)) if value is None]
-    if local_rank is None and size is not None and devices is None and size > 1:
-        missing.append("cluster.local_rank")
-    if missing:
-        words = {"cluster.rank": "RANK", "cluster.world_size": "WORLD_SIZE", "cluster.local_rank": "LOCAL_RANK"}
-        line = " ".join(f"{key}={words[key]}" for key in missing)
-        one_each = " where each machine has one process: trainer.devices=1;" * (missing == ["cluster.local_rank"])
-        node = words["cluster.rank"] if rank is None else rank
-        raise ConfigError(
-            f"{', '.join(f'{key}={value}' for key, value in given.items())} means one command per process, but not "
-            f"set: {', '.join(missing)}. Hint: {line}, of this process (its number, processes in all, its number on "
-            f"its machine);{one_each} where one command is one machine: trainer.num_nodes={max(size or 2, 2)} "
-            f"cluster.node_rank={node}{_missing_address(request, environ)}, without {' and '.join(given)}."
-        )
-    assert rank is not None and size is not None
-    found = []
-    if rank >= size:
-        found.append(
-            f"cluster.rank must be below cluster.world_size ({size}), got {rank}. "
-            f"Hint: ranks count from 0, to cluster.rank={size - 1}."
-        )
-    if request.num_nodes is not None and size != request.num_nodes * (devices or 0):
-        wanted = f"trainer.num_nodes × trainer.devices = {request.num_nodes} × {devices}"
-        if devices is None:
-            wanted = f"a multiple of trainer.num_nodes ({request.num_nodes})"
-        found.append(
-            f"cluster.world_size must be {wanted}, got {size}. "
-            "Hint: leave trainer.num_nodes and trainer.devices out, or set what fits."
-        )
-    if found:
-        raise ConfigError(found)
-    if size == 1:
-        return LaunchInfo(world_info=WorldInfo(source="cluster.rank"))
-    address = request.address(environ)
-    if address is None:
-        raise ConfigError(
-            f"cluster.world_size={size} needs an address where the processes meet, but there is no cluster.address and "
-            "no MASTER_ADDR. Hint: on each cluster.address=tcp://HOST:29500, the address of rank 0's machine."
-        )
-    if local_rank is None:
-        assert devices is not None
-        local_rank = rank % devices
-    node_rank = cluster["node_rank"]
-    world_info = WorldInfo(
-        rank=rank,
-        local_rank=local_rank,
-        node_rank=node_rank if node_rank is not None else rank // devices if devices else 0,
-        world_size=size,
-        local_world_size=devices or 0,
-        num_nodes=size // devices if devices else 1,
-        address=address.host,
-        port=address.port,
-        store_is_served=False,
-        source="cluster.rank",
-    )
-    if wrong := world_info.validate(("cluster.rank", "cluster.local_rank", "cluster.node_rank")):
-        raise ConfigError(wrong)
-    return LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
-
-
-def _number(key: Any, variable: str | None) -> int | None:
-    if key is not None:
-        return int(key)
-    return int(variable) if variable is not None and variable.isdecimal() else None
-
-
-def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
-    """Return the option to type with the number of nodes, where there is no address yet."""
-    return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"
-
-
-def _refuse_machine_count(request: LaunchRequest, environ: Mapping[str, str], rank: int | None, size: int) -> None:
-    """Refuse a world size that counts machines, as in some tutorials."""
-    devices = request.devices or 1
-    if devices > 1 and (size % devices or size == request.num_nodes):
-        raise ConfigError(
-            f"cluster.world_size counts processes and must be a multiple of trainer.devices={devices}, "
-            f"got {size}: did you mean trainer.num_nodes={size} (machines)? "
-            f"Hint: one command per machine: trainer.num_nodes={size} "
-            f"cluster.node_rank={rank if rank is not None else 'RANK'}{_missing_address(request, environ)}, without "
-            "cluster.world_size and cluster.rank."
-        )
 
 
 def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
@@ -149,3 +47,8 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
         )
     source = "MASTER_ADDR" if cluster["address"] is None else "cluster.address"
     return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
+
+
+def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
+    """Return the option to type with the number of nodes, where there is no address yet."""
+    return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"

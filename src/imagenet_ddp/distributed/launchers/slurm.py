@@ -1,41 +1,86 @@
 """Read the ranks from a SLURM step, and refuse a batch shell that would use only its own node."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
-from imagenet_ddp.distributed.launchers.tasks import LOCALHOST, SCRIPTS_HINT, Tasks, assign_ranks, port_or_default
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 
 
 def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Make each of nodes × devices tasks a rank; a single task per node starts the workers of its node."""
     step = slurm_env.read_step(environ)
     if step is None:
         return None
-    address = request.address(environ)
-    if address is None and (step.num_nodes == 1 or step.hosts):
-        # on one node no name has to resolve
-        host = LOCALHOST if step.num_nodes == 1 else step.hosts[0]
-        more = () if environ.get("MASTER_PORT") else step.ports[1:]
-        address = Address(host, port_or_default(environ, step.ports[0]), more_ports=more)
-    if address is None:
+    address, per_node = _address(step, request, environ), step.tasks_per_node[0]
+    found = []
+    if request.num_nodes is not None and request.num_nodes != step.num_nodes:
+        found.append(
+            f"trainer.num_nodes must equal the nodes of {step.name} ({step.num_nodes}), got "
+            f"{request.num_nodes}. Hint: #SBATCH --nodes={request.num_nodes}, or leave trainer.num_nodes out."
+        )
+    if len(set(step.tasks_per_node)) > 1:
+        found.append(
+            f"{step.name} started {step.num_tasks} tasks on {step.num_nodes} nodes, not the same number on each. "
+            f"Hint: #SBATCH --ntasks-per-node={request.devices or -(-step.num_tasks // step.num_nodes)}."
+        )
+    if found:
+        raise ConfigError(found)
+    devices = request.devices
+    if devices is None and per_node == 1 and not request.cpu:
+        devices = step.gpus_per_node
+    by_node = per_node == 1 and (devices or 1) > 1
+    if request.devices not in (None, per_node) and not by_node:
+        where = "one node" if step.num_nodes == 1 else f"each of {step.num_nodes} nodes"
+        raise ConfigError(
+            f"{step.name} started {step.num_tasks} tasks (SLURM_STEP_NUM_TASKS), {per_node} on {where}, but "
+            f"trainer.devices is {devices}: expected are {step.num_nodes * request.devices} "
+            f"(one per device) or {step.num_nodes} (one per node). Hint: #SBATCH --ntasks-per-node={devices}, or "
+            f"trainer.devices={per_node}. In scripts/*.sbatch: --gpus-per-node={devices}, or DEVICES={devices} "
+            "without GPUs."
+        )
+    size = step.num_nodes * (devices or 1) if by_node else step.num_tasks
+    if environ.get("WORLD_SIZE", str(size)) not in (str(size), str(step.num_tasks)):
+        raise ConfigError(
+            f"WORLD_SIZE must be {size}, as {step.name} started {step.num_tasks} tasks "
+            f"(SLURM_STEP_NUM_TASKS), got {environ['WORLD_SIZE']} (environment). Hint: leave it out."
+        )
+    world_info = WorldInfo(
+        # node by node, for any srun --distribution: as Lightning counts
+        rank=step.node * per_node + step.local_task,
+        local_rank=step.local_task,
+        node_rank=step.node,
+        world_size=step.num_tasks,
+        local_world_size=per_node,
+        num_nodes=step.num_nodes,
+        address=address.host,
+        port=address.port,
+        store_is_served=False,
+        source=step.name,
+    )
+    return LaunchInfo(
+        step.name, address, None if by_node else world_info, step.num_nodes, step.node, job_id=_job_id(step, environ)
+    )
+
+
+def _address(step: slurm_env.Step, request: LaunchRequest, environ: Mapping[str, str]) -> Address:
+    if address := request.address(environ):
+        return address
+    # on one node no name has to resolve
+    host = "127.0.0.1" if step.num_nodes == 1 else step.first_host
+    if host is None:
         raise ConfigError(
             f"{step.name} has {step.num_nodes} nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR "
             "gives an address. Hint: cluster.address=tcp://<address of the first node>:29500."
         )
-    per_node = step.tasks_per_node[0] if len(set(step.tasks_per_node)) == 1 else None
-    return assign_ranks(
-        request,
-        environ,
-        Tasks(
-            step.name, step.num_tasks, step.num_nodes, step.local_task, step.node, per_node, step.gpus_per_node,
-            "SLURM_STEP_NUM_TASKS", "#SBATCH --ntasks-per-node", "#SBATCH --nodes={}", SCRIPTS_HINT,
-            address, _job_id(step, environ),
-        ),
-    )  # fmt: skip
+    port = environ.get("MASTER_PORT") or str(step.ports[0])
+    address = request.address({"MASTER_ADDR": host, "MASTER_PORT": port})
+    assert address is not None
+    return address if environ.get("MASTER_PORT") else replace(address, more_ports=step.ports[1:])
 
 
 def _job_id(step: slurm_env.Step, environ: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ class Step:
     local_task: int  # SLURM_LOCALID
     node: int  # SLURM_NODEID
     tasks_per_node: tuple[int, ...]
-    hosts: tuple[str, ...]
+    first_host: str | None
     gpus_per_node: int | None
 
     @property
@@ -69,7 +69,7 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
         local_task=_number(environ, "SLURM_LOCALID", 0),
         node=_number(environ, "SLURM_NODEID", 0),
         tasks_per_node=per_node,
-        hosts=tuple(expand_hosts(node_list)),
+        first_host=first_host(node_list),
         gpus_per_node=int(gpus) if gpus.isdecimal() else None,
     )
 
@@ -116,20 +116,10 @@ def array_name(environ: Mapping[str, str]) -> str | None:
     return "_".join(environ[name] for name in names) if all(environ.get(name) for name in names) else None
 
 
-def expand_hosts(text: str) -> list[str]:
-    """Expand 'node[01-03,7],gpu1' to node01, node02, node03, node7, gpu1; return [] for any other text."""
-    ranges = r"\d+(?:-\d+)?"
-    part = rf"[\w.-]*(?:\[{ranges}(?:,{ranges})*\][\w.-]*)*"
-    if not re.fullmatch(rf"{part}(?:,{part})*", text):
-        return []
-    hosts = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        names = [""]
-        for plain, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
-            ends = [plain] if plain else [end for piece in ranges.split(",") for end in _range(piece)]
-            names = [name + end for name in names for end in ends]
-        hosts += names
-    return hosts
+def first_host(text: str) -> str | None:
+    """Return node01 of 'node[01-03,7],gpu1'; None for any other text."""
+    found = re.match(r"(?:[\w.-]|\[\d[\d,-]*\])+(?=,|$)", text)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found[0]) if found else None
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
@@ -138,13 +128,6 @@ def expand_counts(text: str) -> tuple[int, ...]:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
     return tuple(counts)
-
-
-def _range(piece: str) -> list[str]:
-    first, dash, last = piece.partition("-")
-    if not dash:
-        return [first]
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

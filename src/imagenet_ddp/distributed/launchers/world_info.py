@@ -1,11 +1,9 @@
 """Define the rank of a process in its world, and how a command takes part in a run. No torch here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagenet_ddp.distributed.launchers.address import Address
-
-OWN_RUN_ID = "imagenet_ddp"  # distinguishes workers started by spawn.py from torchrun's
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,7 @@ class WorldInfo:
     store_is_served: bool = True  # by the launcher; False: rank 0 must serve it
     source: str = "one process"
     attempt: int = 0  # torchrun --max-restarts starts all workers again, with the same store
+    is_worker: bool = False  # started by spawn.py, for the command that was typed
 
     def sentence(self) -> str:
         """One line for the start of the log."""
@@ -86,22 +85,3 @@ class LaunchInfo:
     def size(self) -> int:
         """How many ranks or nodes meet."""
         return self.num_nodes if self.world_info is None else self.world_info.world_size
-
-
-def spawned_world_info(environ: Mapping[str, str]) -> WorldInfo | None:
-    """Return the world info of a worker that spawn.py started; None in any other process."""
-    if environ.get("TORCHELASTIC_RUN_ID") != OWN_RUN_ID or "IMAGENET_DDP_SOURCE" not in environ:
-        return None  # the second, because a torchrun may be given that name too
-    number = {name: int(environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")}
-    local_world_size = int(environ["LOCAL_WORLD_SIZE"])
-    return WorldInfo(
-        rank=number["RANK"],
-        local_rank=number["LOCAL_RANK"],
-        node_rank=number["GROUP_RANK"],
-        world_size=number["WORLD_SIZE"],
-        local_world_size=local_world_size,
-        num_nodes=number["WORLD_SIZE"] // local_world_size,
-        address=environ["MASTER_ADDR"],
-        port=number["MASTER_PORT"],
-        source=environ["IMAGENET_DDP_SOURCE"],
-    )

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import os
-import stat
 import uuid
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -42,31 +41,14 @@ class StoreAddress:
 
 
 def validate(path: str) -> list[str]:
-    """List what is wrong with the path, before anything waits."""
-    name, folder = f"cluster.address=file://{path}", Path(path).parent
-    try:
-        mode = Path(path).stat().st_mode  # follows links
-    except (FileNotFoundError, NotADirectoryError):
-        if Path(path).is_symlink():
-            return [f"{name} is a link to nothing. Hint: remove it, or another path."]
-        mode = None
-    except OSError as error:
-        return [f"{name} cannot be used: {error.strerror}. Hint: another path."]
-    if mode is not None and stat.S_ISDIR(mode):
-        return [f"{name} must be a file, but is a folder. Hint: file://{path}/job1."]
-    if mode is not None and not stat.S_ISREG(mode):
-        return [f"{name} must be a plain file, or none yet. Hint: another path."]
-    if not folder.is_dir():
-        return [
-            f"the folder of {name} must exist on every node, but {folder} does not exist here. "
-            "Hint: mount the shared disk, or make the folder."
-        ]
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return [
-            f"the folder of {name} must be writable, but {folder} is not, for this user. "
-            "Hint: a folder of your own on the shared disk."
-        ]
-    return []
+    """Refuse, before anything waits, a path where no file can be made: of a pipe, reading would never end."""
+    folder = Path(path).parent
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and (Path(path).is_file() or not os.path.lexists(path)):
+        return []
+    return [
+        f"cluster.address=file://{path} must name a plain file, or none yet, in a folder that exists and can be "
+        "written to on every node, which is not so here. Hint: mount the shared disk, or another path."
+    ]
 
 
 def read(path: str) -> StoreAddress | None:

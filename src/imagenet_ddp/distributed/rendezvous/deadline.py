@@ -1,11 +1,30 @@
-"""Bound a wait, and print every 10 s what it waits for. No torch here."""
+"""Bound a wait; print every 10 s what it waits for. No torch here."""
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from imagenet_ddp.system import console
 
 REPORT_EVERY_S = 10.0
+
+T = TypeVar("T")
+
+
+def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
+    """Return None where the action fails or takes longer: a store whose machine is gone blocks without a bound."""
+    result: list[T] = []
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            result.append(action())
+
+    thread = threading.Thread(target=run, name="bounded", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return result[0] if result else None
 
 
 class Deadline:

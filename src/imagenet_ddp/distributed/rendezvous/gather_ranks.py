@@ -198,11 +198,14 @@ def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None
     return bool(json.loads(store.get("decision"))["mistakes"])
 
 
-def refuse_everyone(store: Store, number: int | None, noun: str, size: int, mistakes: list[str]) -> None:
-    """Post the refusal of the leader itself, for up to size - 1 others."""
+def refuse_everyone(
+    store: Store, number: int | None, noun: str, size: int, mistakes: list[str], timeout_s: float
+) -> bool:
+    """Post the refusal of the leader itself, and wait for size - 1 others to read it; return whether one has."""
     refusal = {**consistency.this_process(), "number": number, "noun": noun, "refused": mistakes}
     store.set("decision", json.dumps({"mistakes": _refusal_mistakes(refusal)}))
-    rank_group.wait_for_readers(store, "decision", size - 1)
+    rank_group.wait_for_readers(store, "decision", size - 1, timeout_s)
+    return int(store.add("decision/read", 0)) > 0
 
 
 def _refusal_mistakes(refusal: Mapping[str, Any]) -> list[str]:

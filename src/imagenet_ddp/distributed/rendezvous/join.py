@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import ipaddress
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from torch.distributed import PrefixStore
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.rendezvous import consistency, rank_layout, store
+from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.distributed.rendezvous.find_store import find_store
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
@@ -31,29 +31,17 @@ class Rendezvous:
     def leave(self, timeout_s: float = 10.0) -> None:
         """Wait until all nodes have left, where this one serves the store, or timeout_s are over."""
         if self.starts_workers:
-            _run_bounded(self._leave, timeout_s)
+            run_bounded(self._leave, timeout_s)
 
     def abort(self, reason: str, timeout_s: float = 2.0) -> None:
         """End the other nodes' workers, which may still wait for those of this node."""
-        _run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), timeout_s)
+        run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), timeout_s)
 
     def _leave(self) -> None:
         group = self.rank_group
         group.store.add("num_left", 1)
         while group.number == 0 and int(group.store.add("num_left", 0)) < group.size:
             time.sleep(0.05)
-
-
-def _run_bounded(action: Callable[[], None], timeout_s: float) -> None:
-    """Run in a thread: a store whose machine is gone blocks without a bound."""
-
-    def run() -> None:
-        with contextlib.suppress(Exception):  # the server may be gone
-            action()
-
-    thread = threading.Thread(target=run, name="leave", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
 
 
 def join_rendezvous(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:

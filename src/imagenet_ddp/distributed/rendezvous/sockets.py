@@ -8,12 +8,12 @@ from imagenet_ddp.errors import ConfigError
 PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
 
 
-def listen(port: int = 0) -> socket.socket:
-    """Listen at all of this machine's addresses. port 0: any free one."""
+def listen() -> socket.socket:
+    """Listen at a free port of all of this machine's addresses."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    return socket.create_server(("", port), backlog=1024)
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    return socket.create_server(("", 0), backlog=1024)
 
 
 def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:

@@ -90,17 +90,6 @@ def serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
     )
 
 
-def serve_listener(listener: socket.socket) -> TCPStore:
-    """Serve a store at a socket that listens already; the store takes the socket over."""
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1", port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT,
-        master_listen_fd=listener.detach(),
-    )  # fmt: skip
-    store.set(OWNER_KEY, "")
-    return store
-
-
 def client(
     host: str,
     port: int,

@@ -203,7 +203,6 @@ def describe(
 def validate(
     strategy: Mapping[str, Any],
     trainer: Mapping[str, Any],
-    environ: Mapping[str, str] | None = None,
     num_devices: int | None = None,
 ) -> list[str]:
     """Return errors in the strategy.* keys that dp and balanced_dp read or cannot obey.
@@ -226,12 +225,6 @@ def validate(
         errors.append(
             f"strategy={name} runs in one process, but trainer.num_nodes is {num_nodes}."
             " Hint: strategy=ddp, or trainer.num_nodes=1."
-        )
-    world_size = (environ or {}).get("WORLD_SIZE", "1")
-    if world_size.isdecimal() and int(world_size) > 1:
-        errors.append(
-            f"strategy={name} runs in one process, but a launcher started {world_size} (WORLD_SIZE in the environment)."
-            " Hint: strategy=ddp, or start it without the launcher."
         )
     if trainer.get("sync_batchnorm") is True:
         errors.append(

@@ -17,7 +17,7 @@ from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.check.duplicates import Duplicates, ImageId, find_duplicates
+from imagenet_ddp.prepare.check.duplicates import same_between, same_within
 from imagenet_ddp.prepare.check.probe import OUT_OF_MEMORY, probe_image
 from imagenet_ddp.prepare.check.report import Report, SplitReport, print_report, write_report
 from imagenet_ddp.prepare.options import Plan
@@ -52,8 +52,7 @@ def run(plan: Plan) -> int:
     for name, one in probes.items():
         report.splits[name].num_read = len(images[name]) - len(one.bad)
         report.bad += [(images[name].path(index), reason) for index, reason in sorted(one.bad.items())]
-    content = {name: one.content for name, one in probes.items()}
-    _add_duplicates(find_duplicates(content, {name: one.picture for name, one in probes.items()}), images, report)
+    _add_duplicates({name: one.content for name, one in probes.items()}, images, report)
     try:
         write_report(out, report)
     except OSError as error:
@@ -67,7 +66,6 @@ class _Probes:
 
     def __init__(self, num_images: int):
         self.content = np.zeros(num_images, dtype=np.uint64)
-        self.picture = np.zeros((num_images, 16), dtype=np.uint8)
         self.bad: dict[int, str] = {}
 
     def add(self, result: Result, memory_mib: int) -> None:
@@ -76,7 +74,6 @@ class _Probes:
             return
         probe = result.value
         self.content[result.index] = probe.content_hash
-        self.picture[result.index] = np.frombuffer(probe.picture_hash, dtype=np.uint8)
         if probe.reason == OUT_OF_MEMORY:
             self.bad[result.index] = f"it needs more than {memory_mib} MiB (prepare.memory_mib)"
         elif probe.reason is not None:
@@ -130,27 +127,20 @@ def _count_classes(images: Images, classes: list[str]) -> dict[str, int]:
     return {name: int(count) for name, count in zip(classes, counts, strict=True)}
 
 
-def _add_duplicates(found: Duplicates, images: Mapping[str, Images], report: Report) -> None:
+def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images], report: Report) -> None:
     """Report duplicates: between train and val they falsify the validation, in two classes one label is wrong."""
-
-    def path(image: ImageId) -> str:
-        return images[image[0]].path(image[1])
-
-    report.duplicates = [("train and val, same bytes", path(a), path(b)) for a, b in found.same_between]
-    report.duplicates += [("train and val, same picture", path(a), path(b)) for a, b in found.similar_between]
-    if count := len(found.same_between):
+    leaks = same_between(contents["train"], contents["val"]) if contents.keys() >= {"train", "val"} else []
+    report.duplicates = [
+        ("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks
+    ]
+    if count := len(leaks):
         report.findings.append(
             f"validation images must not be in train, but {count:,} {'is' if count == 1 else 'are'} in train too, "
             "byte for byte. Hint: remove them from train; duplicates.csv lists them."
         )
-    if count := len(found.similar_between):
-        report.notes.append(
-            f"{count:,} validation image{'s look' if count > 1 else ' looks'} like a training image (in another size, "
-            "quality or file format): duplicates.csv"
-        )
-    for split, pairs in found.same_within.items():
-        targets = images[split].targets
-        differ = [targets[a[1]] != targets[b[1]] for a, b in pairs]
+    for split, content in contents.items():
+        path, targets, pairs = images[split].path, images[split].targets, same_within(content)
+        differ = [targets[a] != targets[b] for a, b in pairs]
         report.duplicates += [
             (f"{split}, {'two classes' if is_other else 'one class'}", path(a), path(b))
             for (a, b), is_other in zip(pairs, differ, strict=True)

@@ -1,11 +1,9 @@
 """Write the findings of prepare=check: report.json, bad_images.csv, duplicates.csv, and a summary. No torch."""
 
-import csv
-import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,13 +11,11 @@ from typing import Any
 
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.text import count_noun
 
 MAX_PRINTED = 20  # bad images in the summary
-COMPARED = (
-    "files by all their bytes; pictures by a difference hash of 128 bits of the decoded image in 9 x 9 grey pixels, "
-    "equal but for 4 bits. An image that decodes, but has lost something, looks like any other"
-)
+COMPARED = "files by all their bytes. An image that decodes, but has lost something, looks like any other"
 
 
 @dataclass
@@ -71,19 +67,10 @@ def write_report(folder: Path, report: Report) -> None:
         "seconds": round(report.seconds, 3),
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    _write_csv(folder / "bad_images.csv", ("path", "reason"), report.bad)
-    _write_csv(folder / "duplicates.csv", ("where", "path", "other"), report.duplicates)
-    _write_text(folder / "report.json", f"{text}\n")
-
-
-def _write_csv(path: Path, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    _write_text(path, text.getvalue())
-
-
-def _write_text(path: Path, text: str) -> None:
-    atomic_write(path, text.encode(errors="backslashreplace"))  # the name of a file need not be text
+    atomic_write(folder / "bad_images.csv", csv_bytes(("path", "reason"), report.bad))
+    atomic_write(folder / "duplicates.csv", csv_bytes(("where", "path", "other"), report.duplicates))
+    # the name of a file need not be text
+    atomic_write(folder / "report.json", f"{text}\n".encode(errors="backslashreplace"))
 
 
 def print_report(report: Report, folder: Path) -> None:

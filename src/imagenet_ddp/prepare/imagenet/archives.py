@@ -1,16 +1,16 @@
-"""Describe ImageNet's archives as published, and compare files with them."""
+"""Describe ImageNet's archives as published, and list what they contain."""
 
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
+from typing import IO
 
+from imagenet_ddp.data.imagenet_layout import NUM_IMAGES, class_table
+from imagenet_ddp.data.sources.download import Archive
 
-@dataclass(frozen=True)
-class Archive:
-    name: str
-    md5: str
-    num_bytes: int | None  # None: not known
+URL = "https://image-net.org/download-images.php"
+GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,65 @@ class Edition:
     classes: Mapping[int, str]
 
 
+@dataclass(frozen=True)
+class ClassImages:
+    """The images of one class: in a tar of their own inside the archive (train), or directly in it (val)."""
+
+    name: str
+    inner_tar: tarfile.TarInfo | None
+    images: list[tarfile.TarInfo]
+
+
 def ilsvrc2012() -> Edition:
     """Return the edition of ImageNet-1k.
 
     MD5: as in torchvision.datasets.imagenet (ARCHIVE_META). Bytes: as listed by the download page's users and by the
-    indexes of several mirrors. Images: Russakovsky et al. 2015, arXiv:1409.0575, table 2. Ids: meta.mat of the devkit;
+    indexes of several mirrors; the devkit's are not known. Ids: meta.mat of the devkit;
     tests/prepare/imagenet/test_archives.py compares them with the SHA-256 of its first 1,000.
     """
-    table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
-    rows = [line.split("\t") for line in table.splitlines()]
     return Edition(
-        train=Archive("ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e", 147_897_477_120),
-        val=Archive("ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622", 6_744_924_160),
-        devkit=Archive("ILSVRC2012_devkit_t12.tar.gz", "fa75699e90414af021442c21a62c3abf", None),
-        num_images={"train": 1_281_167, "val": 50_000},
-        classes={int(ilsvrc_id): wordnet_id for wordnet_id, _, ilsvrc_id in rows},
+        train=Archive("ILSVRC2012_img_train.tar", URL, 147_897_477_120, "1d675b47d978889d74fa0da5fadfb00e"),
+        val=Archive("ILSVRC2012_img_val.tar", URL, 6_744_924_160, "29b22e2961454d5413ddabcf34fc5622"),
+        devkit=Archive("ILSVRC2012_devkit_t12.tar.gz", URL, 0, "fa75699e90414af021442c21a62c3abf"),
+        num_images={split: num_images for split, (num_images, _, _) in NUM_IMAGES.items()},
+        classes={int(ilsvrc_id): wordnet_id for wordnet_id, _, ilsvrc_id in class_table()},
     )
 
 
-def validate_size(path: Path, archive: Archive) -> list[str]:
-    """Return a mistake where the file cannot be the archive."""
-    size = path.stat().st_size
-    if archive.num_bytes is None or size == archive.num_bytes:
-        return []
-    why = "the download or copy is incomplete" if size < archive.num_bytes else "it is another file"
-    return [
-        f"{path} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: download it again; for another "
-        "edition, prepare.verify=false."
-    ]
+def train_classes(path: Path) -> list[ClassImages]:
+    """Return the classes of ILSVRC2012_img_train.tar."""
+    with path.open("rb") as file:
+        return [ClassImages(file_name(member).removesuffix(".tar"), member, []) for member in regular_files(file)]
 
 
-def describe_wrong_md5(path: Path, archive: Archive, md5: str) -> str:
-    return (
-        f"{path} must have MD5 {archive.md5}, got {md5}: the file is damaged. Hint: download it again; for another "
-        "edition, prepare.verify=false."
-    )
+def val_classes(path: Path, devkit: Path, classes: Mapping[int, str]) -> list[ClassImages]:
+    """Return the classes of ILSVRC2012_img_val.tar; the devkit has the ILSVRC2012_ID of each image."""
+    with tarfile.open(devkit) as tar:
+        (name,) = (name for name in tar.getnames() if name.endswith(GROUND_TRUTH))
+        ground_truth = tar.extractfile(name)
+        assert ground_truth is not None
+        ids = ground_truth.read().split()
+    with path.open("rb") as file:
+        members = {file_name(member): member for member in regular_files(file)}
+    found: dict[str, ClassImages] = {}
+    for number, ilsvrc_id in enumerate(ids, 1):
+        wordnet_id = classes[int(ilsvrc_id)]
+        one = found.setdefault(wordnet_id, ClassImages(wordnet_id, None, []))
+        one.images.append(members[f"ILSVRC2012_val_{number:08}.JPEG"])
+    return list(found.values())
+
+
+def regular_files(file: IO[bytes]) -> list[tarfile.TarInfo]:
+    """Return the files of a tar. Raises TarError where there are links or special files, or one name occurs twice."""
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        members = [member for member in tar if not member.isdir()]
+    if not all(member.isreg() for member in members):
+        raise tarfile.TarError("it contains links or special files")
+    if len({file_name(member) for member in members}) < len(members):
+        raise tarfile.TarError("it contains a file twice")
+    return members
+
+
+def file_name(member: tarfile.TarInfo) -> str:
+    """Return the name without folders: an archive must not choose where its files are written."""
+    return member.name.rpartition("/")[2]

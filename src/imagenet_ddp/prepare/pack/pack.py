@@ -6,7 +6,6 @@ missing shard, and ends with the same bytes.
 """
 
 import contextlib
-import errno
 import itertools
 import os
 import shutil
@@ -29,6 +28,7 @@ from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
@@ -38,6 +38,7 @@ from imagenet_ddp.prepare.pack.resume import Resume
 from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
 from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, duration
 
@@ -60,20 +61,10 @@ def run(plan: Plan) -> int:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for small images more threads cost more than they give: half the time with one
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
-            _run(plan, out)
-    except BrokenPipeError:  # the reader of stdout has left
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            text = f"{out} must have room for all images, but the disk is full. Hint: make room"
-        else:
-            text = (
-                f"{error.filename or out} must be readable, and {out} writable, but: {error.strerror or error}. "
-                "Hint: check that disk and who may write to it"
-            )
-        raise RunError(f"{text}, then type the same again to resume.") from error
+        with disk_errors_as_run_error(out):
+            out.mkdir(parents=True, exist_ok=True)
+            with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
+                _run(plan, out)
     finally:
         torch.set_num_threads(num_threads)
     return 0
@@ -205,7 +196,7 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
     is_skip, limit = data["on_bad_image"] == "skip", data["bad_image_limit"]
     most = max_bad_images(limit, num_images)
     listed = finished_list if is_skip and len(bad) <= most else out / WORK / BAD
-    shards.save(listed, shards.bad_csv(bad))
+    shards.save(listed, csv_bytes(("path", "reason"), bad))
     lines = [f"  {name}: {reason}" for name, reason in bad[:MAX_PRINTED]]
     lines += [f"  ... and {len(bad) - MAX_PRINTED} more, in {listed}"] if len(bad) > MAX_PRINTED else []
     text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)

@@ -1,6 +1,5 @@
 """Write the shards of a pack: each is complete or absent, and a complete one is not made again."""
 
-import csv
 import hashlib
 import io
 import json
@@ -106,12 +105,6 @@ def npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def bad_csv(rows: Iterable[tuple[str, str]]) -> bytes:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([("path", "reason"), *rows])
-    return buffer.getvalue().encode(errors="surrogateescape")
 
 
 def save(path: Path, data: bytes) -> File:

@@ -315,17 +315,6 @@ def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatc
         images.read(other)
 
 
-def test_a_store_that_stalls_is_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(object_store, "STALL_S", 0.5)
-    monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(object_store, "TRIES", 2)
-    end = threading.Event()
-    monkeypatch.setattr(Remote, "_open", lambda self, name: end.wait(30))
-    with pytest.raises(ShardError, match=r"no byte arrived within 0\.5 s"):
-        Remote("file:///nowhere").get("x", tmp_path / "x.part")
-    end.set()
-
-
 @pytest.mark.parametrize(
     ("root", "said"),
     [

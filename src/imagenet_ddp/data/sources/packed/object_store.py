@@ -1,8 +1,7 @@
-"""Fetch files of an object store or server through fsspec, with retries, timeouts and one message for a failure."""
+"""Fetch files of an object store or server through fsspec, with retries and one message for a failure. Its file systems
+have time limits of their own: botocore gives up a connection after 60 s without a byte, aiohttp after 300 s in all."""
 
 import errno
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data.bad_images import LoadError
-from imagenet_ddp.data.sources.download import size_of
 from imagenet_ddp.system.text import first_line, install
 
 TRIES = 4
 FIRST_WAIT_S = 0.5  # after a failure; then twice as long each time
-STALL_S = 120.0  # longest time in which not one byte arrives; botocore gives up a connection after 60 s by itself
-LOOK_S = 0.05  # between two looks at what has arrived
 _FINAL = (FileNotFoundError, PermissionError, ImportError, NotADirectoryError, IsADirectoryError)
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
@@ -34,16 +30,16 @@ class Remote:
 
     def read(self, name: str) -> bytes:
         """A small file. Raises ShardError."""
-        return self._retry(name, lambda fs, path: fs.cat_file(path), None)
+        return self._retry(name, lambda fs, path: fs.cat_file(path))
 
     def get(self, name: str, part: Path) -> None:
         """A large one, into the local file `part`, which grows. Raises ShardError."""
-        self._retry(name, lambda fs, path: fs.get_file(path, str(part)), part)
+        self._retry(name, lambda fs, path: fs.get_file(path, str(part)))
 
-    def _retry(self, name: str, call: Callable[[Any, str], Any], part: Path | None) -> Any:
+    def _retry(self, name: str, call: Callable[[Any, str], Any]) -> Any:
         for number in range(TRIES):
             try:
-                return _with_timeout(lambda: call(*self._open(name)), part)
+                return call(*self._open(name))
             except Exception as error:
                 if number == TRIES - 1 or _is_final(error):
                     raise ShardError(self._message(name, error)) from error
@@ -60,16 +56,11 @@ class Remote:
         address = f"{self.url}/{name}"
         if isinstance(error, ImportError):
             return f"{address} cannot be read, because a library is missing: {error}. Hint: {_library(self.url)}."
-        if _names_credentials(error):
+        if isinstance(error, PermissionError) or _names_credentials(error):
             return (
                 f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role of the machine; for a public bucket "
-                "+data.args.anon=true."
-            )
-        if isinstance(error, PermissionError):
-            return (
-                f"{address} cannot be read: access is denied ({first_line(error)}). Hint: ask for the "
-                "right to list and read that bucket, or name other credentials (AWS_PROFILE)."
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of the machine that may list and "
+                "read that bucket; for a public one +data.args.anon=true."
             )
         if isinstance(error, FileNotFoundError):
             return (
@@ -85,32 +76,6 @@ class Remote:
             f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: is that "
             "address right and its server up? +data.args.endpoint_url=URL names a store other than Amazon's."
         )
-
-
-def _with_timeout(call: Callable[[], Any], part: Path | None) -> Any:
-    """Call in a thread, because not every file system has a timeout."""
-    answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((call(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, name="fetch", daemon=True).start()
-    seen, deadline = -1, time.monotonic() + STALL_S
-    while True:
-        try:
-            result, error = answers.get(timeout=1.0)
-        except queue.Empty:
-            if part is not None and (size := size_of(part)) != seen:
-                seen, deadline = size, time.monotonic() + STALL_S
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no byte arrived within {STALL_S:g} s") from None
-            continue
-        if error is not None:
-            raise error
-        return result
 
 
 def _is_final(error: Exception) -> bool:

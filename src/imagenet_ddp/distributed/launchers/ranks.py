@@ -1,0 +1,225 @@
+"""Read the rank of this process: from cluster.rank, ..., from RANK, ... of torchrun, a platform or a person, or from
+OpenMPI's variables. No torch here."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.errors import ConfigError
+
+OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
+NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT")
+
+
+def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
+    """Name the launcher that determines the world; None where a person or a platform has set the variables.
+
+    by_tasks: consider SLURM's steps and OpenMPI.
+    """
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return "torchrun"
+    return _task_name(environ) if by_tasks and "RANK" not in environ else None
+
+
+def _task_name(environ: Mapping[str, str]) -> str | None:
+    """Name the SLURM step or OpenMPI; None where this process is not one of several tasks."""
+    step = slurm_env.read_step(environ)
+    return step.name if step else "OpenMPI" if _openmpi(environ) else None
+
+
+def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Read cluster.rank, cluster.local_rank and cluster.world_size, each else from the variable of its name.
+
+    They correspond to --rank and --world-size of older tutorials.
+    """
+    values = {name: request.cluster[option.partition(".")[2]] for name, option in OPTIONS.items()}
+    typed = {name: str(value) for name, value in values.items() if value is not None}
+    if not typed:
+        return None
+    names = {name: option for name, option in OPTIONS.items() if name in typed or name not in environ}
+    return _read(request, {**environ, **typed}, "cluster.rank", {**names, "NODE_RANK": "cluster.node_rank"})
+
+
+def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return this process's rank, where there is one command per process."""
+    by_variables = request.cluster["name"] == "env"
+    if not {"RANK", "WORLD_SIZE"} & environ.keys():
+        by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
+        if not by_variables or by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR")):
+            return None
+    if "RANK" not in environ and not by_variables and _task_name(environ):
+        return None  # exported in a batch script; slurm.py compares it with the step
+    if _is_per_machine(request, environ):
+        return None
+    if "TORCHELASTIC_RUN_ID" not in environ:
+        return _read(request, environ, "environment variables")
+    found, master = _read(request, environ, "torchrun"), (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
+    if found.address and request.cluster["address"] and (found.address.host, str(found.address.port)) != master:
+        raise ConfigError(
+            f"torchrun determines the world and meets at {master[0]}:{master[1]}, but cluster.address is "
+            f"{request.cluster['address']}. Hint: leave it out."
+        )
+    return found
+
+
+def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Read OMPI_COMM_WORLD_RANK, ...; one process per node and several devices mean one command per node."""
+    number = _openmpi(environ)
+    if number is None:
+        return None
+    here = {"MASTER_ADDR": "127.0.0.1"} if number["LOCAL_WORLD_SIZE"] == number["WORLD_SIZE"] else {}
+    environ = {**here, **environ, **{name: str(value) for name, value in number.items()}}
+    by_node = number["LOCAL_WORLD_SIZE"] == 1 and (request.devices or 1) > 1
+    found = _read(replace(request, devices=None) if by_node else request, environ, "OpenMPI")
+    return replace(found, world_info=None) if by_node else found
+
+
+def _openmpi(environ: Mapping[str, str]) -> dict[str, int] | None:
+    """Return None outside of OpenMPI, and for one process."""
+    names = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
+    values = {name: environ.get(f"OMPI_COMM_WORLD_{openmpi}", "") for name, openmpi in names.items()}
+    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) <= 1:
+        return None
+    return {name: int(value) for name, value in values.items()}
+
+
+def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
+    """Return whether there is one command per machine: cluster.node_rank=$RANK (Kubeflow), or NODE_RANK and no RANK."""
+    if {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} & environ.keys() or request.num_nodes is None:
+        return False
+    size, by_key = environ.get("WORLD_SIZE"), request.cluster["node_rank"] is not None
+    if size == str(request.num_nodes) and by_key:
+        return True
+    processes = str(request.num_nodes * (request.devices or 0))
+    return "RANK" not in environ and (by_key or "NODE_RANK" in environ) and size in (str(request.num_nodes), processes)
+
+
+def _read(
+    request: LaunchRequest, environ: Mapping[str, str], source: str, names: Mapping[str, str] | None = None
+) -> LaunchInfo:
+    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: the options they come from."""
+    names = names or {}
+    number = _numbers(environ, names)
+    size = number.get("WORLD_SIZE")
+    address = request.address(environ) if size != 1 else None
+    per_node = _processes_per_node(request, number, typed="WORLD_SIZE" in names) if size else 0
+    if per_node and "RANK" in number:
+        number.setdefault("LOCAL_RANK", number["RANK"] % per_node)
+    missing = [name for name in OPTIONS if name not in number]
+    if size != 1 and address is None:
+        missing.append("MASTER_ADDR")
+    if missing:
+        raise ConfigError(_missing(request, environ, missing, size, names))
+    assert size is not None
+    if wrong := _contradiction(request, size, number.get("LOCAL_WORLD_SIZE"), names.get("WORLD_SIZE", "WORLD_SIZE")):
+        raise ConfigError(wrong)
+    if address is None:
+        return LaunchInfo(world_info=WorldInfo(source=source if names else "a launcher's single process"))
+    node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", number["RANK"] // per_node if per_node else 0))
+    if request.cluster["node_rank"] is not None and source in ("cluster.rank", "environment variables"):
+        node_rank = request.cluster["node_rank"]
+    world_info = WorldInfo(
+        rank=number["RANK"],
+        local_rank=number["LOCAL_RANK"],
+        node_rank=node_rank,
+        world_size=size,
+        local_world_size=per_node,
+        num_nodes=size // per_node if per_node else 1,
+        address=address.host,
+        port=address.port,
+        store_is_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        source=source,
+        attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0),
+    )
+    if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
+        raise ConfigError(wrong)
+    manual = source not in ("torchrun", "OpenMPI")
+    return LaunchInfo(source, address, world_info, world_info.num_nodes, node_rank, manual=manual)
+
+
+def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
+    wrong = [
+        f"{name} must be an integer, got {environ[name] or 'empty'} (environment). Hint: start it with torchrun."
+        for name in NUMBERS
+        if name in environ and not environ[name].isdecimal()
+    ]
+    number = {name: int(environ[name]) for name in NUMBERS if environ.get(name, "").isdecimal()}
+    rank, size = number.get("RANK"), number.get("WORLD_SIZE")
+    wrong += [
+        f"{name} must be 1 or more, got 0 (environment). Hint: it counts processes."
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        if number.get(name) == 0
+    ]
+    if rank is not None and size and rank >= size:
+        wrong.append(
+            f"{names.get('RANK', 'RANK')} must be below {names.get('WORLD_SIZE', 'WORLD_SIZE')} ({size}), got {rank}. "
+            "Hint: ranks count from 0."
+        )
+    if wrong:
+        raise ConfigError(wrong)
+    return number
+
+
+def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
+    """Return 0 where it does not follow. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines, but
+    cluster.world_size (typed) is known to count processes."""
+    size, devices, num_nodes = number["WORLD_SIZE"], request.devices, request.num_nodes
+    if "LOCAL_WORLD_SIZE" in number:
+        return number["LOCAL_WORLD_SIZE"]
+    if num_nodes and size % num_nodes == 0 and ("LOCAL_RANK" in number or size > num_nodes):
+        return size // num_nodes
+    if devices is None:
+        return int(typed and size == 1)
+    counts_processes = "LOCAL_RANK" in number or (typed and size % devices == 0 and size != num_nodes)
+    return devices if devices == 1 or counts_processes else 0
+
+
+def _missing(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    missing: list[str],
+    size: int | None,
+    names: Mapping[str, str],
+) -> str:
+    """Write what is missing, and the ways to name it: per process, or per machine."""
+    given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
+    by_variables = request.cluster["name"] == "env"
+    address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
+    numbers = [f"{names.get(name, name)}={name}" for name in missing if name in OPTIONS]
+    ways = ["start it with torchrun"]
+    if "LOCAL_RANK" not in missing or not request.devices or (size or 0) % request.devices == 0:
+        ways.append(f"set {' '.join([*numbers, *([address] if address else [])])}, of this process")
+    if missing[0] == "LOCAL_RANK" and request.devices is None:
+        ways.append(f"trainer.devices=1 {address} where each machine has one process".replace("  ", " "))
+    if "LOCAL_RANK" in missing:
+        rank = "$RANK" if not names else environ.get("RANK", "RANK")
+        without = f", without {' and '.join(given)}" if names else ""
+        of_machine = f"trainer.num_nodes={size or 2} cluster.node_rank={rank} {address}".strip()
+        ways.append(f"where one command is one machine: {of_machine}{without}")
+    there = ", ".join(f"{name}={value}" for name, value in given.items()) or "cluster=env"
+    return (
+        f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but not set: "
+        f"{', '.join(names.get(name, name) for name in missing)}. Hint: {'; or '.join(ways)}."
+    )
+
+
+def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str) -> str | None:
+    """Explain options that contradict the launcher's numbers: devices × nodes is the world size."""
+    devices = request.devices or local or (size // request.num_nodes if request.num_nodes else None)
+    if devices is None:
+        return None
+    num_nodes = request.num_nodes or max(1, size // (local or devices))
+    if devices * num_nodes == size and devices == (local or devices):
+        return None
+    hint = "leave trainer.devices and trainer.num_nodes out: the launcher's numbers are followed"
+    if local and size % local:
+        hint = "the same --nproc_per_node on each"
+    elif (local or request.devices) == devices and size % devices == 0:
+        hint = f"set trainer.num_nodes={size // devices}"
+    of_node = f" (LOCAL_WORLD_SIZE is {local})" if local and (local != devices or size % local) else ""
+    return (
+        f"trainer.devices × trainer.num_nodes must equal {name} ({size}), got {devices} × {num_nodes} = "
+        f"{devices * num_nodes}{of_node}. Hint: {hint}."
+    )
