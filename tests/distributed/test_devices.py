@@ -131,4 +131,4 @@ def test_own_gpus(
 )
 def test_the_device_of_a_command_that_needs_one(trainer: dict[str, object], device: str) -> None:
     """predict, whose trainer.devices=[3] must not be GPU 0."""
-    assert devices.first_device(trainer) == torch.device(device)
+    assert devices.device_of(trainer) == torch.device(device)

@@ -4,12 +4,11 @@ import json
 import os
 import resource
 import shutil
-import socket
 from collections import namedtuple
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from conftest import SMALL, Run, clean_environ, write_images
@@ -54,26 +53,9 @@ def only(machine: Machine, name: str) -> Check:
 # ---- this machine ----------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_those_of_the_metadata(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    assert only(machine(), "versions").ok
-    there = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "2.5.9" if name == "lightning" else there(name))
+def test_versions_are_shown(machine: Callable[..., Machine]):
     check = only(machine(), "versions")
-    assert not check.ok and check.what.startswith("lightning must be ") and "got 2.5.9" in check.what
-    assert " pip install 'lightning" in check.hint
-
-
-def test_versions_in_a_checkout_that_is_not_installed(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    there = metadata.metadata
-
-    def nowhere(name: str) -> Any:
-        if name == "imagenet_ddp":
-            raise metadata.PackageNotFoundError(name)
-        return there(name)
-
-    monkeypatch.setattr(metadata, "metadata", nowhere)
-    check = only(machine(), "versions")
-    assert check.ok and {"torch", "lightning", "hydra-core"} <= check.numbers["versions"].keys()
+    assert check.ok and f"lightning {metadata.version('lightning')}" in check.what
 
 
 def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
@@ -81,7 +63,7 @@ def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypa
 
     if torch.cuda.is_available():
         pytest.skip("torch sees this machine's cards")
-    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [nvidia_gpus.Gpu(0, "GPU-1", "NVIDIA A100", 81_920, 0, 8.0)])
+    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [("GPU-1", "NVIDIA A100")])
     check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
     assert not check.ok and "this machine has 1 GPUs (NVIDIA A100), but" in check.what
     assert only(machine("trainer.accelerator=cpu"), "devices").ok
@@ -99,15 +81,21 @@ def test_no_device_of_the_kind_asked_for(machine: Callable[..., Machine]):
 def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     import torch
 
-    there = [nvidia_gpus.Gpu(number, f"GPU-{number}", "NVIDIA A100", 81_920, 1024, 8.0) for number in range(4)]
-    monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: there)
+    def properties(number: int) -> SimpleNamespace:
+        return SimpleNamespace(name="NVIDIA A100", uuid=f"{number:08x}-0000", pci_bus_id=0x1B + number, pci_device_id=0)
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2", CUDA_VISIBLE_DEVICES="3,1"), "devices")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2"), "devices")
     assert check.what == (
-        "cuda:0 is GPU 3, NVIDIA A100, 80 GiB (1 in use), bf16; cuda:1 is GPU 1, NVIDIA A100, 80 GiB (1 in use), bf16"
+        "GPUs, NVIDIA A100, CUDA_VISIBLE_DEVICES=3,1: rank 0 cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0), "
+        "rank 1 cuda:1 = GPU 1 (GPU-00000001, bus 1C:00.0)"
     )
-    assert [card["number"] for card in check.numbers["gpus"]] == [3, 1]
+    assert [card["number"] for card in check.numbers["gpus"]] == [0, 1]
+    one_process = machine("trainer.accelerator=cuda", "trainer.devices=2", "strategy=dp")
+    assert "cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0) and cuda:1" in only(one_process, "devices").what
 
 
 def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
@@ -151,38 +139,10 @@ def test_few_open_files(machine: Callable[..., Machine], monkeypatch: pytest.Mon
 # ---- the network -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def taken_port() -> Any:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def manual(port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
-    return ("cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", f"cluster.address={host}:{port}")
-
-
-def test_a_port_that_is_taken(machine: Callable[..., Machine], taken_port: int):
-    check = only(machine(*manual(taken_port)), "port")
-    assert not check.ok and f"port {taken_port} of this machine cannot be taken" in check.what
-    assert check.hint.startswith("another port")
-
-
-def test_a_port_that_is_free(machine: Callable[..., Machine]):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert only(machine(*manual(port)), "port").what == f"{port} is free"
-
-
-def test_a_name_that_does_not_resolve(machine: Callable[..., Machine]):
-    one = machine(*manual(29_500, "nowhere.invalid"))
-    check = only(one, "names")
-    assert not check.ok and "the host name nowhere.invalid" in check.what and "/etc/hosts" in check.hint
-    assert only(one, "port").ok and only(one, "interfaces").ok  # each says its own only
-
-
 def test_nodes_do_not_meet_at_the_loopback(machine: Callable[..., Machine]):
     one = machine("trainer.num_nodes=2", "cluster.node_rank=0", "cluster.address=127.0.0.1:29500")
-    assert not only(one, "names").ok
+    check = only(one, "rendezvous")
+    assert not check.ok and check.what.startswith("127.0.0.1, where all nodes meet, is the loopback")
 
 
 def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
@@ -209,11 +169,6 @@ def test_the_surroundings_are_named(machine: Callable[..., Machine]):
     check = only(two, "rendezvous")
     assert "2 nodes meet at 10.1.1.20:23456, this is node 1" in check.what
     assert check.numbers["num_nodes"] == 2
-
-
-def test_a_file_to_meet_at(machine: Callable[..., Machine], tmp_path: Path):
-    typed = ("trainer.num_nodes=2", f"cluster.address=file://{tmp_path}/job")
-    assert only(machine(*typed), "port").ok
 
 
 # ---- data and run folder ---------------------------------------------------------------------------------------------
@@ -336,10 +291,10 @@ def test_a_machine_that_is_not(run: Run, tmp_path: Path):
     result = run("doctor", *TINY, "data.root=gone", "trainer.accelerator=cpu")
     assert result.returncode == 1, result.stderr
     lines = result.stdout.splitlines()
-    assert len(lines) == 17 and lines[-1] == "Not ready: data."
-    assert lines[2].startswith("[ 3/16] plan          ok   accelerator cpu (as set); precision ")
-    assert lines[11].startswith("[12/16] data          FAIL data.root must be a folder") and "Hint: " in lines[11]
-    assert lines[14].startswith("[15/16] step          ok")  # the checks after a failed one run too
+    assert len(lines) == 15 and lines[-1] == "Not ready: data."
+    assert lines[2].startswith("[ 3/14] plan          ok   accelerator cpu (as set); precision ")
+    assert lines[9].startswith("[10/14] data          FAIL data.root must be a folder") and "Hint: " in lines[9]
+    assert lines[12].startswith("[13/14] step          ok")  # the checks after a failed one run too
 
 
 def test_wrong_options(run: Run, tmp_path: Path):
@@ -354,7 +309,7 @@ def test_two_processes_that_are_ready(run: Run, tree: Path, tmp_path: Path):
     assert result.returncode == 0, result.stderr + result.stdout
     report = json.loads(result.stdout)
     names = [check["name"] for check in report["checks"]]
-    assert report["ok"] and names[0] == "versions" and len(names) == 19
+    assert report["ok"] and names[0] == "versions" and len(names) == 17
     assert names[-5:] == ["ranks", "group", "all-reduce", "step", "scaling"]
     assert report["prediction"]["compute_s"] > 0 and report["prediction"]["measured"]["num_nodes"] == 1
     assert "two such nodes would" in report["prediction"]["advice"]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.distributed.nvidia_gpus import Gpu
 from imagenet_ddp.tune import resources
 from imagenet_ddp.tune.resources import make_slots, uses_srun
 
@@ -17,7 +16,7 @@ def slots_for(num: int, environ: dict[str, str] | None = None, launcher: str = "
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cards."""
-    four = [Gpu(number, f"GPU-{number}", "A100", 40_000, 0, 8.0) for number in range(4)]
+    four = [(f"GPU-{number}", "A100") for number in range(4)]
     monkeypatch.setattr(resources.nvidia_gpus, "query_gpus", lambda: four)
     monkeypatch.setattr(resources, "no_gpu_reason", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
 

@@ -20,11 +20,12 @@ from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
-from imagenet_ddp.performance.train_step import device_of, make_training
+from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.runs import summary
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
@@ -128,7 +129,7 @@ def _time_workers(
 
 
 def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
-    config, device = plan.config, device_of(plan.config, 0)
+    config, device = plan.config, devices.device_of(plan.config["trainer"])
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.num_threads.value)
     training = make_training(config, device, num_classes)

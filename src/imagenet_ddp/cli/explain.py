@@ -19,7 +19,6 @@ from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
-from imagenet_ddp.distributed.network import nccl_names
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 from imagenet_ddp.system.text import first_line
 
@@ -106,8 +105,6 @@ class Explainer:
         value = override.value()
         if parent == "trainer" and last in trainer_options.REFUSED:
             return trainer_options.refusal(last, value)
-        if text := nccl_names.answer(key, value=value):
-            return text
         if isinstance(value, dict) and key in self.keys and self.keys[key].is_group:
             return f"{line} does not fit: {first_sentence(cause)} Hint: leave it out, and type each key by itself."
         if override.is_add() and "exists already" in str(error):

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from imagenet_ddp.cli import known_terms
-from imagenet_ddp.distributed.network import nccl_names
-from imagenet_ddp.distributed.strategies import ddp_options
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
@@ -25,8 +23,9 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """Return the message for a key that is not declared. where: " (in experiment/mine.yaml)"."""
-    if text := ddp_options.answer(key, where) or nccl_names.answer(key, where):
-        return text
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
+    if key.startswith("strategy."):
+        arguments = "docs/strategies.md lists DistributedDataParallel's arguments."
+        hint = f"{hint} {arguments}" if close else arguments
     return f"{key} is not a known key{where}. Hint: {hint}"

@@ -17,7 +17,7 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import options_for
-from imagenet_ddp.distributed.network import nccl_names
+from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.torchvision_names import CLASSIFIERS
 from imagenet_ddp.system.text import uv_run
 
@@ -120,7 +120,7 @@ def _option(token: str, rest: list[str], keys: Mapping[str, object]) -> Word:
 
 def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word | None:
     bare = name.lstrip("+")
-    if bare.isupper() and bare.startswith(nccl_names.PREFIXES):
+    if bare.isupper() and bare.startswith(nccl.PREFIXES):
         return Word(token, [f"nccl.env.{bare}={_quoted(value)}"])
     parent, _, last = bare.rpartition(".")
     if bare.startswith("~") or bare in keys or (conf_dir() / bare).is_dir() or (parent and parent not in _TYPED):

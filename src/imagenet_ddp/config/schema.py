@@ -261,9 +261,7 @@ class StrategyConfig:
     name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp if there is more than one device."] = (
         "auto"
     )
-    process_group_backend: Annotated[str | None, choice("nccl", "gloo", "mpi"), "null: nccl on GPUs, gloo on CPUs."] = (
-        None
-    )
+    process_group_backend: Annotated[str | None, choice("nccl", "gloo"), "null: nccl on GPUs, gloo on CPUs."] = None
     timeout_s: Annotated[float, number(above=0), Example("1800"), "Longest wait in seconds in one collective."] = 1800.0
     find_unused_parameters: Annotated[bool, "ddp: look for parameters without gradient in each step."] = False
     bucket_cap_mb: Annotated[float, number(above=0), Example("25"), "ddp: MiB of gradients per all-reduce."] = 25.0
@@ -280,8 +278,11 @@ class StrategyConfig:
         1000
     )
     first_device_batch: Annotated[
-        Any, AUTO | integer(0), "balanced_dp: images of the first device per forward; 0: it only gathers."
-    ] = "auto"
+        int | None,
+        integer(0),
+        Example("2"),
+        "balanced_dp: images of the first device per forward; 0: it only gathers; null: half of data.batch_size.",
+    ] = None
 
 
 @dataclass

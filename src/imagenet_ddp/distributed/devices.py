@@ -91,10 +91,12 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 
 
-def first_device(trainer: Mapping[str, Any]) -> torch.device:
-    """Return the device of a command that needs one: the first of trainer.devices."""
+def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
+    """Return the device of the process with this local rank; 0 of a command with one process."""
     kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
-    return torch.device(kind, local[0] if isinstance(local, list) else 0) if kind == "cuda" else torch.device(kind)
+    if kind != "cuda":
+        return torch.device(kind)
+    return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank)
 
 
 def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:

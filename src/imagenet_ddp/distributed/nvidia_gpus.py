@@ -9,29 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-QUERY = ("index", "uuid", "name", "memory.total", "memory.used", "compute_cap")
-BF16_CAPABILITY = 8.0  # Ampere; CUDA C++ Programming Guide, "Arithmetic Instructions"
 
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU of this machine, from nvidia-smi."""
-
-    number: int  # physical, in the order of the PCI bus
-    uuid: str
-    name: str
-    memory_mib: int
-    used_mib: int  # by all processes
-    capability: float
-
-    @property
-    def has_bf16(self) -> bool:
-        return self.capability >= BF16_CAPABILITY
-
-
-def query_gpus(timeout_s: float = 20.0) -> list[Gpu]:
-    """List all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] where nvidia-smi is missing or does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
+    """Return (UUID, model) of all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] where nvidia-smi gives none."""
+    command = ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"]
     environ = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environ, check=True)
@@ -40,46 +21,10 @@ def query_gpus(timeout_s: float = 20.0) -> list[Gpu]:
     return parse_gpus(done.stdout)
 
 
-def parse_gpus(text: str) -> list[Gpu]:
-    """Parse nvidia-smi's answer to QUERY. A number that it does not give ("[N/A]", as with MIG) is 0."""
-    gpus = []
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) == len(QUERY) and parts[0].isdecimal():
-            index, uuid, name, *numbers = parts
-            memory, used, capability = (float(n) if n.replace(".", "", 1).isdecimal() else 0.0 for n in numbers)
-            gpus.append(Gpu(int(index), uuid, name, int(memory), int(used), capability))
-    return gpus
-
-
-def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | None:
-    """List the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: torch's cuda:0 is the first.
-
-    None where it names parts of GPUs (MIG). CUDA stops reading at the first entry that matches no GPU.
-    """
-    text = environ.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        return gpus
-    visible: list[Gpu] = []
-    for entry in (part.strip() for part in text.split(",")):
-        if entry.startswith("MIG"):
-            return None
-        if entry.isdecimal():
-            matches = [gpu for gpu in gpus if gpu.number == int(entry)]
-        else:
-            matches = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-        if len(matches) != 1:
-            break
-        visible += matches
-    return visible
-
-
-def order_may_differ(gpus: list[Gpu], environ: Mapping[str, str]) -> bool:
-    """Return whether the numbers of CUDA_VISIBLE_DEVICES may mean other GPUs than nvidia-smi's.
-
-    By default CUDA numbers the fastest GPU first, the driver goes by the bus: they differ where models do.
-    """
-    return len({gpu.name for gpu in gpus}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+def parse_gpus(text: str) -> list[tuple[str, str]]:
+    """Parse the lines "UUID, model" of nvidia-smi; others, such as an error, are left out."""
+    parts = [line.partition(", ") for line in text.splitlines() if line.startswith("GPU-")]
+    return [(uuid, model.strip()) for uuid, _, model in parts]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,13 @@
 import platform
 import resource
 import shutil
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
-from imagenet_ddp.system.text import count_noun, install
+from imagenet_ddp.system.text import count_noun
 
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
@@ -20,43 +18,14 @@ FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, generously
 
 
 def _versions(machine: Machine) -> list[Check]:
-    """Compare with the bounds in the installed package's metadata, or in the checkout's pyproject.toml."""
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-
-    python, wanted = _bounds()
-    found, mistakes = {"python": platform.python_version()}, []
-    if not SpecifierSet(python).contains(found["python"], prereleases=True):
-        mistakes.append(f"Python must be {python}, got {found['python']}. Hint: install another Python.")
-    for line in wanted:
-        requirement = Requirement(line)
-        if requirement.marker is not None and not requirement.marker.evaluate():
-            continue
-        fix = f"`{install(f'{requirement.name}{requirement.specifier}')}`"
-        try:
-            version = found[requirement.name] = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            mistakes.append(f"{requirement.name} must be installed. Hint: {fix}.")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            mistakes.append(f"{requirement.name} must be {requirement.specifier}, got {version}. Hint: {fix}.")
-    if mistakes:
-        return failed(mistakes)
+    """Show the versions of Python and of the libraries that decide how a run behaves; `pip check` compares them."""
     import torch
 
+    found = {"python": platform.python_version()}
+    found |= {name: metadata.version(name) for name in ("hydra-core", "lightning", "torch", "torchvision")}
     built = f" (CUDA {torch.version.cuda})" if torch.version.cuda else " (no CUDA)"
     words = [f"{name} {version}{built if name == 'torch' else ''}" for name, version in found.items()]
     return passed(", ".join(words), versions=found, cuda=torch.version.cuda)
-
-
-def _bounds() -> tuple[str, list[str]]:
-    """Return the bounds (of Python, of the libraries)."""
-    try:
-        package = metadata.metadata("imagenet_ddp")
-        return package["Requires-Python"] or "", metadata.requires("imagenet_ddp") or []
-    except metadata.PackageNotFoundError:
-        project = tomllib.loads((conf_dir().parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return project["requires-python"], project["dependencies"]
 
 
 def _devices(machine: Machine) -> list[Check]:
@@ -65,34 +34,21 @@ def _devices(machine: Machine) -> list[Check]:
     if machine.no_device:
         return failed(machine.no_device)
     trainer = machine.config["trainer"]
-    local = devices.local_devices(trainer)
-    present = nvidia_gpus.query_gpus()
     if machine.kind == "cpu":
         bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
-        if present and trainer["accelerator"] == "auto" and machine.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        if not hidden and (present := nvidia_gpus.query_gpus()):
             return failed([_unseen(present)])
         return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
         return passed("the Mac's GPU (mps)", kind="mps")
-    import torch
-
-    seen = nvidia_gpus.visible_gpus(present, machine.environ)
-    if not present or seen is None or len(seen) != torch.cuda.device_count():
-        what = f"{torch.cuda.device_count()} GPUs for torch (CUDA_VISIBLE_DEVICES="
-        return passed(f"{what}{machine.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})", kind="cuda")
-    taken = [seen[number] for number in (local if isinstance(local, list) else range(local))]
-    words = [
-        f"cuda:{number} is GPU {gpu.number}, {gpu.name}, {gpu.memory_mib / 1024:.0f} GiB"
-        f" ({gpu.used_mib / 1024:.0f} in use), {'bf16' if gpu.has_bf16 else 'no bf16'}"
-        for number, gpu in enumerate(seen)
-        if gpu in taken
-    ]
-    if nvidia_gpus.order_may_differ(present, machine.environ):
-        words.append("GPUs differ: CUDA numbers them as nvidia-smi does only with CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    return passed("; ".join(words), kind="cuda", gpus=[vars(gpu) for gpu in taken])
+    gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer)))
+    of_ranks = {0: gpus} if machine.num_local == 1 else {rank: [gpu] for rank, gpu in enumerate(gpus)}
+    (line,) = nvidia_gpus.describe_gpus(of_ranks, dict.fromkeys(of_ranks, ""), len(of_ranks))
+    return passed(line.rstrip("."), kind="cuda", gpus=[gpu.plain() for gpu in gpus])
 
 
-def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
+def _unseen(present: list[tuple[str, str]]) -> str:
     import torch
 
     why = (
@@ -101,7 +57,7 @@ def _unseen(present: list[nvidia_gpus.Gpu]) -> str:
         else "this torch is built without CUDA"
     )
     return (
-        f"this machine has {len(present)} GPUs ({present[0].name}), but {why} "
+        f"this machine has {len(present)} GPUs ({present[0][1]}), but {why} "
         "Hint: install a torch with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu to do without."
     )
 

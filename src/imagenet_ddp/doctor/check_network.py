@@ -1,14 +1,10 @@
-"""Check how this machine finds the others: interfaces, variables, rendezvous, host names, port."""
+"""Check how this machine finds the others: interfaces, variables, rendezvous."""
 
-import errno
 import ipaddress
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.text import count_noun
@@ -51,11 +47,10 @@ def _variables(machine: Machine) -> list[Check]:
     }
     made = nccl.configured_variables(keys, environ)
     chosen, why = nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)
-    notes = nccl.notes(environ, keys, meets)
     words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
     words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in there]
     words += why if machine.num_local > 1 or machine.has_other_nodes else []
-    return passed("; ".join([*words, *(note.rstrip(".") for note in notes)]) or "none set, none needed",
+    return passed("; ".join(words) or "none set, none needed",
                environment=there, set_by_options=made, chosen=chosen)  # fmt: skip
 
 
@@ -73,6 +68,10 @@ def _rendezvous(machine: Machine) -> list[Check]:
     found = machine.launch_info
     if found is None:
         return passed("none: the variables are wrong")
+    # SLURM's list of nodes is trusted: it names this machine only where all nodes are on it
+    if machine.host and machine.has_other_nodes and not found.source.startswith("slurm") and _is_loopback(machine.host):
+        what = f"{machine.host}, where all nodes meet, is the loopback: on every node that is the node itself"
+        return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
     numbers = {
         "source": found.source,
         "address": str(found.address) if found.address else None,
@@ -89,73 +88,16 @@ def _rendezvous(machine: Machine) -> list[Check]:
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
 
 
-def _names(machine: Machine) -> list[Check]:
-    own, host = socket.gethostname(), machine.host
+def _is_loopback(host: str) -> bool:
+    """Return whether the host name or address stands for the loopback on this machine."""
     try:
-        own_address = interfaces.resolve(own)
+        return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
     except OSError:
-        own_address = None
-    words = f"{own} (this machine) is {own_address or 'not resolvable by name, which does no harm here'}"
-    if host is None:
-        return passed(words, host_name=own, own_address=own_address)
-    try:
-        number = interfaces.resolve(host)
-    except OSError as error:
-        what = f"the host name {host}, where all meet, cannot be resolved on this machine: {error.strerror}"
-        return failed([f"{what}. Hint: give the numeric address of node 0, or add the name to /etc/hosts."])
-    # SLURM's list of nodes is trusted: it names this machine only where all nodes are on it
-    by_slurm = machine.launch_info is not None and machine.launch_info.source.startswith("slurm")
-    if ipaddress.ip_address(number.partition("%")[0]).is_loopback and machine.has_other_nodes and not by_slurm:
-        what = f"{host}, where all nodes meet, is {number}: on every node that is the node itself"
-        return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
-    where = "this machine" if interfaces.is_local(number) else "another machine"
-    return passed(f"{host} is {number}, {where}; {words}", host_name=own, own_address=own_address, address=number)
-
-
-def _port(machine: Machine) -> list[Check]:
-    found = machine.launch_info
-    address = found.address if found else None
-    if found is None or address is None or address.host is None:
-        return _file(address) if address is not None and address.file else passed("none needed")
-    if found.world_info is not None and (found.world_info.store_is_served or found.world_info.rank):
-        return passed(f"{address.port} is used by {'the launcher' if found.world_info.store_is_served else 'rank 0'}")
-    try:
-        number = interfaces.resolve(address.host)
-    except OSError:
-        return passed(f"{address.port}: not tried, as {address.host} does not resolve")
-    if not interfaces.is_local(number):
-        return passed(f"{address.port} of {address.host} is tried when all meet")
-    refused: OSError | None = None
-    for port in (address.port, *address.more_ports):
-        with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((number, port))
-                probe.listen(1)
-            except OSError as error:
-                refused = refused or error
-                continue
-            return passed(f"{port} is free", port=port)
-    assert refused is not None
-    if refused.errno == errno.EADDRINUSE and found.num_nodes > 1 and found.node_rank is None:
-        return passed(f"{address.port} is in use, perhaps by another node on this machine: tried when all meet")
-    hint = f"another port, the same on every node: cluster.address={address.host}:{address.port + 1}"
-    return failed([f"port {address.port} of this machine cannot be taken: {refused.strerror}. Hint: {hint}."])
-
-
-def _file(address: Address) -> list[Check]:
-    folder = Path(address.file or "/").parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        what = "cannot be written to" if folder.is_dir() else "does not exist"
-        return failed([f"cluster.address={address} must lie in a folder that every node shares and may "
-                               f"write to, but {folder} {what} here. Hint: mount it, or another path."])  # fmt: skip
-    return passed(f"none: all meet through {address.file}, in a folder that can be written to")
+        return False  # joining reports a name that does not resolve
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("interfaces", _interfaces),
     ("variables", _variables),
     ("rendezvous", _rendezvous),
-    ("names", _names),
-    ("port", _port),
 )

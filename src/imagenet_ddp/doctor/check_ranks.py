@@ -25,7 +25,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training
-from imagenet_ddp.performance.train_step import device_of, make_training
+from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.system.text import first_line
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
@@ -102,7 +102,7 @@ def _named(name: str, checks: list[Check]) -> list[Check]:
 def _check_one_rank(checks: list[Check], config: Config) -> None:
     strategy = config["strategy"]
     with _check(checks, "step") as check:
-        training = make_training(config, device_of(config, 0), num_classes(config))
+        training = make_training(config, devices.device_of(config["trainer"]), num_classes(config))
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(config, 1)
         rank_reports.fill_step(check, config, times, read_s)
@@ -153,7 +153,7 @@ def _check_ranks(
     info, strategy = world.info, config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
-    device = device_of(config, info.local_rank)
+    device = devices.device_of(config["trainer"], info.local_rank)
     with _check(checks, "group") as check:
         backend = strategy["process_group_backend"]
         stack.enter_context(step_timer.process_group(info, store, device, backend, GROUP_TIMEOUT_S))

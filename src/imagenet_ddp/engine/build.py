@@ -99,12 +99,10 @@ def make_module(plan: Plan, num_classes: int, num_val_images: int) -> ImageClass
     )
 
 
-def make_trainer(
-    plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, say: Callable[[str], None]
-) -> L.Trainer:
+def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path) -> L.Trainer:
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
-        strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"], say)
+        strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
         if strategy != "auto":
             arguments["devices"] = 1  # the strategy brings its own
     else:
@@ -182,5 +180,5 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         bad_images=data.bad_images.board.all,
         contents=contents,
     )
-    trainer = make_trainer(plan, world, made.callbacks, job.run_dir, log.say)
+    trainer = make_trainer(plan, world, made.callbacks, job.run_dir)
     return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

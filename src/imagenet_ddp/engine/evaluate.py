@@ -27,7 +27,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     module = build.make_module(plan, len(classes), num_images)
     load_weights(module, stored["state_dict"], str(job.checkpoint))
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
-    trainer = build.make_trainer(plan, world, [bad_images], job.run_dir, log.say)
+    trainer = build.make_trainer(plan, world, [bad_images], job.run_dir)
     log.say(world.info.sentence())
     log.say(
         f"Evaluating {job.checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"

@@ -63,6 +63,6 @@ def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapp
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
     load_weights(net, weights, config["checkpoint"])
     transform = EvalTransform.from_options(contents["eval_transform"])
-    device = devices.first_device(config["trainer"])
+    device = devices.device_of(config["trainer"])
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
     return Predictor(net, transform, config["model"]["channels_last"], device, reading)

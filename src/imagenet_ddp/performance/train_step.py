@@ -17,13 +17,6 @@ TRUE_PRECISION = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-tru
 Config = Mapping[str, Any]
 
 
-def device_of(config: Config, local_rank: int) -> torch.device:
-    """Return the device of the process with this local rank."""
-    kind = devices.device_type(config["trainer"]["accelerator"])
-    local = devices.local_devices({**config["trainer"], "accelerator": kind})
-    return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank if kind == "cuda" else 0)
-
-
 def make_training(config: Config, device: torch.device, classes: int) -> Training:
     """Make the net, optimizer and precision of the run, and one batch of noise.
 

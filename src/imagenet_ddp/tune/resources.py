@@ -65,7 +65,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     in another order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return [card.uuid for card in nvidia_gpus.query_gpus()]
+        return [uuid for uuid, _ in nvidia_gpus.query_gpus()]
     return [name.strip() for name in named.split(",") if name.strip()]
 
 

@@ -14,13 +14,11 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config.commands import register
 from imagenet_ddp.config.schema import conf_dir
-from imagenet_ddp.distributed.network import nccl, nccl_interfaces, nccl_names
+from imagenet_ddp.distributed.network import nccl, nccl_interfaces
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import (
     configured_variables,
-    file_variables,
     interface_variables,
-    notes,
     validate,
 )
 from imagenet_ddp.distributed.network.nccl_interfaces import nccl_choice
@@ -56,12 +54,9 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         return ENS3F1 if address.startswith("10.2.") else None if address.startswith("10.9.") else ENS3
 
     monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: KNOWN)
-    monkeypatch.setattr(nccl, "interfaces", lambda: KNOWN)
     monkeypatch.setattr(nccl_interfaces, "route_to", route)
-    monkeypatch.setattr(nccl, "source_address", lambda address: (found := route(address)) and found.addresses[0])
     names = {"node-a": MASTER, "node-z": "127.0.1.1", "localhost": "127.0.0.1"}
-    for module in (nccl_interfaces, nccl):
-        monkeypatch.setattr(module, "resolve", lambda host: names.get(host, host))
+    monkeypatch.setattr(nccl_interfaces, "resolve", lambda host: names.get(host, host))
 
 
 # What is set, and what is refused.
@@ -108,8 +103,8 @@ def test_every_preset_is_tested():
         ({"NCCL_SOCKET_IFNAME": ""}, "must be text such as eth0, =eth0,eth1 or ^lo,docker or null, got empty."),
         ({"NCCL_SOCKET_FAMILY": "IPv4"}, "must be AF_INET, AF_INET6 or null, got IPv4."),
         ({"NCCL_NTHREADS": [64]}, "got [64]. Hint: set nccl.env.NCCL_NTHREADS=1."),
-        ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME=lo?"),
-        ({"GLOO_SOCKET_IFACE": "lo"}, "did you mean nccl.env.GLOO_SOCKET_IFNAME=lo?"),
+        ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME?"),
+        ({"GLOO_SOCKET_IFACE": "lo"}, "did you mean nccl.env.GLOO_SOCKET_IFNAME?"),
         ({"nccl_debug": "INFO"}, "nccl.env.nccl_debug must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
         ({"LD_PRELOAD": "x"}, "Hint: leave it out, and export it instead."),
     ],
@@ -119,27 +114,15 @@ def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):
     assert message in text
 
 
-@pytest.mark.parametrize("name", ["NCCL_FUTURE_FEATURE", "FI_EFA_USE_DEVICE_RDMA", "OFI_NCCL_PROTOCOL", "NCCL_NET"])
+@pytest.mark.parametrize("name", ["NCCL_FUTURE_FEATURE", "FI_EFA_USE_DEVICE_RDMA", "NCCL_NET", "NCCL_NVB_DISABLE"])
 def test_names_of_newer_versions_and_of_plugins_are_set(name: str):
     assert validate(config(**{name: 1}), {}, None) == []
     assert configured_variables(config(**{name: 1}), {}) == {name: "1"}
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "typed"),
-    [
-        ("nccl.socket_ifname", "ens3", "nccl.env.NCCL_SOCKET_IFNAME=ens3"),
-        ("nccl.gloo_socket_ifname", "ens3", "nccl.env.GLOO_SOCKET_IFNAME=ens3"),
-        ("nccl.ib_disable", True, "nccl.env.NCCL_IB_DISABLE=1"),
-        ("nccl.blocking_wait", False, "nccl.env.TORCH_NCCL_BLOCKING_WAIT=0"),
-        ("nccl.fi_provider", "efa", "nccl.env.FI_PROVIDER=efa"),
-        ("nccl.NCCL_DEBUG", "INFO", "nccl.env.NCCL_DEBUG=INFO"),
-    ],
-)
-def test_keys_of_earlier_versions_are_refused_with_the_new_ones(key: str, value: Any, typed: str):
-    text = nccl_names.answer(key, value=value) or ""
-    assert text.startswith(f"{key} is not a key: ") and text.endswith(f" Hint: {typed}")
-    assert nccl_names.answer(key.replace("nccl.", "strategy.")) is None
+def test_the_page_explains_the_names_whose_spelling_is_checked():
+    page = (Path(__file__).parents[3] / "docs" / "nccl.md").read_text()
+    assert [name for name in nccl.KNOWN_NAMES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -147,11 +130,6 @@ def test_keys_of_earlier_versions_are_refused_with_the_new_ones(key: str, value:
     [
         ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG"),
         ({"NCCL_P2P_DISABLE": False}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
-        (
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 3},
-            {"NCCL_ASYNC_ERROR_HANDLING": "1"},
-            "NCCL_ASYNC_ERROR_HANDLING",
-        ),
         (
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 3},
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCHELASTIC_RUN_ID": "none"},
@@ -195,37 +173,41 @@ def test_no_conflict(env: dict[str, Any], environ: dict[str, str]):
 def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machine: None):
     assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
         f"nccl.env.GLOO_SOCKET_IFNAME must be an interface of this machine by its whole name {LISTED}, "
-        "got typo. Hint: set nccl.env.GLOO_SOCKET_IFNAME=ens3 (it routes to 10.1.1.9), "
-        "or nccl.env.GLOO_SOCKET_IFNAME=null: it is then chosen."
+        "got typo. Hint: nccl.env.GLOO_SOCKET_IFNAME=null, or nccl.env.GLOO_SOCKET_IFNAME=ens3 "
+        "(it routes to 10.1.1.9)."
     ]
     assert validate(config(), {"NCCL_SOCKET_IFNAME": "typo"}, "10.2.2.9") == [
-        f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo (environment). "
-        "Hint: export NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9), or `unset NCCL_SOCKET_IFNAME`: "
-        "it is then chosen."
+        f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo. "
+        "Hint: `unset NCCL_SOCKET_IFNAME`, or NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9)."
     ]
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "address", "said"),
     [
-        ("GLOO", "typo", None, "Hint: export GLOO_SOCKET_IFNAME=ens3 (it leads to other machines), or `unset"),
+        (
+            "GLOO",
+            "typo",
+            None,
+            "Hint: `unset GLOO_SOCKET_IFNAME`, or GLOO_SOCKET_IFNAME=ens3 (it leads to other machines).",
+        ),
         ("GLOO", "ens", None, "by its whole name"),  # Gloo takes no prefix
         ("GLOO", "=ens3", None, "by its whole name"),
-        ("GLOO", "ens3,typo", None, "got ens3,typo, where typo is missing (environment)."),
+        ("GLOO", "ens3,typo", None, "got ens3,typo, where typo is missing."),
         ("GLOO", "ens3, lo", None, "got ens3, lo, where  lo is missing"),
-        ("GLOO", "bare0", None, "got bare0 (environment)."),
-        ("GLOO", "down0", None, "got down0, where down0 is down (environment)."),
-        ("GLOO", "lo", MASTER, "other machines reach, as nodes meet at 10.1.1.9, got lo (environment)."),
+        ("GLOO", "bare0", None, "got bare0."),
+        ("GLOO", "down0", None, "got down0, where down0 is down."),
+        ("GLOO", "lo", MASTER, "other machines reach, as nodes meet at 10.1.1.9, got lo."),
         ("GLOO", "ens3,lo", MASTER, "got ens3,lo, which stands for lo first"),
         ("NCCL", "=ens", None, "must match an interface"),
         ("NCCL", "bare0", None, "must match an interface"),
         ("NCCL", "down0", None, "must match an interface"),
-        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves none (environment)."),
-        ("NCCL", "=lo", MASTER, "got =lo (environment). Hint: export NCCL_SOCKET_IFNAME=ens3 (it routes to"),
-        ("NCCL", "^docker", MASTER, "got ^docker, which stands for lo first (environment)."),
+        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves none."),
+        ("NCCL", "=lo", MASTER, "got =lo. Hint: `unset NCCL_SOCKET_IFNAME`, or NCCL_SOCKET_IFNAME=ens3 (it routes to"),
+        ("NCCL", "^docker", MASTER, "got ^docker, which stands for lo first."),
         ("NCCL", "^docker", "node-a", "as nodes meet at node-a"),
         ("NCCL", "^docker", "node-z", "(it leads to other machines; here node-z is an address of the loopback)"),
-        ("NCCL", "typo", "10.9.9.9", "Hint: export NCCL_SOCKET_IFNAME=ens3 (it leads to other machines)"),
+        ("NCCL", "typo", "10.9.9.9", "or NCCL_SOCKET_IFNAME=ens3 (it leads to other machines)"),
     ],
 )
 def test_a_name_that_cannot_work(machine: None, variable: str, value: str, address: str | None, said: str):
@@ -267,8 +249,8 @@ def test_a_host_of_containers_does_not_fill_the_screen(machine: None, monkeypatc
 
 def test_nccl_asks_for_ipv4_first_and_never_for_the_ipv6_loopback():
     assert nccl_choice("^lo", KNOWN) == [ENS3, ENS3F1, SIX]
-    assert nccl_choice("^typo", KNOWN, "AF_INET6") == [SIX, ENS3]
-    assert nccl_choice("lo", KNOWN, "AF_INET6") == []
+    six_only = Interface("lo", ("::1",), True, True)
+    assert nccl_choice("lo", [six_only]) == []
 
 
 def test_chosen_by_itself(machine: None):
@@ -301,9 +283,11 @@ def test_what_is_named_stays(machine: None, tmp_path: Path):
     assert interface_variables(None, True, config(GLOO_SOCKET_IFNAME="ens3"), {}) == ({}, [])
     assert interface_variables(None, True, config(), both) == ({}, [])
     # An administrator's file counts as well: the environment would win over it.
-    (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=ens3f1\n")
-    environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
+    (tmp_path / ".nccl.conf").write_text("# ours\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==ens3f1\n")
+    assert interface_variables(MASTER, False, config(), {"HOME": str(tmp_path)})[0] == gloo
+    environ = {"NCCL_CONF_FILE": str(tmp_path / ".nccl.conf")}
     assert interface_variables(MASTER, False, config(), environ)[0] == gloo
+    assert len(interface_variables(MASTER, False, config(), {"NCCL_CONF_FILE": "/none"})[0]) == 2
 
 
 def test_where_nothing_leads_there(machine: None, monkeypatch: pytest.MonkeyPatch):
@@ -313,47 +297,6 @@ def test_where_nothing_leads_there(machine: None, monkeypatch: pytest.MonkeyPatc
     assert found == {} and text.startswith("no interface of this machine leads to 10.9.9.9")
     (text,) = validate(config(), {"GLOO_SOCKET_IFNAME": "typo"}, "10.9.9.9")
     assert text.endswith("Hint: `unset GLOO_SOCKET_IFNAME`.")
-
-
-def test_gloo_offers_the_first_address_of_its_interface(machine: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nccl, "source_address", lambda address: "fd00:1::20")
-    _, said = interface_variables("fd00:1::9", False, config(), {})
-    assert said[-1] == "Gloo advertises 10.1.1.20, the first address of ens3; the route to fd00:1::9 uses fd00:1::20"
-
-
-def test_files_that_nccl_reads(tmp_path: Path):
-    (tmp_path / ".nccl.conf").write_text("# ours\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==ens1f0\n\n")
-    assert file_variables({}) == {
-        "NCCL_DEBUG": ("WARN", f"{tmp_path}/.nccl.conf"),
-        "NCCL_SOCKET_IFNAME": ("=ens1f0", f"{tmp_path}/.nccl.conf"),
-    }
-    (text,) = validate(config(), {}, None)
-    assert f"got =ens1f0 ({tmp_path}/.nccl.conf)." in text
-    assert text.endswith("or take it out of that file: it is then chosen.")
-    assert file_variables({"NCCL_CONF_FILE": str(tmp_path / "none")}) == {}
-
-
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, "is the old name of TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ({"NCCL_BLOCKING_WAIT": "1"}, "export TORCH_NCCL_BLOCKING_WAIT=1."),
-        ({"NCCL_P2P_DISABLE": "1"}, "Hint: `unset NCCL_P2P_DISABLE` once it works without."),
-        ({"RDMAV_FORK_SAFE": "1"}, "advised against"),
-        ({"GLOO_SOCKET_IFNAME": "ens3f1"}, "GLOO_SOCKET_IFNAME is ens3f1 (environment); ens3 would be expected: it r"),
-        ({"NCCL_SOCKET_IFNAME": "ens3f"}, "NCCL_SOCKET_IFNAME is ens3f (environment); ens3 would be expected"),
-    ],
-)
-def test_notes(machine: None, environ: dict[str, str], said: str):
-    (text,) = notes(environ, config(), MASTER)
-    assert said in text
-    assert validate(config(), environ, MASTER) == []
-
-
-def test_nothing_to_note(machine: None):
-    environ = {"NCCL_P2P_DISABLE": "0", "NCCL_SOCKET_IFNAME": "ens", "GLOO_SOCKET_IFNAME": "ens3", "NCCL_DEBUG": "WARN"}
-    assert notes(environ, config(), MASTER) == notes({}, config()) == []
-    assert notes({"GLOO_SOCKET_IFNAME": "typo"}, config(), MASTER) == []  # mistakes says it
 
 
 def test_the_interface_of_the_route_on_a_machine_with_two_cards():
@@ -370,9 +313,9 @@ out["lo"] = nccl.validate(typed, {"GLOO_SOCKET_IFNAME": "lo"}, "node-z")
 """,
     )
     (text,) = out.pop("mistake")
-    assert "Hint: export GLOO_SOCKET_IFNAME=ens4 (it routes to 10.2.2.9)" in text
+    assert "or GLOO_SOCKET_IFNAME=ens4 (it routes to 10.2.2.9)" in text
     (text,) = out.pop("lo")
-    assert "Hint: export GLOO_SOCKET_IFNAME=ens3 (it leads to other machines; here node-z is an address" in text
+    assert "or GLOO_SOCKET_IFNAME=ens3 (it leads to other machines; here node-z is an address" in text
     assert out == {
         "10.1.1.9": "ens3",
         "10.2.2.9": "ens4",

@@ -13,8 +13,6 @@ from imagenet_ddp.distributed.strategies.backends import validate
         (None, "cpu", {"gloo"}, None),
         (None, "cuda", {"nccl", "gloo"}, None),
         ("gloo", "cuda", {"nccl", "gloo"}, None),
-        ("mpi", "cpu", {"gloo", "mpi"}, None),
-        ("mpi", "cpu", {"gloo"}, "mpi needs a torch that is built with MPI, and this one is not"),
         ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this runs on CPUs. Hint: "),
         ("nccl", "cuda", {"gloo"}, "nccl needs a torch that is built with NCCL"),
         (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that is built with NCCL"),
@@ -25,7 +23,7 @@ from imagenet_ddp.distributed.strategies.backends import validate
 def test_backends_that_torch_does_not_have(
     monkeypatch: pytest.MonkeyPatch, backend: str | None, kind: str, built: set[str], message: str | None
 ) -> None:
-    for name in ("nccl", "gloo", "mpi"):
+    for name in ("nccl", "gloo"):
         monkeypatch.setattr(distributed, f"is_{name}_available", lambda name=name: name in built)
     errors = validate({"process_group_backend": backend, "comm_hook": None}, kind)
     assert (message is None and errors == []) or (message and message in errors[0]), errors

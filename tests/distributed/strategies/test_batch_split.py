@@ -65,107 +65,11 @@ def test_images_per_forward():
     assert batch_split.images_per_forward(strategy("dp"), 32, 4) == 128
     assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=2), 3, 3) == 8
     assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 3) == 6
-    assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 4) == 128  # auto moves images, and adds none
+    assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 4) == 112  # half on the first device
+    assert batch_split.images_per_forward(strategy("balanced_dp"), 1, 4) == 4
+    assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 1) == 32
     with pytest.raises(ConfigError, match="needs two devices or more, and there is 1"):
         batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 1)
-
-
-# ---- auto ----------------------------------------------------------------------------------------------------------
-
-
-class Simulated:
-    """Memory that grows by `per_image` bytes, from `first` bytes on the first device and `other` on the others."""
-
-    def __init__(self, num_devices: int, full: int, first: int, other: int, per_image: int):
-        self.num_devices, self.full, self.per_image = num_devices, full, per_image
-        self.fixed = [first] + (num_devices - 1) * [other]
-        self.now = [0] * num_devices
-        self.reads = 0
-
-    def reset(self) -> None:
-        self.now = [0] * self.num_devices
-
-    def forward(self, share: batch_split.FirstDeviceShare, num_images: int, training: bool = True) -> list[int]:
-        sizes = batch_split.split_batch(num_images, self.num_devices, *share.split(num_images, training))
-        needs = [fixed + self.per_image * size for fixed, size in zip(self.fixed, sizes, strict=True)]
-        self.now = list(map(max, self.now, needs))
-        return sizes
-
-    def peaks(self) -> list[int]:
-        self.reads += 1
-        return self.now
-
-
-@pytest.mark.parametrize("num_devices", [2, 3, 4, 8])
-@pytest.mark.parametrize("more", [0, 100, 250, 700])
-def test_auto_makes_the_peaks_equal(num_devices: int, more: int):
-    full, lines = 32 * num_devices, []
-    memory = Simulated(num_devices, full, 1000 + more, 1000, 10)
-    share = batch_split.FirstDeviceShare(num_devices, "auto", full, memory, lines.append)
-    for _ in range(4):
-        assert not lines
-        memory.forward(share, full)
-        share.end_step()
-    memory.reset()
-    sizes = memory.forward(share, full)
-    first, *others = memory.now
-    assert sum(sizes) == full
-    best = 32 - more / 10 * (num_devices - 1) / num_devices
-    assert sizes[0] == max(0, int(best + 1e-6))
-    if best > 0:  # else even a first device without images needs more than the others
-        assert abs(first - max(others)) <= 2 * memory.per_image
-    assert len(lines) == 1
-    assert f"Split: {' + '.join(map(str, sizes))} = {full} images per forward" in lines[0]
-    share.end_step()
-    assert memory.reads == 2  # and never again
-
-
-def test_auto_repeats_a_step_that_tells_nothing():
-    lines: list[str] = []
-    memory = Simulated(2, 64, 1200, 1000, 10)
-    share = batch_split.FirstDeviceShare(2, "auto", 64, memory, lines.append)
-    memory.forward(share, 64, training=False)  # a validation before a step is none of it
-    memory.forward(share, 64)
-    memory.forward(share, 64)  # accumulation
-    share.end_step()
-    memory.forward(share, 10)  # the last step of an epoch
-    share.end_step()
-    memory.forward(share, 64)
-    memory.forward(share, 500, training=False)
-    share.end_step()
-    assert memory.reads == 0
-    for _ in range(3):
-        memory.forward(share, 64)
-        share.end_step()
-    assert memory.reads == 2
-    assert memory.forward(share, 64) == [22, 42]  # 1200 + 220 = 1000 + 420
-    assert "1520, 1320" not in lines[0]  # MiB
-
-
-def test_auto_without_a_difference_splits_evenly():
-    lines: list[str] = []
-    memory = Simulated(2, 64, 1200, 1000, 0)
-    share = batch_split.FirstDeviceShare(2, "auto", 64, memory, lines.append)
-    for _ in range(4):
-        memory.forward(share, 64)
-        share.end_step()
-    assert memory.forward(share, 64) == [32, 32]
-    assert "The peaks do not differ enough" in lines[0]
-
-
-def test_auto_on_a_cpu_is_even_from_the_start():
-    share = batch_split.FirstDeviceShare(3, "auto", 9, None, pytest.fail)
-    for _ in range(6):
-        assert batch_split.split_batch(9, 3, *share.split(9, True)) == [3, 3, 3]
-        share.end_step()
-    assert batch_split.split_batch(4, 3, *share.split(4, True)) == [1, 2, 1]
-
-
-def test_a_full_batch_that_is_not_told_is_the_first_one_trained_on():
-    share = batch_split.FirstDeviceShare(3, 2, None, None, pytest.fail)
-    assert batch_split.split_batch(9, 3, *share.split(9, False)) == [3, 3, 3]
-    assert batch_split.split_batch(8, 3, *share.split(8, True)) == [2, 3, 3]
-    assert batch_split.split_batch(4, 3, *share.split(4, True)) == [1, 2, 1]
 
 
 # ---- sentences -----------------------------------------------------------------------------------------------------
@@ -187,17 +91,13 @@ def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
     lines = " ".join(batch_split.describe(strategy("dp"), 32, 2, 1, False))
     assert "ddp is usually faster" in lines
     assert "one copy of the data" in lines
-    assert "auto" not in lines
     assert "On a CPU" not in lines
     assert batch_split.describe(strategy("ddp"), 32, 2, 1, False) == []
 
 
-def test_auto_says_what_it_does():
-    on_cpu = " ".join(batch_split.describe(strategy("balanced_dp"), 4, 3, 1, True))
-    assert "Split: 4 + 4 + 4 = 12" in on_cpu
-    assert "first_device_batch=auto on a CPU: an even split" in on_cpu
-    on_gpus = " ".join(batch_split.describe(strategy("balanced_dp"), 4, 3, 1, False))
-    assert "then by the memory that the first steps need" in on_gpus
+def test_the_default_share_is_half():
+    (line, *_) = batch_split.describe(strategy("balanced_dp"), 4, 3, 1, True)
+    assert line == "Split: 2 + 4 + 4 = 10 images per forward."
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -237,7 +137,7 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: 
          " Hint: strategy=balanced_dp, or leave it out."),
         ({"name": "balanced_dp", "first_device_batch": 0}, {},
          "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
-         " there is 1. Hint: trainer.devices=2, or strategy.first_device_batch=auto."),
+         " there is 1. Hint: trainer.devices=2, or leave strategy.first_device_batch out."),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_sentence(keys: dict[str, Any], trainer: dict[str, Any], lines: str):

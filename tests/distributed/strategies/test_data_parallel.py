@@ -34,8 +34,7 @@ def make_net(dropout: float = 0.0, seed: int = 3) -> nn.Module:
 
 
 def replicas_of(net: nn.Module, num_devices: int, first: int | None = None, full: int = 8) -> Replicas:
-    share = None if first is None else batch_split.FirstDeviceShare(num_devices, first, full, None, pytest.fail)
-    return Replicas(net, [CPU] * num_devices, share)
+    return Replicas(net, [CPU] * num_devices, first, full)
 
 
 def images_of(num_images: int, seed: int = 0) -> Tensor:
@@ -389,9 +388,9 @@ def make_trainer(strategy: Any, folder: Path, callbacks: list[L.Callback] | None
     )
 
 
-def on_cpu(name: str, num_devices: int, batch_size: int, first: Any = "auto") -> Any:
+def on_cpu(name: str, num_devices: int, batch_size: int, first: int | None = None) -> Any:
     keys = {"name": name, "first_device_batch": first}
-    return make_data_parallel(keys, "cpu", num_devices, batch_size, pytest.fail)
+    return make_data_parallel(keys, "cpu", num_devices, batch_size)
 
 
 @in_lightning
@@ -409,11 +408,9 @@ def test_2_3_3_per_forward_and_4_6_6_per_step(accumulate: int, tmp_path: Path):
 
 @in_lightning
 @pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-5), ("bf16-mixed", 5e-2)])
-@pytest.mark.parametrize(
-    ("num_train", "name", "first"), [(29, "dp", "auto"), (31, "balanced_dp", 1), (25, "dp", "auto")]
-)
+@pytest.mark.parametrize(("num_train", "name", "first"), [(29, "dp", None), (31, "balanced_dp", 1), (25, "dp", None)])
 def test_training_is_that_of_one_device(
-    num_train: int, name: str, first: Any, precision: str, tolerance: float, tmp_path: Path
+    num_train: int, name: str, first: int | None, precision: str, tolerance: float, tmp_path: Path
 ):
     """With last batches that do not divide, and are smaller than the devices are many."""
     num_devices, found = 4, []
@@ -475,21 +472,6 @@ def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
 
 
 @in_lightning
-def test_the_strategies_are_known_by_name(tmp_path: Path):
-    classifier = make_classifier(6)
-    steps = Steps(classifier.net)
-    trainer = make_trainer("dp", tmp_path, [steps], devices=3, max_epochs=1)
-    assert isinstance(trainer.strategy, DataParallelStrategy)
-    trainer.fit(classifier, datamodule=Batches(16, 6, 8))
-    assert steps.steps == 2 * [[[2, 3, 3]]]
-    classifier = make_classifier(6)
-    steps = Steps(classifier.net)
-    trainer = make_trainer("balanced_dp", tmp_path, [steps], devices=3, max_epochs=1)
-    trainer.fit(classifier, datamodule=Batches(16, 6, 8))
-    assert steps.steps == 2 * [[[2, 3, 3]]]  # an even split
-
-
-@in_lightning
 def test_validation_runs_over_all_devices(tmp_path: Path):
     classifier = make_classifier(8)
     sizes = record(classifier.net)
@@ -512,11 +494,11 @@ def test_a_module_without_a_net_is_refused(tmp_path: Path):
 
 def test_one_device_is_lightnings_plain_one():
     assert on_cpu("dp", 1, 8) == "auto"
-    assert make_data_parallel({"name": "balanced_dp", "first_device_batch": 2}, "cuda", [1], 8, pytest.fail) == "auto"
+    assert make_data_parallel({"name": "balanced_dp", "first_device_batch": 2}, "cuda", [1], 8) == "auto"
 
 
 def test_the_devices_are_those_of_the_list():
-    strategy = make_data_parallel({"name": "dp"}, "cuda", [2, 0], 8, pytest.fail)
+    strategy = make_data_parallel({"name": "dp"}, "cuda", [2, 0], 8)
     assert isinstance(strategy, DataParallelStrategy)
     assert strategy.parallel_devices == [torch.device("cuda", 2), torch.device("cuda", 0)]
     assert strategy.root_device == torch.device("cuda", 2)
@@ -550,7 +532,7 @@ def test_on_gpus_it_is_nn_data_parallel(num_images: int):
 def test_on_gpus_a_first_device_that_only_gathers():
     net, alone = make_net().to(gpus()[0]).train(), make_net().train()
     full = 4 * (len(gpus()) - 1)
-    replicas = Replicas(net, gpus(), batch_split.FirstDeviceShare(len(gpus()), 0, full, None, pytest.fail))
+    replicas = Replicas(net, gpus(), 0, full)
     assert replicas.sizes(full) == [0] + [4] * (len(gpus()) - 1)
     assert replicas(images_of(full).to(gpus()[0])).device == gpus()[0]
     alone(images_of(full)[:4])
@@ -569,16 +551,3 @@ def test_on_gpus_autocast_and_dropout():
             drawn.append(replicas(images_of(8).to(gpus()[0])))
     assert drawn[0].dtype == torch.bfloat16
     torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
-
-
-@two_gpus
-@in_lightning
-def test_on_gpus_auto_finds_a_share(tmp_path: Path):
-    lines: list[str] = []
-    strategy = make_data_parallel(
-        {"name": "balanced_dp", "first_device_batch": "auto"}, "cuda", len(gpus()), 64, lines.append
-    )
-    trainer = make_trainer(strategy, tmp_path, accelerator="cuda")
-    trainer.fit(make_classifier(64), datamodule=Batches(64 * 8 * len(gpus()), 64, 64 * len(gpus())))
-    assert len(lines) == 1
-    assert f"= {64 * len(gpus())} images per forward" in lines[0]

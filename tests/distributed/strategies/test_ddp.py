@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema import StrategyConfig
 from imagenet_ddp.distributed.strategies import ddp
-from imagenet_ddp.distributed.strategies.process_group import init_process_group
 from imagenet_ddp.errors import ConfigError
 
 PROBES = ROOT / "tests" / "helpers" / "probes"
@@ -194,22 +193,6 @@ def test_an_error_is_raised_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
         ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
-    if not distributed.is_mpi_available():
-        with pytest.raises(ConfigError, match=r"is_mpi_available\(\) is False\)\. Hint: .*build torch from source"):
-            ddp.make_strategy(strategy_keys(process_group_backend="mpi"), 2, store, kind="cpu")
-
-
-def test_mpi_must_number_the_ranks_as_the_launcher_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch takes neither ranks nor a store for mpi: both come from mpirun."""
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(distributed, "init_process_group", lambda *args, **kwargs: calls.append((args, kwargs)))
-    monkeypatch.setattr(distributed, "get_rank", lambda: 1)
-    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
-    arguments = (2, distributed.HashStore(), torch.device("cpu"), "mpi", 1800)
-    with pytest.raises(ConfigError, match=r"as rank 0 of 2, but MPI made it rank 1 of 2\. Hint: .*mpirun -n 2"):
-        init_process_group(0, *arguments)
-    assert calls == [(("mpi",), {"timeout": timedelta(seconds=1800)})]
-    init_process_group(1, *arguments)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])

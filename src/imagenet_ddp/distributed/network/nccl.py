@@ -5,15 +5,25 @@ in nccl.env is refused. Where nothing names a network interface, the one that le
 libraries read these variables once, when the process group is made. docs/nccl.md describes those that matter.
 """
 
+import os
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, matching, shown
-from imagenet_ddp.distributed.network import nccl_interfaces, nccl_names
-from imagenet_ddp.distributed.network.interfaces import interfaces, resolve, source_address
-from imagenet_ddp.distributed.network.nccl_names import OLD_NAMES, as_text
+from imagenet_ddp.distributed.network import nccl_interfaces
 
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
+# Spelling is checked against these, the names of docs/nccl.md. Other names are set as they are.
+_EXPLAINED = """
+    NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_NET NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX
+    NCCL_NET_GDR_LEVEL NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT FI_PROVIDER FI_EFA_USE_DEVICE_RDMA
+"""
+KNOWN_NAMES = frozenset(_EXPLAINED.split())
+_NEAR = 0.91  # NCCL_NVB_DISABLE, another variable than NCCL_IB_DISABLE, is 0.90
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _INTERFACES = r"[^\s,=^]+(,[^\s,=^]+)*"
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
@@ -30,18 +40,14 @@ _SAME = {
     **dict.fromkeys(("1", "true", "yes", "on", "y", "t"), "1"),
     **dict.fromkeys(("0", "false", "no", "off", "n", "f"), "0"),
 }
-_LEFT_OVER = {
-    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"), "slow, and meant for debugging"),
-    "RDMAV_FORK_SAFE": "advised against by the authors of the EFA plugin",
-}
 
 
 def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """Return what to set before the process group is made: nccl.env without nulls and without conflicts."""
     return {
-        name: as_text(value)
+        name: _as_text(value)
         for name, value in nccl["env"].items()
-        if value is not None and _conflict(name, value, environ) is None
+        if value is not None and not _conflicts(name, value, environ)
     }
 
 
@@ -53,7 +59,7 @@ def interface_variables(
     address: where several machines meet, a host name or an IP address without port. one_machine: all processes run
     here, so Gloo needs the loopback only.
     """
-    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None]
+    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
     if one_machine:
         loopback = nccl_interfaces.loopback()
         if loopback is None or "GLOO_SOCKET_IFNAME" not in missing:
@@ -74,118 +80,83 @@ def interface_variables(
     if "GLOO_SOCKET_IFNAME" in missing:
         variables["GLOO_SOCKET_IFNAME"] = interface.name
         lines.append(f"GLOO_SOCKET_IFNAME={interface.name}: {reason}")
-        lines += _other_address(interface.addresses[:1], interface.name, address)
     return variables, lines
 
 
 def validate(
     nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None, *, elsewhere: bool = False
 ) -> list[str]:
-    """List the errors in nccl.env, and in the interfaces that nccl.env, the environment or NCCL's files name.
+    """List the errors in nccl.env, and in the interfaces that nccl.env or the environment name.
 
     address: where several machines meet, without port; None on one machine. elsewhere: the run takes place on other
     machines, whose interfaces are not known here.
     """
     env, errors, wrong = nccl["env"], list[str](), set[str]()
     for name, value in env.items():
-        found = nccl_names.validate(name, value) or _validate_value(name, value)
-        if not found and value is not None and (other := _conflict(name, value, environ)):
+        found = _validate_name(name) or _validate_value(name, value)
+        if not found and value is not None and _conflicts(name, value, environ):
             found = [
-                f"nccl.env.{name} must equal {other} in the environment ({environ[other]}), got {shown(value)}. "
-                f"Hint: `unset {other}`, or set nccl.env.{name}=null to use the environment's."
+                f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
+                f"Hint: `unset {name}`, or set nccl.env.{name}=null to use the environment's."
             ]
         errors += found
         wrong |= {name} if found else set()
-    family = env.get("NCCL_SOCKET_FAMILY") or environ.get("NCCL_SOCKET_FAMILY")
     for name in () if elsewhere else INTERFACE_NAMES:
         if name not in wrong and (source := _source(name, nccl, environ)):
-            value, key, origin = source
-            errors += nccl_interfaces.mistake(key, name, value, origin, address, family)
+            value, key = source
+            errors += nccl_interfaces.mistake(key, name, value, address)
     return errors
 
 
-def notes(environ: Mapping[str, str], nccl: Mapping[str, Any], address: str | None = None) -> list[str]:
-    """List what works but deserves attention: old names, slow settings left over, an unusual interface."""
-    lines = list[str]()
-    for new, old in OLD_NAMES.items():
-        if old in environ:
-            lines.append(
-                f"{old} is the old name of {new}: still read, but torchrun sets the new one, which wins. "
-                f"Hint: `unset {old}`, export {new}={environ[old]}."
-            )
-    for name, what in _LEFT_OVER.items():
-        if _plain(environ.get(name, "0")) != "0":
-            lines.append(f"{name}={environ[name]} is {what}. Hint: `unset {name}` once it works without.")
-    expected, reason = nccl_interfaces.toward(address) if address else (None, "")
-    for name in INTERFACE_NAMES if expected else ():
-        source = _source(name, nccl, environ)
-        if expected is None or source is None or nccl_interfaces.mistake(source[1], name, source[0], "", address):
-            continue
-        value, key, origin = source
-        is_nccl = name.startswith("NCCL")
-        used = [one.name for one in nccl_interfaces.nccl_choice(value, interfaces())] if is_nccl else value.split(",")
-        if expected.name not in used:
-            lines.append(f"{key} is {value}{origin}; {expected.name} would be expected: {reason}.")
-    return lines
-
-
-def file_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return variable -> (value, path): what NCCL reads from its own files where the environment has nothing."""
-    try:
-        own = environ.get("NCCL_CONF_FILE") or str(Path("~/.nccl.conf").expanduser())
-    except RuntimeError:  # a container's user without a home
-        own = ""
-    variables: dict[str, tuple[str, str]] = {}
-    for path in (own, "/etc/nccl.conf"):
-        try:
-            lines = Path(path).read_text(errors="replace").splitlines() if path else []
-        except OSError:
-            continue
-        for line in lines:
-            name, equals, value = line.partition("=")
-            if equals and not line.startswith("#"):
-                variables.setdefault(name.strip(), (value.strip(), path))
-    return variables
+def _validate_name(name: str) -> list[str]:
+    """Return an error for a variable of another library, and for a name that differs from a known one by a letter."""
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
+        known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
+        return [
+            f"nccl.env.{name} must be a variable of NCCL, Gloo or libfabric ({known}). "
+            "Hint: leave it out, and export it instead."
+        ]
+    near = [] if name in KNOWN_NAMES else get_close_matches(name, KNOWN_NAMES, 1, _NEAR)
+    return [
+        f"nccl.env.{name} is not a known variable. Hint: did you mean nccl.env.{known}? "
+        f"If {name} is right, export it before the command."
+        for known in near
+    ]
 
 
 def _validate_value(name: str, value: Any) -> list[str]:
     allowed, example = _VALUES.get(name, (_PLAIN, "1"))
     if name in _VALUES and _PLAIN.accepts(value):
-        allowed, value = allowed | NULL, None if value is None else as_text(value)
+        allowed, value = allowed | NULL, None if value is None else _as_text(value)
     return expect(f"nccl.env.{name}", value, allowed, f"nccl.env.{name}={example}")
 
 
-def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return (value, key or variable, origin as words) of an interface variable; None where nothing names one."""
+def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return (value, key or variable) of an interface variable; None where neither names one."""
     if nccl["env"].get(name) is not None:
-        return str(nccl["env"][name]), f"nccl.env.{name}", ""
-    if environ.get(name):
-        return environ[name], name, " (environment)"
-    value, path = file_variables(environ).get(name, ("", "")) if name.startswith("NCCL") else ("", "")
-    return (value, name, f" ({path})") if value else None
+        return str(nccl["env"][name]), f"nccl.env.{name}"
+    return (environ[name], name) if environ.get(name) else None
 
 
-def _conflict(name: str, value: Any, environ: Mapping[str, str]) -> str | None:
-    """Return the variable of the environment that differs from this value; None where none does."""
-    for variable in (name, *([OLD_NAMES[name]] if name in OLD_NAMES else [])):
-        other = environ.get(variable, "")
-        if not other or _plain(other) == _plain(as_text(value)):
-            continue
-        if variable == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
-            continue  # torchrun's own default for its workers, which nobody typed
-        return variable
-    return None
+def _in_file(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether one of the files that NCCL reads where the environment has nothing sets this variable of NCCL."""
+    own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
+    paths = [path for path in map(Path, (own, "/etc/nccl.conf")) if os.access(path, os.R_OK) and path.is_file()]
+    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+    return name.startswith("NCCL") and any(line.startswith(f"{name}=") for line in lines)
 
 
-def _other_address(first: tuple[str, ...], name: str, address: str) -> list[str]:
-    """Note that Gloo advertises the first address of its interface, where the route uses another."""
-    try:
-        used = source_address(resolve(address))
-    except OSError:
-        return []
-    if not first or used is None or used == first[0] or used.startswith("127."):
-        return []
-    return [f"Gloo advertises {first[0]}, the first address of {name}; the route to {address} uses {used}"]
+def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
+    """Return whether the environment has another value."""
+    other = environ.get(name, "")
+    if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
+        return False  # torchrun's own default for its workers, which nobody typed
+    return bool(other) and _plain(other) != _plain(_as_text(value))
+
+
+def _as_text(value: Any) -> str:
+    """Format as the libraries read it: 1 and 0 for true and false."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _plain(text: str) -> str:

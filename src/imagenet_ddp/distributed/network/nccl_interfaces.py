@@ -15,8 +15,8 @@ _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loop
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
-def nccl_choice(value: str, known: Sequence[Interface], family: str | None = None) -> list[Interface]:
-    """List the interfaces that NCCL uses, first the one it listens on. family: AF_INET, AF_INET6, None for both."""
+def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
+    """List the interfaces that NCCL uses, first the one it listens on."""
     rest = value.removeprefix("^")
     names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
     exact, exclude = rest.startswith("="), value.startswith("^")
@@ -24,19 +24,18 @@ def nccl_choice(value: str, known: Sequence[Interface], family: str | None = Non
     def fits(interface: Interface) -> bool:
         return not names or any(interface.name == name if exact else interface.name.startswith(name) for name in names)
 
-    usable = [one for one in known if one.is_up and _nccl_addresses(one, family)]
+    addresses = {one.name: [address for address in one.addresses if address != "::1"] for one in known}
+    usable = [one for one in known if one.is_up and addresses[one.name]]
     # getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 one.
-    usable.sort(key=lambda one: ":" in _nccl_addresses(one, family)[0])
+    usable.sort(key=lambda one: ":" in addresses[one.name][0])
     return [one for one in usable if fits(one) != exclude]
 
 
-def mistake(
-    where: str, variable: str, value: str, origin: str, address: str | None, family: str | None = None
-) -> list[str]:
+def mistake(where: str, variable: str, value: str, address: str | None) -> list[str]:
     """Return why this value cannot work on this machine, [] where it can.
 
-    where: the key or variable that the error names. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. origin: "" or
-    where the value came from. address: where the nodes meet.
+    where: the key or variable that the error names. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address: where
+    the nodes meet.
     """
     known = interfaces()
     if not known:
@@ -45,21 +44,23 @@ def mistake(
         taken, fault = _gloo_choice(value, known)
         expected = "be an interface of this machine by its whole name"
     else:
-        taken = nccl_choice(value, known, family)[:1]
+        taken = nccl_choice(value, known)[:1]
         fault = "" if taken else f"{value}, which leaves none" if value.startswith("^") else value
         expected = "match an interface of this machine"
     only_here = next((one.name for one in taken if one.is_loopback), None)
     if fault:
-        text = f"{where} must {expected} ({listing(known)}), got {fault}{origin}."
+        text = f"{where} must {expected} ({listing(known)}), got {fault}."
     elif only_here and address and not _is_loopback(address):
         how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
         text = (
             f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
-            f"got {value}{how}{origin}."
+            f"got {value}{how}."
         )
     else:
         return []
-    return [f"{text} {_hint(where, variable, origin, address)}"]
+    right, why = toward(address)
+    or_set = f", or {where}={right.name} ({why})" if right else ""
+    return [f"{text} Hint: {f'`unset {where}`' if where == variable else f'{where}=null'}{or_set}."]
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
@@ -112,25 +113,6 @@ def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface
     if missing:
         return taken, f"{value}, where {', '.join(missing)} is missing" if len(names) > 1 else value
     return taken, f"{value}, where {', '.join(down)} is down" if down else ""
-
-
-def _hint(where: str, variable: str, origin: str, address: str | None) -> str:
-    right, why = toward(address)
-    typed = where != variable  # a key of the config; else the environment, or a file NCCL reads
-    out = f"{where}=null" if typed else "take it out of that file" if "/" in origin else f"`unset {variable}`"
-    if right is None:
-        return f"Hint: {out}."
-    return f"Hint: {'set' if typed else 'export'} {where}={right.name} ({why}), or {out}: it is then chosen."
-
-
-def _nccl_addresses(interface: Interface, family: str | None) -> list[str]:
-    """List the addresses that NCCL may use: of this family, without ::1."""
-    wanted = {"AF_INET": "v4", "AF_INET6": "v6"}.get(family or "")
-    return [
-        address
-        for address in interface.addresses
-        if address != "::1" and wanted in (None, "v6" if ":" in address else "v4")
-    ]
 
 
 def _is_loopback(address: str) -> bool:

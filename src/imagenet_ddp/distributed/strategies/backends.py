@@ -22,17 +22,11 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
     if backend == "nccl" and kind == "cpu":
         return [f"{key}=nccl is for GPUs, but this runs on CPUs. Hint: {key}=null."]
     name = backend or ("nccl" if kind == "cuda" else "gloo")
-    is_available = {
-        "nccl": distributed.is_nccl_available,
-        "gloo": distributed.is_gloo_available,
-        "mpi": distributed.is_mpi_available,
-    }
+    is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
     if not is_available[name]():
         hint = {
             "nccl": f"{key}=gloo (slower), or a torch for Linux with CUDA or ROCm.",
             "gloo": f"{key}=nccl on GPUs, or torch from its own wheels.",
-            "mpi": f"{key}=null (nccl on GPUs, gloo on CPUs), or build torch from source on a machine with MPI: "
-            "its wheels come without.",
         }[name]
         by_default = "" if backend else f" (the default for {kind})"
         return [

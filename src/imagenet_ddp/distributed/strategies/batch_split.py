@@ -1,21 +1,18 @@
 """Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. No torch here.
 
 data.batch_size is per device, as everywhere. One forward of the whole process takes `images_per_forward()` images: this
-number is fixed before anything runs, because learning rate, steps per epoch and checkpoints follow from it. So
-strategy.first_device_batch=auto does not change the total: it finds how many of data.batch_size × devices images the
-first device takes, and the others share the rest. A given number does change it: 2 with data.batch_size=3 on three
-devices is 2 + 3 + 3 = 8 images.
+number is fixed before anything runs, because learning rate, steps per epoch and checkpoints follow from it.
+strategy.first_device_batch changes it: 2 with data.batch_size=3 on three devices is 2 + 3 + 3 = 8 images.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from imagenet_ddp.config.schema import StrategyConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.errors import ConfigError
 
-MIB = 2**20
 DATA_PARALLEL = ("dp", "balanced_dp")
 _OWN_KEYS = {"name", "first_device_batch"}  # the other keys of strategy.* are ddp's
 
@@ -32,19 +29,23 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     """
     if strategy["name"] not in DATA_PARALLEL:
         return batch_size
-    first = first_device_images(strategy, batch_size)
+    first = first_device_images(strategy, batch_size, num_devices)
     num_images = (batch_size if first is None else first) + (num_devices - 1) * batch_size
     if num_images == 0:
         raise ConfigError(_needs_two_devices(num_devices))
     return num_images
 
 
-def first_device_images(strategy: Mapping[str, Any], batch_size: int) -> int | None:
-    """Return the first device's images in a full forward; None for dp, which splits evenly. auto starts evenly."""
+def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
+    """Return the first device's images in a full forward; None for dp, which splits evenly.
+
+    Half of batch_size where strategy.first_device_batch is null and there are other devices.
+    """
     if strategy["name"] != "balanced_dp":
         return None
-    first = strategy["first_device_batch"]
-    return batch_size if first == "auto" else int(first)
+    if strategy["first_device_batch"] is not None:
+        return int(strategy["first_device_batch"])
+    return batch_size if num_devices == 1 else max(1, batch_size // 2)
 
 
 def split_batch(num_images: int, num_devices: int, first: int | None, full: int) -> list[int]:
@@ -65,100 +66,6 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
     return [own] + [share + (device < rest) for device in range(num_devices - 1)]
 
 
-def equal_memory_share(num_devices: int, full: int, even: Sequence[float], fewer: Sequence[float]) -> int | None:
-    """Return the first device's share of `full` images at which its memory peak equals the others'.
-
-    even, fewer: peaks in bytes per device, with an even split and with half of that on the first device. None where
-    these two do not determine it. The first device's peak grows by a fixed amount per image, which the two measurements
-    give; the others' by the same, as the net is the same. Never more than an even share.
-    """
-    most = full // num_devices
-    per_image = (even[0] - fewer[0]) / max(1, most - most // 2)
-    if per_image <= 0:
-        return None
-    others = max(split_batch(full, num_devices, most, full)[1:])
-    more = (even[0] - per_image * most) - (max(even[1:]) - per_image * others)  # bytes that only the first device has
-    return max(0, min(most, int((full - (num_devices - 1) * more / per_image) / num_devices)))
-
-
-class Memory(Protocol):
-    """Peak memory per device since the last reset, in bytes."""
-
-    def reset(self) -> None: ...
-
-    def peaks(self) -> list[int]: ...
-
-
-class FirstDeviceShare:
-    """Decide how many images of a full forward the first device takes.
-
-    auto, on GPUs: the first four optimizer steps compare the memory peaks of all devices with an even split (read after
-    the second step: the first one creates the optimizer's state) and with half of it on the first device (read after
-    the fourth: the third one tries kernels for the new sizes). The share at which the peaks are equal follows from
-    these, and stays. A step with a smaller batch, or with a validation in its middle, is repeated. The result depends
-    on the GPUs' memory, not on the seed: set the number in a run that must be repeated exactly. On CPUs: an even split.
-    """
-
-    STEPS = ((False, False), (False, True), (True, False), (True, True))  # half on the first?, read the peaks?
-
-    def __init__(
-        self,
-        num_devices: int,
-        first: int | Literal["auto"],
-        full: int | None,
-        memory: Memory | None,
-        log: Callable[[str], None],
-    ):
-        """full: images of a full forward; None: those of the first training batch. log: gets a line with the result."""
-        self._num_devices, self._first, self._full, self._memory, self._log = num_devices, first, full, memory, log
-        self._steps_left = list(self.STEPS) if first == "auto" and memory else []
-        self._read: list[list[int]] = []
-        self._forwards = 0  # of this step, in training
-        self._discard = False
-
-    def split(self, num_images: int, training: bool) -> tuple[int, int]:
-        """Return (first, full) of `split_batch` for a forward of this many images."""
-        if self._full is None:
-            if not training:
-                return 1, self._num_devices  # an even split
-            self._full = num_images
-        even = self._full // self._num_devices
-        if self._steps_left:
-            assert self._memory
-            if training and not self._forwards:
-                self._memory.reset()
-            self._forwards += training
-            self._discard |= self._forwards > 0 and (not training or num_images != self._full)
-            return even // 2 if self._steps_left[0][0] else even, self._full
-        return even if self._first == "auto" else int(self._first), self._full
-
-    def end_step(self) -> None:
-        """Call after each optimizer step."""
-        if not self._steps_left or not self._forwards:
-            return
-        discard, self._discard, self._forwards = self._discard, False, 0
-        if discard:
-            return
-        if self._steps_left.pop(0)[1]:
-            assert self._memory
-            self._read.append(self._memory.peaks())
-        if not self._steps_left:
-            self._decide()
-
-    def _decide(self) -> None:
-        assert self._full is not None
-        even = self._full // self._num_devices
-        first = equal_memory_share(self._num_devices, self._full, *self._read)
-        self._first = even if first is None else first
-        peaks = [", ".join(f"{peak / MIB:.0f}" for peak in read) for read in self._read]
-        why = " The peaks do not differ enough: an even split." if first is None else ""
-        self._log(
-            f"strategy.first_device_batch=auto: memory peaks in MiB per device were {peaks[0]} with {even} images on"
-            f" the first device, {peaks[1]} with {even // 2}.{why}"
-            f" {split_sentence(split_batch(self._full, self._num_devices, self._first, self._full))}"
-        )
-
-
 def split_sentence(sizes: Sequence[int], accumulate: int = 1) -> str:
     """Write the sum of a full forward: sizes per device."""
     if len(sizes) == 1:
@@ -177,18 +84,10 @@ def describe(
     if strategy["name"] not in DATA_PARALLEL:
         return []
     full = images_per_forward(strategy, batch_size, num_devices)
-    lines = [
-        split_sentence(split_batch(full, num_devices, first_device_images(strategy, batch_size), full), accumulate)
-    ]
+    first = first_device_images(strategy, batch_size, num_devices)
+    lines = [split_sentence(split_batch(full, num_devices, first, full), accumulate)]
     if num_devices == 1:
         return lines
-    if strategy["name"] == "balanced_dp" and strategy["first_device_batch"] == "auto":
-        lines.append(
-            "strategy.first_device_batch=auto on a CPU: an even split, because all replicas share one memory."
-            if on_cpu
-            else "strategy.first_device_batch=auto: an even split at first, then by the memory that the first steps"
-            f" need; the total stays {full}."
-        )
     lines.append(
         f"strategy={strategy['name']}: strategy=ddp is usually faster. Here every forward copies the weights to all"
         " devices, one Python process drives them all, and the first device gathers the outputs and alone computes"
@@ -245,7 +144,7 @@ def validate(
 def _needs_two_devices(num_devices: int) -> str:
     return (
         "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
-        f" there is {num_devices}. Hint: trainer.devices=2, or strategy.first_device_batch=auto."
+        f" there is {num_devices}. Hint: trainer.devices=2, or leave strategy.first_device_batch out."
     )
 
 

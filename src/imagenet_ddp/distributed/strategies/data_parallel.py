@@ -13,40 +13,29 @@ the other replicas' updates are dropped. On a CPU the replicas are threads over 
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ParallelStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from lightning.pytorch.strategies.strategy import TBroadcast
 from torch import Tensor, nn
 from torch.nn.parallel import replicate
 
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.strategies.batch_split import FirstDeviceShare
 
 
 class DataParallelStrategy(ParallelStrategy):
     """For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images on the first
     dimension, one tensor out.
 
-    devices: None takes those of the Trainer. first: images of the first device in a forward of full_batch images;
-    None splits as nn.DataParallel does; auto measures (`FirstDeviceShare`). full_batch: None takes that of the first
-    training batch. log: gets a line about what was measured.
+    first: images of the first device in a forward of full_batch images; None splits as nn.DataParallel does.
     """
 
-    def __init__(
-        self,
-        devices: list[torch.device] | None = None,
-        first: int | Literal["auto"] | None = None,
-        full_batch: int | None = None,
-        log: Callable[[str], None] = print,
-        **kwargs: Any,
-    ):
+    def __init__(self, devices: list[torch.device], first: int | None, full_batch: int, **kwargs: Any):
         super().__init__(parallel_devices=devices, **kwargs)
-        self._first: int | Literal["auto"] | None = first
-        self._full_batch, self._log = full_batch, log
+        self._first, self._full_batch = first, full_batch
         self.replicas: Replicas | None = None
 
     @property
@@ -61,18 +50,8 @@ class DataParallelStrategy(ParallelStrategy):
         model.to(self.root_device)
         if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
             raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
-        share = None
-        if self._first is not None:
-            memory = GpuMemory(devices) if self.root_device.type == "cuda" else None
-            share = FirstDeviceShare(len(devices), self._first, self._full_batch, memory, self._log)
-        self.replicas = Replicas(model.net, devices, share)  # type: ignore[arg-type]
+        self.replicas = Replicas(model.net, devices, self._first, self._full_batch)  # type: ignore[arg-type]
         vars(model)["call_net"] = self.replicas  # not a module: it adds no keys
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        result = super().optimizer_step(*args, **kwargs)
-        if self.replicas is not None and self.replicas.share is not None:
-            self.replicas.share.end_step()
-        return result
 
     def teardown(self) -> None:
         if self.lightning_module is not None:
@@ -102,20 +81,6 @@ class DataParallelStrategy(ParallelStrategy):
         return obj
 
 
-class GpuMemory:
-    """Peak memory of GPUs since the last reset, in bytes."""
-
-    def __init__(self, devices: list[torch.device]):
-        self._devices = devices
-
-    def reset(self) -> None:
-        for device in self._devices:
-            torch.cuda.reset_peak_memory_stats(device)
-
-    def peaks(self) -> list[int]:
-        return [torch.cuda.max_memory_allocated(device) for device in self._devices]
-
-
 class Replicas:
     """Call the net on all devices at once.
 
@@ -124,14 +89,14 @@ class Replicas:
     forward that has drawn from it, the next ones call the replicas one after the other, and so does the first.
     """
 
-    def __init__(self, net: nn.Module, devices: list[torch.device], share: FirstDeviceShare | None = None):
-        self.net, self.devices, self.share = net, devices, share
+    def __init__(self, net: nn.Module, devices: list[torch.device], first: int | None = None, full: int = 1):
+        """first, full: as in `split_batch`."""
+        self.net, self.devices, self._first, self._full = net, devices, first, full
         self._draws = {True: True, False: True}  # training or not -> whether a forward draws random numbers
 
     def sizes(self, num_images: int) -> list[int]:
         """Images per device."""
-        first, full = (None, 1) if self.share is None else self.share.split(num_images, self.net.training)
-        return batch_split.split_batch(num_images, len(self.devices), first, full)
+        return batch_split.split_batch(num_images, len(self.devices), self._first, self._full)
 
     def __call__(self, images: Tensor) -> Tensor:
         sizes = self.sizes(len(images))
@@ -229,7 +194,7 @@ def _twin(net: nn.Module) -> nn.Module:
 
 
 def make_data_parallel(
-    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int, log: Callable[[str], None]
+    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int
 ) -> Strategy | str:
     """Return Lightning's plain single device ("auto") for one device: there is nothing to split.
 
@@ -239,15 +204,8 @@ def make_data_parallel(
     if len(numbers) == 1:
         return "auto"
     own_devices = [torch.device("cpu") if kind == "cpu" else torch.device(kind, number) for number in numbers]
-    first = batch_split.first_device_images(strategy, batch_size)
-    auto = first is not None and strategy["first_device_batch"] == "auto"
     return DataParallelStrategy(
         own_devices,
-        "auto" if auto else first,
+        batch_split.first_device_images(strategy, batch_size, len(own_devices)),
         batch_split.images_per_forward(strategy, batch_size, len(own_devices)),
-        log,
     )
-
-
-for _name, _first in (("dp", None), ("balanced_dp", "auto")):
-    StrategyRegistry.register(_name, DataParallelStrategy, f"{_name}: one process, several devices", first=_first)
