@@ -91,7 +91,8 @@ PROGRAMS = {
         "--lr-step-size --lr-gamma --lr-warmup-epochs --lr-min --lr-warmup-method --lr-warmup-decay --label-smoothing "
         "--clip-grad-norm --sync-bn --amp --use-deterministic-algorithms --mixup-alpha --cutmix-alpha --auto-augment "
         "--random-erase --model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay --model-ema "
-        "--ra-sampler --data-path -b --batch-size -j --workers --train-crop-size --val-resize-size --val-crop-size "
+        "--ra-sampler --ra-reps --ra-magnitude --augmix-severity --interpolation "
+        "--data-path -b --batch-size -j --workers --train-crop-size --val-resize-size --val-crop-size "
         "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
     ),
     "timm, train.py": (
@@ -99,7 +100,8 @@ PROGRAMS = {
         "`data=imagenet data.root=FOLDER`.",
         "--model --pretrained --initial-checkpoint --lr --momentum --weight-decay --opt --optimizer --epochs "
         "--start-epoch --sched --decay-epochs --decay-rate --warmup-epochs --min-lr --warmup-lr --smoothing "
-        "--clip-grad --sync-bn --amp --grad-accum-steps --seed --mixup --cutmix --aa --reprob --drop-path "
+        "--clip-grad --sync-bn --amp --grad-accum-steps --seed --mixup --cutmix --mixup-prob --aa --reprob --drop-path "
+        "--color-jitter --grayscale-prob --gaussian-blur-prob --interpolation "
         "--aug-repeats --model-ema-decay --model-ema --data-dir --data_dir --dataset --num-classes -b --batch-size "
         "--validation-batch-size -j --workers --img-size --log-interval --resume --output --experiment --device",
     ),

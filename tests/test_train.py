@@ -475,3 +475,51 @@ def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Pa
     assert "trainer.accelerator" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 0)])
+def test_a_stopped_run_with_augmentation_goes_on_to_the_bit(
+    run: Run, tree: Path, tmp_path: Path, ranks: int, workers: int
+) -> None:
+    options = [
+        *SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "model.name=resnet18", "data.augment=pad_crop",
+        "data.policy=randaugment", "data.erasing=0.5", "data.blur=0.2", "data.mixup_alpha=0.4", "data.cutmix_alpha=1",
+        "data.repeats=2",
+    ]  # fmt: skip
+    succeeded(run("train", *options, "hydra.run.dir=whole"))
+    steps = -(-29 // (4 * ranks))
+    trouble = probe(tmp_path / "seen", what="signal", step=steps + 1, slow_s=0.1)
+    result = run("train", *options, f"data.num_workers={workers}", "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
+    assert result.returncode == 143, result.stdout + result.stderr
+    assert 0 < len(seen(tmp_path / "seen")[1]) < 29, "in the middle of an epoch"
+    succeeded(run("train", "resume=parts", "callbacks=default"))
+    assert_equal_weights(tmp_path / "whole", tmp_path / "parts")
+    assert_same_metrics(tmp_path / "whole", tmp_path / "parts")
+    assert (tmp_path / "whole/train_batch.png").is_file()
+
+
+@pytest.mark.slow
+def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "data.policy=randaugment", "data.cutmix_alpha=1"]
+    for ranks in (1, 2):
+        result = succeeded(run("train", *options, f"trainer.devices={ranks}", "show=augmented", "hydra.run.dir=shown"))
+        assert result.stdout.splitlines()[-1].endswith(": shown/train_batch.png")
+        assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["logs", "train_batch.png"]
+    succeeded(run("train", *options, "trainer.max_epochs=1", "hydra.run.dir=shown"))  # the folder is still a new one
+    result = succeeded(run("train", *options, "show=augmented", "hydra.run.dir=again"))
+    drawn = [(tmp_path / folder / "train_batch.png").read_bytes() for folder in ("shown", "again")]
+    assert drawn[0] == drawn[1], "what is shown is what is trained on"
+
+
+@pytest.mark.slow
+def test_a_mirrored_validation_is_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "model.name=resnet18", "data.val_mirror=true"]
+    succeeded(run("train", *options, "hydra.run.dir=r"))
+    validated = float(rows(tmp_path / "r")[-1]["val/loss"])
+    losses = {}
+    for name, typed in (("kept", []), ("typed", ["data.val_mirror=false"])):
+        succeeded(run("evaluate", "checkpoint=r/checkpoints/last.ckpt", *typed, f"hydra.run.dir={name}"))
+        losses[name] = json.loads((tmp_path / name / "evaluation.json").read_text())["val/loss"]
+    assert losses["kept"] == pytest.approx(validated, rel=1e-6)
+    assert losses["typed"] != pytest.approx(validated, rel=1e-6)

@@ -18,7 +18,10 @@ from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
-FIRST, LAST = ["LearningRate", "RunningMetrics", "GracefulStopInValidation"], ["BadImagesList", "GracefulStop"]
+FIRST, LAST = (
+    ["LearningRate", "RunningMetrics", "GracefulStopInValidation"],
+    ["BadImagesList", "AugmentationNote", "GracefulStop"],
+)
 
 
 def composed(*typed: str) -> dict[str, Any]:
@@ -42,29 +45,33 @@ def made(tmp_path: Path, *typed: str) -> RunCallbacks:
 @pytest.mark.parametrize(
     ("typed", "own"),
     [
-        ([], ["Progress", "History", "ResumeCheckpoint"]),
+        ([], ["Progress", "History", "BatchSheet", "ResumeCheckpoint"]),
         (["callbacks=none"], []),
-        (["~callbacks.progress"], ["History", "ResumeCheckpoint"]),
-        (["callbacks.checkpoint=null"], ["Progress", "History"]),
-        (["callbacks=early_stopping"], ["Progress", "History", "EarlyStopping", "ResumeCheckpoint"]),
-        (["callbacks=[history,early_stopping]"], ["History", "Progress", "EarlyStopping", "ResumeCheckpoint"]),
+        (["~callbacks.progress"], ["History", "BatchSheet", "ResumeCheckpoint"]),
+        (["~callbacks.batch_sheet"], ["Progress", "History", "ResumeCheckpoint"]),
+        (["callbacks.checkpoint=null"], ["Progress", "History", "BatchSheet"]),
+        (["callbacks=early_stopping"], ["Progress", "History", "BatchSheet", "EarlyStopping", "ResumeCheckpoint"]),
+        (
+            ["callbacks=[history,early_stopping]"],
+            ["History", "Progress", "BatchSheet", "EarlyStopping", "ResumeCheckpoint"],
+        ),
         (["callbacks=[history]"], ["History"]),
         (
             ["callbacks.progress._target_=lightning.pytorch.callbacks.TQDMProgressBar"],
-            ["TQDMProgressBar", "History", "ResumeCheckpoint"],
+            ["TQDMProgressBar", "History", "BatchSheet", "ResumeCheckpoint"],
         ),
         (
             ["callbacks.checkpoint._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
-            ["Progress", "History", "ModelCheckpoint"],
+            ["Progress", "History", "BatchSheet", "ModelCheckpoint"],
         ),
     ],
 )
 def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str], own: list[str]) -> None:
     names = [type(callback).__name__ for callback in made(tmp_path, *typed).callbacks]
     assert names[:3] == FIRST
-    assert names[-2:] == LAST
-    assert sorted(names[3:-2]) == sorted(own)
-    assert "ResumeCheckpoint" not in own or names[-3] == "ResumeCheckpoint", "after the user's"
+    assert names[-3:] == LAST
+    assert sorted(names[3:-3]) == sorted(own)
+    assert "ResumeCheckpoint" not in own or names[-4] == "ResumeCheckpoint", "after the user's"
 
 
 def test_they_get_what_the_run_knows(tmp_path: Path) -> None:

@@ -35,9 +35,10 @@ SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/translate", "cli/validate",
     "config/validators", "config/trainer_options",
-    "data/validate", "models/validate", "runs/validate", "distributed/validate", "distributed/launchers/request",
-    "distributed/launchers/manual", "distributed/launchers/ranks", "distributed/launchers/address",
-    "distributed/network/nccl", "distributed/strategies/ddp_options", "distributed/strategies/batch_split",
+    "data/validate", "data/validate_augment", "models/validate", "runs/validate", "distributed/validate",
+    "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
+    "distributed/launchers/address", "distributed/network/nccl", "distributed/strategies/ddp_options",
+    "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.
 PLACEHOLDERS = {
@@ -215,6 +216,10 @@ LINES = [
         "data=imagefolder data.root=pets data.val_fraction=0.1", "data=imagenet data.root=pets",
         "data=shapes data.val_fraction=0.1", "data.fold=3", "data.val_resize=10", "data.progressive_start=32",
         "data.progressive_start=512 data.progressive_epochs=[1,2]", "loader=dali",
+        "data.policy_ops=2", "data.policy=autoaugment data.policy_magnitude=3",
+        "data.policy=augmix data.policy_magnitude=20", "data.augment=pad_crop data.image_size=64 data.pad=64",
+        "data.cutout=300", "loader=dali data.policy=randaugment", "loader=dali data.augment=pad_crop",
+        "loader=dali data.erasing=0.5 data.interpolation=bicubic",
         "loader=dali loader.device=gpu trainer.accelerator=cpu", "data=imagefolder data.root=flat_val",
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",
         "data=imagefolder data.root=packed", "schedule.name=cosine trainer.max_epochs=-1",

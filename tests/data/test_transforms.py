@@ -33,7 +33,15 @@ def test_the_short_side_is_resized_to_256_for_224(image_size: int, val_resize: i
 def test_the_kept_form_makes_the_same_transform():
     transform = EvalTransform.from_options({**KEYS, "image_size": 64})
     assert EvalTransform.from_options(transform.as_dict()) == transform
-    assert transform.as_dict() == {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD)}
+    assert transform.as_dict() == {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD),
+                                   "interpolation": "bilinear", "val_mirror": False}  # fmt: skip
+
+
+def test_a_checkpoint_from_before_some_keys_has_their_defaults():
+    old = {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD)}
+    assert EvalTransform.from_options(old) == EvalTransform(64, 73, MEAN, STD, "bilinear", False)
+    mirrored = EvalTransform(64, 73, MEAN, STD, "bicubic", True)
+    assert EvalTransform.from_options(mirrored.as_dict()) == mirrored
 
 
 @pytest.mark.parametrize(("height", "width"), [(3000, 1), (1, 3000), (1, 1), (7, 5), (63, 200), (64, 64), (375, 500)])

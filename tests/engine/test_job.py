@@ -66,7 +66,7 @@ def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: 
         request = command_line("evaluate", options, {}, compose_only=True)
         return from_checkpoint(request, Path("some.ckpt"), {})["trainer"]
 
-    monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: [])  # there is no such file
+    monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: ([], []))  # there is no such file
     names = ("limit_val_batches", "overfit_batches", "precision")
     assert [trainer_of()[name] for name in names] == [None, 0.0, "64-true"]
     assert trainer_of("trainer.limit_val_batches=3")["limit_val_batches"] == 3

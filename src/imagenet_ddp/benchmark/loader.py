@@ -15,11 +15,12 @@ from imagenet_ddp.benchmark.baseline import baseline_loader
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import Rates, one_core, time_interleaved
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
+from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.transforms import Sizes, TrainTransform, mean_and_std
+from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
@@ -77,8 +78,7 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
 
 def _loader(config: Mapping[str, Any], images: Images, num_workers: int) -> EpochLoader:
     data = config["data"]
-    low, high = data["crop_scale"]
-    transform = TrainTransform(Sizes(data["image_size"]), (low, high), data["flip"])
+    transform = make_train_transform({**data, "progressive_start": None})
     sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config["seed"], fill_to=1)
     return make_loader(images, transform, sampler, seed=config["seed"], num_workers=num_workers, pin_memory=False)
 

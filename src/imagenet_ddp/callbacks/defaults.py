@@ -9,6 +9,7 @@ import lightning.pytorch as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.loggers.logger import DummyLogger
 
+from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
@@ -67,6 +68,7 @@ def make_callbacks(
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         BadImagesList(run_dir / "bad_images.csv", bad_images),
+        AugmentationNote(log.say),
         GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
     ]
     checkpoint = next((callback for callback in own if isinstance(callback, ResumeCheckpoint)), None)

@@ -47,7 +47,7 @@ GUIDES: dict[str, Guide] = {
         },
         _CHOICES,
         f"{_FOLDER} {_MODEL} data.image_size data.num_workers data.on_bad_image {_MACHINE} trainer.log_every_n_steps "
-        "val_log_every_n_steps seed resume hydra.run.dir -m_KEY=A,B",
+        "val_log_every_n_steps seed resume show hydra.run.dir -m_KEY=A,B",
     ),
     "evaluate": Guide(
         "Compute top-1, top-5 and loss of a checkpoint.",

@@ -27,7 +27,13 @@ OPTIMISERS = {
     "adamw": "optim._target_=torch.optim.AdamW optim.lr=0.001",
     "rmsprop": "optim._target_=torch.optim.RMSprop optim.lr=0.001",
 }
-VALUES = {"optimiser": OPTIMISERS}  # role -> value there -> what to type here
+POLICIES = {
+    "ra": "data.policy=randaugment",
+    "ta_wide": "data.policy=trivialaugment",
+    "augmix": "data.policy=augmix",
+    **{name: f"data.policy=autoaugment data.autoaugment={name}" for name in ("imagenet", "cifar10", "svhn")},
+}
+VALUES = {"optimiser": OPTIMISERS, "policy": POLICIES}  # role -> value there -> what to type here
 
 # Names of pytorch/examples, torchvision's references, timm, torchrun, Lightning and tutorials | here | note | role.
 # ! in front: it takes no value.
@@ -55,9 +61,22 @@ _TABLE = """
 --grad-accum-steps acc_grad | trainer.accumulate_grad_batches={} | data.batch_size is that of one forward | accumulate
 --seed | seed={} | no deterministic kernels: trainer.deterministic=true
 ! --use-deterministic-algorithms | trainer.deterministic=true |
---mixup-alpha --cutmix-alpha --auto-augment --random-erase --model-ema-steps --model-ema-decay | | not available yet
---mixup --cutmix --aa --reprob --drop-path --aug-repeats --norm-weight-decay --bias-weight-decay | | not available yet
-! --model-ema --ra-sampler | | not available yet
+--model-ema-steps --model-ema-decay --drop-path --norm-weight-decay --bias-weight-decay | | not available yet
+! --model-ema | | not available yet
+--mixup-alpha --mixup | data.mixup_alpha={} | one draw per batch
+--cutmix-alpha --cutmix | data.cutmix_alpha={} | one draw per batch
+--mixup-prob | data.mix_probability={} |
+--auto-augment | | what has no pixels gets the mean colour, there black | policy
+--aa | | timm has a RandAugment of its own; the nearest here is data.policy=randaugment, torchvision's
+--ra-magnitude | data.policy_magnitude={} |
+--augmix-severity | data.policy=augmix data.policy_magnitude={} |
+--random-erase --reprob | data.erasing={} | erased to the mean colour
+--color-jitter | data.color_jitter={} | 0 where it is not given, in timm 0.4
+--grayscale-prob | data.grayscale={} |
+--gaussian-blur-prob | data.blur={} |
+! --ra-sampler | data.repeats=3 | the copies are side by side, there on different ranks
+--ra-reps --aug-repeats | data.repeats={} | the copies are side by side, there on different ranks
+--interpolation | data.interpolation={} | bilinear or bicubic, of training and validation
 --data-path --data-dir --data_dir --data --folder | data=imagenet data.root={} | or data=imagefolder | folder
 --dataset | data={} | shapes, imagefolder, imagenet or stl10
 --num-classes | | the classes are the folders

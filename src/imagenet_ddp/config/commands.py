@@ -61,10 +61,19 @@ class CommonConfig:
 
 
 @dataclass
-class TrainConfig(CommonConfig):
+class RunConfig(CommonConfig):
+    """Keys of train that the commands around it take too."""
+
     sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: Annotated[
         str | None, Example("auto"), "Run folder or checkpoint to resume; auto: this run's last one, if any."
+    ] = None
+
+
+@dataclass
+class TrainConfig(RunConfig):
+    show: Annotated[
+        str | None, choice("augmented"), Example("augmented"), "augmented: write train_batch.png and end, untrained."
     ] = None
 
 
@@ -74,7 +83,7 @@ class EvaluateConfig(CommonConfig):
 
 
 @dataclass
-class DoctorConfig(TrainConfig):
+class DoctorConfig(RunConfig):
     format: Annotated[str, choice("text", "json"), Example("json"), "Output: text, or json for scripts."] = "text"
 
 
@@ -109,7 +118,7 @@ class TuneOptions:
 
 
 @dataclass
-class TuneConfig(TrainConfig):
+class TuneConfig(RunConfig):
     tune: TuneOptions = field(default_factory=TuneOptions)
     search: Annotated[dict[str, Any], "Key: {low: A, high: B, log, step} or [A,B]; see docs/tuning.md."] = field(
         default_factory=dict
@@ -143,7 +152,7 @@ class SubmitOptions:
 
 
 @dataclass
-class SubmitConfig(TrainConfig):
+class SubmitConfig(RunConfig):
     submit: SubmitOptions = field(default_factory=SubmitOptions)
 
 

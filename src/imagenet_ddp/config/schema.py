@@ -92,13 +92,61 @@ class DataConfig:
     val_resize: Annotated[
         int | None, "Pixels of the short side before the centre crop; null: image_size × 256/224."
     ] = None
-    augment: Annotated[str, choice("crop", "none"), "crop: random resized crop and flip; none: as in validation."] = (
-        "crop"
-    )
+    interpolation: Annotated[
+        str, choice("bilinear", "bicubic"), "How images are resized, in training and validation."
+    ] = "bilinear"
+    val_mirror: Annotated[bool, "In validation, average the logits of each image and its mirror image."] = False
+    augment: Annotated[
+        str,
+        choice("crop", "pad_crop", "none"),
+        "crop: random resized crop and flip; pad_crop: random crop of the padded image and flip; none: as in "
+        "validation.",
+    ] = "crop"
     crop_scale: Annotated[list[float], _CROP_SCALE, "Smallest and largest share of the image's area in a crop."] = (
         field(default_factory=lambda: [0.08, 1.0])
     )
+    pad: Annotated[int, integer(0), Example("4"), "pad_crop: pixels of the mean colour on each side."] = 4
     flip: Annotated[float, number(0, 1), "Probability of a horizontal flip."] = 0.5
+    policy: Annotated[
+        str,
+        choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment"),
+        "Random changes of each training image, torchvision's; three_augment: grey, solarised or blurred.",
+    ] = "none"
+    policy_ops: Annotated[
+        int | None, integer(1), "randaugment: operations per image, null: 2; augmix: chains that are mixed, null: 3."
+    ] = None
+    policy_magnitude: Annotated[
+        int | None, integer(0, 30), "randaugment: strength from 0 to 30, null: 9; augmix: from 1 to 10, null: 3."
+    ] = None
+    autoaugment: Annotated[
+        str, choice("imagenet", "cifar10", "svhn"), "autoaugment: images for which the policy was found."
+    ] = "imagenet"
+    color_jitter: Annotated[
+        float, number(0), Example("0.3"), "Largest relative change of brightness, contrast and saturation."
+    ] = 0.0
+    grayscale: Annotated[float, number(0, 1), Example("0.2"), "Probability that an image becomes grey."] = 0.0
+    blur: Annotated[float, number(0, 1), Example("0.1"), "Probability of a Gaussian blur of 0.1 to 2 pixels."] = 0.0
+    erasing: Annotated[
+        float, number(0, 1), Example("0.25"), "Probability that a rectangle is erased to the mean colour."
+    ] = 0.0
+    cutout: Annotated[
+        int, integer(0), Example("0"), "Pixels of the side of a square erased to the mean colour; 0: none."
+    ] = 0
+    repeats: Annotated[
+        int,
+        integer(1),
+        "Augmented copies of each image, side by side; an epoch has one in so many of the images.",
+    ] = 1
+    mixup_alpha: Annotated[
+        float,
+        number(0),
+        Example("0.2"),
+        "Mixup: both parameters of the Beta distribution; 0: none. Training top-1 counts the larger share's label.",
+    ] = 0.0
+    cutmix_alpha: Annotated[
+        float, number(0), Example("1.0"), "CutMix: the same; with mixup_alpha, one of the two is drawn for each batch."
+    ] = 0.0
+    mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed, by mixup or CutMix."] = 1.0
     progressive_start: Annotated[
         int | None,
         integer(8),

@@ -13,15 +13,17 @@ import numpy as np
 import torch
 
 from imagenet_ddp.config.schema import DataConfig, LoaderConfig
+from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.data.mixing import Mixing
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform, normalise
+from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
 from imagenet_ddp.data.validate import validate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
@@ -37,7 +39,8 @@ class ImageDataModule(L.LightningDataModule):
 
     A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
     flipped and normalised on the device; `target` int64 (B,); the first `num_counted` images count, the others fill
-    up a batch so that all ranks take the same number of steps.
+    up a batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
+    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class ImageDataModule(L.LightningDataModule):
         num_images = len(source.train if source.train is not None else source.val or [])
         self.bad_images = bad_images or BadImages(self.options, num_images)
         self.eval_transform = EvalTransform.from_options(self.options)
+        self.train_transform = make_train_transform(self.options)
+        self._mixing = Mixing.from_options(self.options, len(source.classes))
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
@@ -137,12 +142,13 @@ class ImageDataModule(L.LightningDataModule):
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
-        transform: Transform = self.eval_transform
-        if self.options["augment"] == "crop":
-            low, high = self.options["crop_scale"]
-            transform = TrainTransform(Sizes.from_options(self.options), (low, high), self.options["flip"])
+        transform = self.train_transform
         sampler = self._sampler(
-            self.train_images, self.options["batch_size"], shuffle=not self._overfit, fill_to=SMALLEST_TRAINING_BATCH
+            self.train_images,
+            self.options["batch_size"],
+            shuffle=not self._overfit,
+            fill_to=SMALLEST_TRAINING_BATCH,
+            repeats=self.options["repeats"],
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
@@ -167,7 +173,9 @@ class ImageDataModule(L.LightningDataModule):
         self._loaders[split] = loader
         return loader
 
-    def _sampler(self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int) -> BatchSampler:
+    def _sampler(
+        self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int, repeats: int = 1
+    ) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
         return BatchSampler(
@@ -183,6 +191,7 @@ class ImageDataModule(L.LightningDataModule):
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
+            repeats=repeats,
         )
 
     @property
@@ -240,8 +249,14 @@ class ImageDataModule(L.LightningDataModule):
         return partial(StallWatchdog, who=who, say=say, timeout_s=self.options["loader_timeout_s"])
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return self.finish(batch, training=bool(getattr(self.trainer, "training", False)))
+
+    def finish(self, batch: Batch, *, training: bool) -> Batch:
+        """Turn a batch of the loader, on its device, into what the net sees."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
+        if training and self._mixing is not None:
+            self._mixing.apply(batch)
         return batch
 
     def remap_targets(self, positions: np.ndarray) -> None:

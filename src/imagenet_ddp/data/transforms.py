@@ -40,16 +40,26 @@ class Transform(Protocol):
         ...
 
 
-def resize_into(out: Tensor, pixels: np.ndarray) -> None:
-    """Bilinear and antialiased, as Pillow's. pixels: uint8 (H, W, 3). out: uint8 (3, h, w), its channels last in
-    memory: there the kernel takes and writes whole pixels, in half the time."""
+def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear") -> None:
+    """Bilinear or bicubic and antialiased, as Pillow's. pixels: uint8 (H, W, 3). out: uint8 (3, h, w), its channels
+    last in memory: there the kernel takes and writes whole pixels, in half the time."""
     if not pixels.flags.c_contiguous or not pixels.flags.writeable:  # a read-only array makes torch warn
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
     if image.shape[2:] == out.shape[1:]:
         out.copy_(image[0])
         return
-    torch.ops.aten._upsample_bilinear2d_aa.out(image, list(out.shape[1:]), False, None, out=out.unsqueeze(0))
+    kernel = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+    kernel.out(image, list(out.shape[1:]), False, None, out=out.unsqueeze(0))
+
+
+def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor:
+    """uint8 (3, h, w); as torchvision's Resize: the long side is rounded down."""
+    pixels = picture.region(0, 0, picture.height, picture.width)
+    short = min(picture.height, picture.width)
+    resized = empty(*(int(side * length / short) for length in (picture.height, picture.width)), 3)
+    resize_into(resized, pixels, interpolation)
+    return resized
 
 
 def empty(*shape: int) -> Tensor:
@@ -89,6 +99,7 @@ class TrainTransform:
     sizes: Sizes
     scale: tuple[float, float]
     flip: float
+    interpolation: str = "bilinear"
 
     def size(self, epoch: int) -> int:
         return self.sizes.at(epoch)
@@ -96,7 +107,7 @@ class TrainTransform:
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
         flipped = generator.random() < self.flip
         box = self.box(picture.height, picture.width, generator)
-        resize_into(out, picture.region(*box, size=out.shape[1]))
+        resize_into(out, picture.region(*box, size=out.shape[1]), self.interpolation)
         return flipped
 
     def box(self, height: int, width: int, generator: random.Random) -> Box:
@@ -124,13 +135,17 @@ class EvalTransform:
     resize: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    interpolation: str = "bilinear"
+    mirror: bool = False  # the logits of an image and its mirror image are averaged
 
     @classmethod
     def from_options(cls, data: dict) -> "EvalTransform":
-        """data: the resolved data.* keys. A missing val_resize is the customary 256 for 224, in proportion."""
+        """data: the resolved data.* keys, or those of a checkpoint, which may be from before some of them. A missing
+        val_resize is the customary 256 for 224, in proportion."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
-        return cls(size, int(resize), *mean_and_std(data))
+        interpolation, mirror = data.get("interpolation", "bilinear"), bool(data.get("val_mirror", False))
+        return cls(size, int(resize), *mean_and_std(data), interpolation, mirror)
 
     def as_dict(self) -> dict:
         return {
@@ -138,18 +153,16 @@ class EvalTransform:
             "val_resize": self.resize,
             "mean": list(self.mean),
             "std": list(self.std),
+            "interpolation": self.interpolation,
+            "val_mirror": self.mirror,
         }
 
     def size(self, epoch: int) -> int:
         return self.image_size
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random | None = None) -> bool:
-        pixels = picture.region(0, 0, picture.height, picture.width)
-        short = min(picture.height, picture.width)
-        # as torchvision's Resize: the long side is rounded down
-        tall, wide = (int(self.resize * side / short) for side in (picture.height, picture.width))
-        resized = empty(tall, wide, 3)
-        resize_into(resized, pixels)
+        resized = resize_short_side(picture, self.resize, self.interpolation)
+        tall, wide = resized.shape[1:]
         # as torchvision's CenterCrop
         top, left = round((tall - self.image_size) / 2), round((wide - self.image_size) / 2)
         out.copy_(resized[:, top : top + self.image_size, left : left + self.image_size])

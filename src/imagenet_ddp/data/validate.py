@@ -10,6 +10,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer
 from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.validate_augment import unsupported_by_dali, validate_augment
 from imagenet_ddp.data.validate_folders import validate_folders
 from imagenet_ddp.system.text import install
 
@@ -50,6 +51,7 @@ def validate(
         )
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
+    found += validate_augment(data)
     if data["_target_"] or verb == "predict":
         return found
     if data["fold"] is not None and data["name"] != "stl10":
@@ -100,7 +102,7 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
         found.append(
             "loader.device=gpu needs training on a CUDA device, got trainer.accelerator=cpu. Hint: loader.device=auto."
         )
-    return found
+    return found + unsupported_by_dali(config["data"])
 
 
 def _has_dali() -> bool:

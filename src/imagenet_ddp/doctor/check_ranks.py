@@ -12,9 +12,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.inspect import reading_s
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
-from imagenet_ddp.data.transforms import Sizes, TrainTransform, empty
+from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.doctor import rank_reports
 from imagenet_ddp.doctor.check_data import num_classes
@@ -120,8 +121,7 @@ def _read_s(config: Config, local_world_size: int) -> float:
         return 0.0
     from imagenet_ddp.data.decoding.image import Reading, open_picture
 
-    low, high = data["crop_scale"]
-    transform = TrainTransform(Sizes(data["image_size"]), (low, high), data["flip"])
+    transform = make_train_transform(data)
     reading, generator = Reading(data["decoder"], data["exif_orientation"]), random.Random(0)
     out = empty(data["image_size"], data["image_size"], 3)
 

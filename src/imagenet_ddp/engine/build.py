@@ -100,6 +100,7 @@ def make_module(
         make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # its groups need the layers' names
         loss=Loss(config["loss"], num_classes, num_train_images),
         seed=config["seed"],
+        val_mirror=config["data"]["val_mirror"],
     )
 
 

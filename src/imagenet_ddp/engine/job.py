@@ -162,7 +162,11 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, "key was A, is now B") for every leaf that differs."""
     before, after = leaves(stored), leaves(now)
-    keys = [key for key in sorted(before.keys() | after.keys()) if key != "resume" and not key.startswith("sweep.")]
+    keys = [
+        key
+        for key in sorted(before.keys() | after.keys())
+        if key not in ("resume", "show") and not key.startswith("sweep.")
+    ]
     return [
         (key, f"{key} was {before.get(key, 'not set')}, is now {after.get(key, 'not set')}")
         for key in keys
@@ -194,6 +198,7 @@ TYPED_ONLY = ("allow_targets",)
 OF_THIS_COMMAND = (
     *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
     "sweep",
+    "show",
 )
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.

@@ -12,6 +12,7 @@ from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config
 from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 
@@ -49,7 +50,8 @@ class Predictor:
         """images: uint8 (B, 3, H, W)."""
         mean, std = self._transform.mean, self._transform.std
         batch = normalise(images.to(self._device), mean, std, self._channels_last)
-        top = self._net(batch).float().softmax(dim=1).topk(top_k)
+        logits = average_mirrored(self._net, batch) if self._transform.mirror else self._net(batch)
+        top = logits.float().softmax(dim=1).topk(top_k)
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return [list(zip(indices, values, strict=True)) for indices, values in pairs]
 

@@ -29,8 +29,10 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import fit
+            from imagenet_ddp.engine import fit, show
 
+        if job.config["show"]:
+            return show.run(job, _make_plan(job, world), world)
         return fit.run(job, _make_plan(job, world), world, signals)
 
     return run_in_process(body, world_info, job.config, job=job)

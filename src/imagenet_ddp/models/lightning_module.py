@@ -15,6 +15,7 @@ from imagenet_ddp.config.schema import LossConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
+from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.models.teacher import Teacher
 
 
@@ -23,9 +24,9 @@ class ImageClassifier(L.LightningModule):
 
     num_val_images: images of the validation split, for the proof that each was counted once. make_optimizer: called
     with the parameters, returns the optimizer with its groups at their highest learning rate, which the callback
-    LearningRate lowers step by step. loss: of training, by default the cross
-    entropy; val/loss is always the cross entropy. teacher: whose probabilities are targets beside the labels. seed: of
-    each step's randomness (dropout).
+    LearningRate lowers step by step. loss: of training, by default the cross entropy; val/loss is always the cross
+    entropy. teacher: whose probabilities are targets beside the labels. seed: of each step's randomness (dropout).
+    val_mirror: validate on the mean of the logits of each image and its mirror image.
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
     classes. Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device.
@@ -42,6 +43,7 @@ class ImageClassifier(L.LightningModule):
         loss: Loss | None = None,
         teacher: Teacher | None = None,
         seed: int = 0,
+        val_mirror: bool = False,
     ):
         super().__init__()
         self.net = net
@@ -52,6 +54,7 @@ class ImageClassifier(L.LightningModule):
         self.loss = loss or Loss(asdict(LossConfig()), num_classes)
         self.teacher = teacher
         self._seed = seed
+        self._val_mirror = val_mirror
         # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
         self.top1 = MulticlassAccuracy(num_classes, top_k=1, average="micro", validate_args=False)
         self.top5 = MulticlassAccuracy(num_classes, top_k=self.top_k, average="micro", validate_args=False)
@@ -131,7 +134,8 @@ class ImageClassifier(L.LightningModule):
         counted = batch["num_counted"]
         if not counted:  # a rank without any image
             return None
-        logits = _at_least_float32(self(batch["image"])[:counted])
+        images = batch["image"]
+        logits = _at_least_float32((average_mirrored(self, images) if self._val_mirror else self(images))[:counted])
         target = batch["target"][:counted]
         self.top1.update(logits, target)
         self.top5.update(logits, target)

@@ -39,6 +39,28 @@ def test_wrong_values_are_all_said():
     assert "trainer.accelerator=cpu. Hint: loader.device=auto" in text
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("policy", "augmix"), ("color_jitter", 0.3), ("grayscale", 0.1), ("blur", 0.1), ("erasing", 0.25), ("cutout", 16),
+     ("interpolation", "bicubic"), ("augment", "pad_crop")],
+)  # fmt: skip
+def test_what_dali_does_not_do_is_refused(key: str, value: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(validate, "_has_dali", lambda: True)
+    with_key = config(name="dali")
+    assert validate.validate(with_key, {}) == []
+    with_key["data"][key] = value
+    (text,) = validate.validate(with_key, {})
+    assert text.startswith(f"loader=dali does not do data.{key}={value}. Hint: loader=default, or data.{key}=")
+    assert validate.validate({**with_key, "loader": asdict(LoaderConfig())}, {}) == []
+
+
+def test_what_is_done_on_the_device_goes_with_dali(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(validate, "_has_dali", lambda: True)
+    mixed = config(name="dali")
+    mixed["data"] |= {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "repeats": 3, "val_mirror": True}
+    assert validate.validate(mixed, {}) == []
+
+
 def test_a_loader_without_it_says_the_same():
     with pytest.raises(ConfigError, match=r"pip install 'imagenet_ddp\[dali\]'"):
         dali_pipeline.load()

@@ -126,3 +126,41 @@ def test_hash_seed_spreads_neighbouring_inputs():
     assert hash_seed(0, 1) != hash_seed(1, 0)
     flipped = [bin(hash_seed(0, 0, index) ^ hash_seed(0, 0, index + 1)).count("1") for index in range(1000)]
     assert 30 < sum(flipped) / len(flipped) < 33  # of 63 bits
+
+
+# ---- repeats
+
+
+def repeated(world_size: int, start: tuple[int, int] | None = None, epoch: int = 0) -> list[list[list[Key]]]:
+    ranks = []
+    for rank in range(world_size):
+        sampler = BatchSampler(29, 4, world_size, rank, shuffle=True, seed=0, fill_to=2, repeats=3)
+        sampler.set_epoch(epoch)
+        if start is not None:
+            sampler.start_at(*start)
+        ranks.append(list(sampler))
+    return ranks
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_repeats_keep_the_number_of_images_and_take_the_first_of_the_order(world_size: int):
+    plain = BatchSampler(29, 4, 1, 0, shuffle=True, seed=0, fill_to=2).order().tolist()
+    keys = [key for step in zip(*repeated(world_size), strict=True) for batch in step for key in batch if key.counts]
+    assert len(keys) == 29
+    assert [key.index for key in keys] == [index for index in plain[:10] for _ in range(3)][:29]
+    assert [key.repeat for key in keys] == [number % 3 for number in range(29)]
+    assert len({key.image_seed(5) for key in keys}) == 29
+    batches = [batch for step in zip(*repeated(world_size), strict=True) for batch in step]
+    assert len({batch[0].batch_seed(5) for batch in batches}) == len(batches)
+
+
+def test_repeats_go_on_where_an_epoch_was_left():
+    whole = [key for batch in repeated(1)[0] for key in batch]
+    (left,) = repeated(1, start=(0, 16))
+    assert [key for batch in left for key in batch] == whole[16:]
+
+
+def test_without_repeats_an_image_has_the_seed_it_always_had():
+    key = Key(3, 7, True, 4, 4)
+    assert key.image_seed(5) == hash_seed(5, 3, 7)
+    assert len({key.image_seed(5), key.batch_seed(5), key._replace(repeat=1).image_seed(5)}) == 3

@@ -23,7 +23,6 @@ from imagenet_ddp.data.loading.dali_pipeline import Crop, Pipeline, load
 from imagenet_ddp.data.loading.dataloader import Batch, ImageDataset
 from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
-from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import TrainTransform, Transform, empty
@@ -74,7 +73,7 @@ class DaliDataset(ImageDataset):
                 picture = open_picture(encoded, self.images.path(key.index), self.images.reading)
             except (UnreadableImage, OSError):
                 continue
-            generator = random.Random(hash_seed(self.seed, key.epoch, key.index))
+            generator = random.Random(key.image_seed(self.seed))
             if isinstance(picture, JpegPicture):
                 flipped = generator.random() < self.transform.flip  # first, as TrainTransform.into does
                 box = self.transform.box(picture.height, picture.width, generator)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ class Batch(TypedDict):
     num_counted: int  # of this batch
     step_images: int  # that count in this step, over all ranks
     update_images: int  # that count in this update of the weights, over all ranks; see sampler.py
+    seed: int  # of what is drawn for the batch as a whole (mixup)
     unreadable: list[Bad]
+    soft_target: NotRequired[Tensor]  # float32 (B, num_classes), where the batch was mixed, on the device
 
 
 class ImageDataset(Dataset):
@@ -81,6 +83,7 @@ class ImageDataset(Dataset):
             num_counted=num_counted,
             step_images=keys[0].step_images,
             update_images=keys[0].update_images,
+            seed=keys[0].batch_seed(self.seed),
             unreadable=unreadable,
         )
 
@@ -88,7 +91,7 @@ class ImageDataset(Dataset):
         return _new_images(count, size)
 
     def _fill(self, out: Tensor, key: Key, index: int) -> bool:
-        generator = random.Random(hash_seed(self.seed, key.epoch, key.index))
+        generator = random.Random(key.image_seed(self.seed))
         return self.transform.into(out, open_image(self.images, index), generator)
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:

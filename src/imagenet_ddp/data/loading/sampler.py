@@ -32,6 +32,15 @@ class Key(NamedTuple):
     counts: bool
     step_images: int  # images that count in this step, over all ranks
     update_images: int  # images that count in this update of the weights, over all ranks
+    repeat: int = 0  # which of the augmented copies of the image (data.repeats)
+
+    def image_seed(self, seed: int) -> int:
+        """Seed of the image's own randomness."""
+        return hash_seed(seed, self.epoch, self.index, *((1, self.repeat) if self.repeat else ()))
+
+    def batch_seed(self, seed: int) -> int:
+        """Seed of the batch that begins with this image."""
+        return hash_seed(seed, self.epoch, self.index, 2, self.repeat)
 
 
 class BatchSampler(DistributedSampler):
@@ -40,7 +49,8 @@ class BatchSampler(DistributedSampler):
 
     order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
     accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
-    are read when an epoch begins; its last update may have fewer batches.
+    are read when an epoch begins; its last update may have fewer batches. repeats: times that each image stands in
+    the order, one behind the other, so an epoch has that share of the images and as many steps.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
     """
@@ -58,6 +68,7 @@ class BatchSampler(DistributedSampler):
         order_of: Callable[[int, int], np.ndarray | None] | None = None,
         accumulate: Callable[[], int] = lambda: 1,
         num_steps: Callable[[], float] = lambda: math.inf,
+        repeats: int = 1,
     ):
         super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
         self.num_images = num_images
@@ -67,6 +78,7 @@ class BatchSampler(DistributedSampler):
         self._order_of = order_of
         self._accumulate, self._num_steps = accumulate, num_steps
         self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
+        self._repeats = repeats
         self._start = (-1, 0, 0)
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
@@ -77,7 +89,11 @@ class BatchSampler(DistributedSampler):
         return -(-self.num_images // self.global_batch_size)
 
     def order(self) -> np.ndarray:
-        """int64: all images in this epoch's order, a function of seed and epoch alone."""
+        """int64 (num_images,): this epoch's order, a function of seed and epoch alone."""
+        order = self._order_of_images()
+        return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
+
+    def _order_of_images(self) -> np.ndarray:
         if not self.shuffle:
             return np.arange(self.num_images)
         if self._order_of is not None and (order := self._order_of(self.seed, self.epoch)) is not None:
@@ -109,16 +125,18 @@ class BatchSampler(DistributedSampler):
         steps = list(pairwise(self.steps(self._start[1] if self._start[0] == self.epoch else 0)))
         update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
         for (begin, end), in_update in zip(steps, update_images, strict=True):
-            step = order[begin:end].tolist()
-            share, rest = divmod(len(step), self.num_replicas)
+            share, rest = divmod(end - begin, self.num_replicas)
             # every rank's images stand together: the first `rest` ranks take one more
-            low = self.rank * share + min(self.rank, rest)
-            mine = step[low : low + share + (self.rank < rest)]
-            batch = [Key(self.epoch, index, True, len(step), in_update) for index in mine]
+            low = begin + self.rank * share + min(self.rank, rest)
+            mine = range(low, low + share + (self.rank < rest))
+            batch = [self._key(order, position, True, end - begin, in_update) for position in mine]
             while len(batch) < self.fill_to:
-                filler = int(order[len(batch) % self.num_images])
-                batch.append(Key(self.epoch, filler, False, len(step), in_update))
+                batch.append(self._key(order, len(batch) % self.num_images, False, end - begin, in_update))
             yield batch
+
+    def _key(self, order: np.ndarray, position: int, counts: bool, step_images: int, update_images: int) -> Key:
+        repeat = position % self._repeats
+        return Key(self.epoch, int(order[position]), counts, step_images, update_images, repeat)
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
         """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights

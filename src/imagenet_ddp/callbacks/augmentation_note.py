@@ -1,0 +1,71 @@
+"""Say so where training waits for its images because of how they are augmented."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as L
+
+from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.data.augment import Augmentation, AugmentedTransform
+from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.transforms import empty
+from imagenet_ddp.system.text import percent
+
+WAIT_SHARE = 0.1  # of the training time, from which a wait for images is worth a line
+LEAST_SHARE = 0.25  # of the loader's time per image that is worth naming
+NUM_IMAGES = 12  # that are measured
+
+
+class AugmentationNote(L.Callback):
+    """After this process's first epoch with a data wait of 10 % or more, measure what the augmentation of an image
+    costs beside reading and cropping it, and log it where it is a quarter of both or more. say: writes to the log."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self._say = say
+        self._is_done = False
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        data: Any = getattr(trainer, "datamodule", None)
+        metrics = find_callback(trainer, RunningMetrics)
+        if self._is_done or not trainer.is_global_zero or not isinstance(data, ImageDataModule) or metrics is None:
+            return
+        transform = data.train_transform
+        if not isinstance(transform, AugmentedTransform) or metrics.data_wait_frac < WAIT_SHARE:
+            return
+        self._is_done = True
+        augment_s, whole_s = augmentation_s(data, transform)
+        if augment_s >= LEAST_SHARE * whole_s:
+            self._say(wait_line(metrics.data_wait_frac, augment_s, whole_s, transform.augmentation))
+
+
+def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tuple[float, float]:
+    """Return the CPU seconds per image, medians, of the augmentation and of all that the loader does."""
+    size = transform.size(0)
+    out, generator = empty(size, size, 3), random.Random(0)
+    augment_s, whole_s = [], []
+    for number in range(min(NUM_IMAGES + 1, len(data.train_images))):
+        start_s = time.thread_time()
+        try:
+            transform.base.into(out, data.train_images.open(number), generator)
+        except Exception:  # unreadable: the loader has said so
+            continue
+        cropped_s = time.thread_time()
+        transform.augmentation.apply(out, generator)
+        end_s = time.thread_time()
+        augment_s.append(end_s - cropped_s)
+        whole_s.append(end_s - start_s)
+    # the first one imports torchvision
+    return statistics.median(augment_s[1:] or [0.0]), statistics.median(whole_s[1:] or [1.0])
+
+
+def wait_line(wait: float, augment_s: float, whole_s: float, augmentation: Augmentation) -> str:
+    keys = ", ".join(f"data.{key}={value}" for key, value in augmentation.costly().items())
+    return (
+        f"Training waits for its images in {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
+        f"{1000 * augment_s:.1f} of the {1000 * whole_s:.1f} ms of CPU that the loader takes per image. "
+        "Hint: more data.num_workers where there are cores, or a cheaper data.policy: docs/data.md has a table."
+    )

@@ -1,0 +1,228 @@
+"""Augment training images one by one in the loader, beyond crop and flip: policies, colours, blur and erasing.
+
+All of it works on the uint8 pixels of the output size, through Pillow, which is faster there than tensors. Each image's
+randomness comes from the generator it is given; torch's own, which torchvision draws from, is left as it was.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter, ImageOps
+from torch import Tensor
+
+from imagenet_ddp.data.decoding.image import Picture
+from imagenet_ddp.data.transforms import (
+    EvalTransform,
+    Sizes,
+    TrainTransform,
+    Transform,
+    mean_and_std,
+    resize_short_side,
+)
+
+BLUR_SIGMA = (0.1, 2.0)  # pixels; as SimCLR's and DeiT's
+SOLARIZE_FROM = 128  # 3-Augment: grey level from which a pixel is inverted
+# A policy's operations and magnitude where data.policy_ops and data.policy_magnitude are null: torchvision's.
+RANDAUGMENT, AUGMIX = (2, 9), (3, 3)
+
+
+def make_train_transform(data: Mapping[str, Any]) -> Transform:
+    """data: the resolved data.* keys."""
+    base: Transform = EvalTransform.from_options(dict(data))
+    fill, interpolation = mean_colour(mean_and_std(data)[0]), data["interpolation"]
+    if data["augment"] == "crop":
+        low, high = data["crop_scale"]
+        base = TrainTransform(Sizes.from_options(dict(data)), (low, high), data["flip"], interpolation)
+    elif data["augment"] == "pad_crop":
+        base = PadCrop(Sizes.from_options(dict(data)), data["pad"], data["flip"], fill, interpolation)
+    augmentation = Augmentation(
+        fill,
+        data["policy"],
+        data["policy_ops"],
+        data["policy_magnitude"],
+        data["autoaugment"],
+        data["color_jitter"],
+        data["grayscale"],
+        data["blur"],
+        data["erasing"],
+        data["cutout"],
+    )
+    return AugmentedTransform(base, augmentation) if augmentation else base
+
+
+def mean_colour(mean: list[float]) -> tuple[int, ...]:
+    """The grey levels, 0 to 255, that are nearly 0 for the net. mean: of each channel, of pixels in 0..1."""
+    return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
+
+
+@dataclass(frozen=True)
+class PadCrop:
+    """Random crop and horizontal flip, as for CIFAR: the short side is resized to the output's, `pad` pixels of the
+    colour `fill` are added on each side, and a square is cut out anywhere."""
+
+    sizes: Sizes
+    pad: int
+    flip: float
+    fill: tuple[int, ...]
+    interpolation: str = "bilinear"
+
+    def size(self, epoch: int) -> int:
+        return self.sizes.at(epoch)
+
+    def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
+        flipped = generator.random() < self.flip
+        size = out.shape[1]
+        resized = resize_short_side(picture, size, self.interpolation)
+        tall, wide = resized.shape[1:]
+        top, left = (generator.randrange(side + 2 * self.pad - size + 1) - self.pad for side in (tall, wide))
+        up, down, near, far = max(top, 0), min(top + size, tall), max(left, 0), min(left + size, wide)
+        out.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
+        out[:, up - top : down - top, near - left : far - left] = resized[:, up:down, near:far]
+        return flipped
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to an image after its crop, in this order; False where that is nothing. The options are those of
+    data: (config.schema.DataConfig). fill: grey levels of what has no pixels of its own."""
+
+    fill: tuple[int, ...]
+    policy: str = "none"
+    policy_ops: int | None = None
+    policy_magnitude: int | None = None
+    autoaugment: str = "imagenet"
+    color_jitter: float = 0.0
+    grayscale: float = 0.0
+    blur: float = 0.0
+    erasing: float = 0.0
+    cutout: int = 0
+
+    def __bool__(self) -> bool:
+        return self._of_pillow or self.erasing > 0 or self.cutout > 0
+
+    @property
+    def _of_pillow(self) -> bool:
+        return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
+
+    def costly(self) -> dict[str, Any]:
+        """The keys that cost time, with their values."""
+        keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
+        return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
+
+    def apply(self, pixels: Tensor, generator: random.Random) -> None:
+        """Change the image in place. pixels: uint8 (3, H, W), channels last in memory."""
+        with torch_seeded(generator.getrandbits(32)):
+            if self._of_pillow:
+                array = pixels.permute(1, 2, 0).numpy()
+                array[...] = np.asarray(self._changed(Image.fromarray(array), generator))
+            if self.erasing:
+                self._erase(pixels)
+        if self.cutout:
+            self._cut_out(pixels, generator)
+
+    def _changed(self, image: Image.Image, generator: random.Random) -> Image.Image:
+        if self.policy == "three_augment":
+            image = three_augment(image, generator)
+        elif self.policy != "none":
+            image = self._torchvision_policy(image)
+        if self.color_jitter:
+            image = self._jitter(image)
+        if self.grayscale and generator.random() < self.grayscale:
+            image = to_grey(image)
+        if self.blur and generator.random() < self.blur:
+            image = blurred(image, generator)
+        return image
+
+    def _cut_out(self, pixels: Tensor, generator: random.Random) -> None:
+        """Erase a square around any pixel; at an edge less than the whole of it, as in the paper (1708.04552)."""
+        top, left = (generator.randrange(side) - self.cutout // 2 for side in pixels.shape[1:])
+        square = pixels[:, max(top, 0) : max(top + self.cutout, 0), max(left, 0) : max(left + self.cutout, 0)]
+        square.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
+
+    # torchvision takes a second to import, so only where it is used
+
+    @cached_property
+    def _torchvision_policy(self) -> Callable[[Image.Image], Image.Image]:
+        from torchvision.transforms import v2
+
+        fill: Any = list(self.fill)
+        bilinear = v2.InterpolationMode.BILINEAR  # torchvision's training script; the classes' default is the nearest
+        if self.policy == "randaugment":
+            ops, magnitude = self._ops_and_magnitude(RANDAUGMENT)
+            return v2.RandAugment(ops, magnitude, interpolation=bilinear, fill=fill)
+        if self.policy == "augmix":
+            width, severity = self._ops_and_magnitude(AUGMIX)
+            return v2.AugMix(severity, width, interpolation=bilinear, fill=fill)
+        if self.policy == "autoaugment":
+            images = v2.AutoAugmentPolicy(self.autoaugment)
+            return v2.AutoAugment(images, interpolation=bilinear, fill=fill)
+        assert self.policy == "trivialaugment", self.policy
+        return v2.TrivialAugmentWide(interpolation=bilinear, fill=fill)
+
+    def _ops_and_magnitude(self, defaults: tuple[int, int]) -> tuple[int, int]:
+        given = self.policy_ops, self.policy_magnitude
+        ops, magnitude = (default if value is None else value for value, default in zip(given, defaults, strict=True))
+        return ops, magnitude
+
+    @cached_property
+    def _jitter(self) -> Callable[[Image.Image], Image.Image]:
+        from torchvision.transforms import v2
+
+        return v2.ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter)
+
+    @cached_property
+    def _erase(self) -> Callable[[Tensor], Tensor]:
+        from torchvision.transforms import v2
+
+        value: Any = [float(level) for level in self.fill]
+        return v2.RandomErasing(self.erasing, value=value, inplace=True)
+
+
+@dataclass(frozen=True)
+class AugmentedTransform:
+    """A crop, and what comes after it. (Left and right change places at the very end, on the device: no augmentation
+    tells them apart.)"""
+
+    base: Transform
+    augmentation: Augmentation
+
+    def size(self, epoch: int) -> int:
+        return self.base.size(epoch)
+
+    def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
+        flipped = self.base.into(out, picture, generator)
+        self.augmentation.apply(out, generator)
+        return flipped
+
+
+def three_augment(image: Image.Image, generator: random.Random) -> Image.Image:
+    """DeiT III (2204.07118): grey, solarised or blurred, one of the three."""
+    number = generator.randrange(3)
+    if number == 0:
+        return to_grey(image)
+    return ImageOps.solarize(image, SOLARIZE_FROM) if number == 1 else blurred(image, generator)
+
+
+def to_grey(image: Image.Image) -> Image.Image:
+    return image.convert("L").convert("RGB")
+
+
+def blurred(image: Image.Image, generator: random.Random) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(generator.uniform(*BLUR_SIGMA)))
+
+
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generator of the CPU, and restore it at the end."""
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)

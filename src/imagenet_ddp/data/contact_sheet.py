@@ -1,0 +1,111 @@
+"""Draw a training batch as the net sees it: its images in a grid, each above its label."""
+
+import io
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.system.atomic_write import atomic_write
+
+FILE = "train_batch.png"
+COLUMNS, ROWS = 8, 8
+LEAST_SIDE, MOST_SIDE = 96, 128  # pixels of a tile: smaller images are enlarged, larger ones shrunk
+GAP, LINE, FONT_SIZE = 4, 14, 12  # pixels
+BACKGROUND, INK = (255, 255, 255), (0, 0, 0)
+LEAST_SHARE = 0.005  # of a label that is named
+
+
+class Line(NamedTuple):
+    """One line below an image: a name, which is cut off where it is too long, and what always stands behind it."""
+
+    name: str
+    share: str = ""
+
+
+def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
+    """Write the first images of a batch that is on its device, normalised and mixed. transform: whose mean and std it
+    was normalised with. labels: names of the classes. Waits for the device."""
+    count = min(int(batch["num_counted"]) or len(batch["target"]), COLUMNS * ROWS)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (transform.mean, transform.std))
+    images = batch["image"][:count].detach().float().cpu()
+    levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # the half because the cast below rounds down
+    pixels = levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    target = batch["target"][:count].cpu()
+    soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else None
+    captions = [
+        caption(target[number], None if soft_target is None else soft_target[number], labels) for number in range(count)
+    ]
+    file = io.BytesIO()
+    # the least compression: a larger one takes a second, for a fifth of the bytes
+    draw_sheet(pixels, captions).save(file, format="PNG", compress_level=1)
+    atomic_write(path, file.getvalue())
+
+
+def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
+    """One line for each label: "cat", or "cat 0.7" and "+ dog 0.3". target: int64 (); soft_target: float (classes,)"""
+    if soft_target is None:
+        return [Line(printable(labels[int(target)]))]
+    shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
+    named = {index: share for index, share in shares.items() if share >= LEAST_SHARE}
+    if len(named) < 2:
+        return [Line(printable(labels[index])) for index in named]
+    digits = 1 if min(named.values()) >= 0.05 else 2
+    return [
+        Line(f"{'+ ' * bool(number)}{printable(labels[index])}", f" {share:.{digits}f}")
+        for number, (index, share) in enumerate(named.items())
+    ]
+
+
+def printable(name: str) -> str:
+    """A folder's name may hold any bytes, and Pillow's own font has the letters of ASCII alone: accents are left out,
+    all else becomes an escape."""
+    plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
+    shown = plain.encode("ascii", "backslashreplace").decode("ascii")
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
+
+
+def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
+    """pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
+    font = _font()
+    side = _tile_side(pixels.shape[1])
+    height = side + LINE * max(map(len, captions)) + GAP
+    columns = min(COLUMNS, len(pixels))
+    rows = -(-len(pixels) // columns)
+    sheet = Image.new("RGB", (GAP + columns * (side + GAP), GAP + rows * (height + GAP)), BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for number, (array, lines) in enumerate(zip(pixels, captions, strict=True)):
+        row, column = divmod(number, columns)
+        left, top = GAP + column * (side + GAP), GAP + row * (height + GAP)
+        tile = Image.fromarray(array.numpy())
+        if tile.size != (side, side):
+            nearest = side > tile.width  # enlarged pixels stay what they are
+            tile = tile.resize((side, side), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)
+        sheet.paste(tile, (left, top))
+        for below, line in enumerate(lines):
+            draw.text((left, top + side + LINE * below), _fitted(line, font, side), INK, font)
+    return sheet
+
+
+def _tile_side(size: int) -> int:
+    """A small image is enlarged by a whole number."""
+    return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
+
+
+def _font() -> Any:
+    try:
+        return ImageFont.load_default(FONT_SIZE)
+    except ImportError:  # Pillow was built without FreeType
+        return ImageFont.load_default()
+
+
+def _fitted(line: Line, font: Any, width: int) -> str:
+    name, dots = line.name, ""
+    while name and font.getlength(f"{name}{dots}{line.share}") > width:
+        name, dots = name[:-1], ".."
+    return f"{name}{dots}{line.share}"

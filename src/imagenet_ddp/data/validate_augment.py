@@ -1,0 +1,47 @@
+"""Find keys of the augmentation that contradict each other, or that the loader cannot do. No torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.config.validators import integer, number
+
+# Keys that mean something to some policies only.
+_OF_POLICIES = {"policy_ops": ("randaugment", "augmix"), "policy_magnitude": ("randaugment", "augmix")}
+# What loader=dali leaves to the ordinary loader, with the value at which nothing is done.
+_NOT_DALI = {
+    "policy": "none", "color_jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "erasing": 0.0, "cutout": 0,
+    "interpolation": "bilinear",
+}  # fmt: skip
+
+
+def validate_augment(data: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each contradiction; values of a wrong kind are reported elsewhere."""
+    found = [
+        f"data.{key} is for {' and '.join(policies)}, but data.policy is {data['policy']}. Hint: data.{key}=null."
+        for key, policies in _OF_POLICIES.items()
+        if data[key] is not None and data["policy"] not in policies
+    ]
+    magnitude = data["policy_magnitude"]
+    if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:
+        found.append(
+            f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. Hint: data.policy_magnitude=null."
+        )
+    smallest = min(size for size in (data["image_size"], data["progressive_start"]) if integer(1).accepts(size))
+    for key, is_used in (("pad", data["augment"] == "pad_crop"), ("cutout", True)):
+        if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
+            found.append(
+                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
+                f"Hint: data.{key}={smallest // 8}."
+            )
+    return found
+
+
+def unsupported_by_dali(data: Mapping[str, Any]) -> list[str]:
+    found = [
+        f"loader=dali does not do data.{key}={data[key]}. Hint: loader=default, or data.{key}={off}."
+        for key, off in _NOT_DALI.items()
+        if data[key] != off and (isinstance(off, str) or number().accepts(data[key]))
+    ]
+    if data["augment"] == "pad_crop":
+        found.append("loader=dali does not do data.augment=pad_crop. Hint: loader=default, or data.augment=crop.")
+    return found

@@ -1,0 +1,26 @@
+"""show=augmented: write the first training batch as the net sees it, and train nothing."""
+
+from imagenet_ddp.data.contact_sheet import FILE, write_sheet
+from imagenet_ddp.engine import build
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.world import World
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.runs.signals import raise_on_signal
+
+
+def run(job: Job, plan: Plan, world: World) -> None:
+    """Raise ConfigError where the images cannot be opened."""
+    log = Log(job.run_dir / "logs", world.info.rank)
+    log.capture_libraries()
+    with raise_on_signal():
+        data = build.make_data(plan, world, log.say)
+        try:
+            if world.info.rank == 0:
+                path = job.run_dir / FILE
+                batch = data.finish(next(iter(data.train_dataloader())), training=True)
+                write_sheet(path, batch, data.eval_transform, data.source.labels)
+                log.say(f"The first training batch as the net sees it: {path}", whole=True)
+        finally:
+            data.close()
+    log.close()

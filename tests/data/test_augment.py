@@ -1,0 +1,227 @@
+import random
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.data.augment import (
+    Augmentation,
+    AugmentedTransform,
+    PadCrop,
+    make_train_transform,
+    mean_colour,
+    torch_seeded,
+)
+from imagenet_ddp.data.decoding.image import Pixels
+from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty
+
+FILL = (120, 110, 100)
+BILINEAR = v2.InterpolationMode.BILINEAR
+EACH: list[dict[str, Any]] = [
+    *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")),
+    {"color_jitter": 0.4}, {"grayscale": 1.0}, {"blur": 1.0}, {"erasing": 1.0}, {"cutout": 12},
+]  # fmt: skip
+
+
+def photo(height: int = 40, width: int = 40, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    waves = np.stack([np.sin(x / 5 + y / (4 + channel)) for channel in range(3)], axis=2)
+    return (128 + 90 * waves + generator.normal(0, 12, (height, width, 3))).clip(0, 255).astype(np.uint8)
+
+
+def applied(augmentation: Augmentation, pixels: np.ndarray, seed: int) -> np.ndarray:
+    out = empty(*pixels.shape)
+    out.copy_(torch.tensor(pixels).permute(2, 0, 1))
+    augmentation.apply(out, random.Random(seed))
+    return out.permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ({"policy": "randaugment"}, v2.RandAugment(2, 9, interpolation=BILINEAR, fill=list(FILL))),
+        (
+            {"policy": "randaugment", "policy_ops": 3, "policy_magnitude": 20},
+            v2.RandAugment(3, 20, interpolation=BILINEAR, fill=list(FILL)),
+        ),
+        ({"policy": "trivialaugment"}, v2.TrivialAugmentWide(interpolation=BILINEAR, fill=list(FILL))),
+        *(
+            (
+                {"policy": "autoaugment", "autoaugment": images},
+                v2.AutoAugment(v2.AutoAugmentPolicy(images), interpolation=BILINEAR, fill=list(FILL)),
+            )
+            for images in ("imagenet", "cifar10", "svhn")
+        ),
+        ({"policy": "augmix"}, v2.AugMix(interpolation=BILINEAR, fill=list(FILL))),
+        (
+            {"policy": "augmix", "policy_ops": 2, "policy_magnitude": 7},
+            v2.AugMix(7, 2, interpolation=BILINEAR, fill=list(FILL)),
+        ),
+        ({"color_jitter": 0.3}, v2.ColorJitter(0.3, 0.3, 0.3)),
+    ],
+)
+def test_a_policy_is_torchvisions_for_the_same_draw(options: dict[str, Any], theirs: Any):
+    augmentation, changed = Augmentation(FILL, **options), 0
+    for seed in range(12):
+        pixels = photo(seed=seed)
+        found = applied(augmentation, pixels, seed)
+        torch.manual_seed(random.Random(seed).getrandbits(32))
+        assert np.array_equal(found, np.asarray(theirs(Image.fromarray(pixels))))
+        changed += not np.array_equal(found, pixels)
+    assert changed > 6
+
+
+def test_erasing_is_torchvisions_with_the_mean_colour():
+    theirs = v2.RandomErasing(0.5, value=list(map(float, FILL)))  # type: ignore[arg-type]
+    erased = 0
+    for seed in range(20):
+        pixels = photo(seed=seed)
+        torch.manual_seed(random.Random(seed).getrandbits(32))
+        expected = theirs(torch.from_numpy(pixels).permute(2, 0, 1)).permute(1, 2, 0).numpy()
+        found = applied(Augmentation(FILL, erasing=0.5), pixels, seed)
+        assert np.array_equal(found, expected)
+        erased += int((found == FILL).all(axis=2).any())
+    assert 4 < erased < 16
+
+
+def test_three_augment_is_grey_solarised_or_blurred():
+    image: Any = Image.fromarray(photo())
+    kinds = []
+    for seed in range(60):
+        found = applied(Augmentation(FILL, policy="three_augment"), np.asarray(image), seed)
+        generator = random.Random(seed)
+        generator.getrandbits(32)
+        number = generator.randrange(3)
+        expected = [
+            F.rgb_to_grayscale(image, 3),
+            F.solarize(image, 128),
+            image.filter(ImageFilter.GaussianBlur(generator.uniform(0.1, 2.0))),
+        ][number]
+        assert np.array_equal(found, np.asarray(expected))
+        kinds.append(number)
+    assert set(kinds) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("key", ["grayscale", "blur"])
+def test_a_probability_is_one(key: str):
+    pixels = photo()
+    options: dict[str, Any] = {key: 0.3}
+    found = [applied(Augmentation(FILL, **options), pixels, seed) for seed in range(300)]
+    assert 60 < sum(not np.array_equal(each, pixels) for each in found) < 120
+    if key == "grayscale":
+        grey = applied(Augmentation(FILL, grayscale=1.0), pixels, 0)
+        assert (grey == grey[:, :, :1]).all()
+
+
+def test_cutout_erases_one_square_that_an_edge_may_cut():
+    pixels, sizes = photo(), set()
+    for seed in range(80):
+        erased = (applied(Augmentation(FILL, cutout=12), pixels, seed) == FILL).all(axis=2)
+        rows, columns = erased.any(axis=1).nonzero()[0], erased.any(axis=0).nonzero()[0]
+        height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert erased[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        assert 6 <= height <= 12 and 6 <= width <= 12
+        assert height == 12 or rows[0] == 0 or rows[-1] == 39
+        sizes.add((height, width))
+    assert (12, 12) in sizes and len(sizes) > 5
+
+
+@pytest.mark.parametrize("options", EACH, ids=lambda each: "-".join(map(str, each.values())))
+def test_other_generators_are_not_disturbed(options: dict[str, Any]):
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(3)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    first = applied(Augmentation(FILL, **options), photo(), 0)
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    torch.rand(5)
+    assert np.array_equal(first, applied(Augmentation(FILL, **options), photo(), 0)), "nor is it disturbed by them"
+
+
+def test_the_seed_is_given_back_after_an_error():
+    state = torch.get_rng_state()
+    with pytest.raises(KeyError), torch_seeded(1):
+        raise KeyError
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# ---- pad and crop
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 64), (90, 32), (20, 31)])
+def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
+    transform, places = PadCrop(Sizes(32), 4, 0.5, FILL), set()
+    for seed in range(40):
+        image = torch.from_numpy(photo(height, width, seed)).permute(2, 0, 1)
+        out = empty(32, 32, 3)
+        flipped = transform.into(out, Pixels(image.permute(1, 2, 0).numpy()), random.Random(seed))
+        generator = random.Random(seed)
+        assert flipped == (generator.random() < 0.5)
+        resized = F.resize(image, [32], antialias=True) if min(height, width) != 32 else image
+        padded = F.pad(resized, [4, 4, 4, 4], fill=list(FILL))  # type: ignore[arg-type]
+        top, left = (generator.randrange(side - 32 + 1) for side in padded.shape[1:])
+        expected = F.crop(padded, top, left, 32, 32)
+        assert int((out.int() - expected.int()).abs().max()) <= 1
+        places.add((top, left))
+    assert len(places) > 20
+
+
+def test_pad_crop_grows_with_progressive_sizes():
+    transform = make_train_transform(
+        {**asdict(DataConfig()), "augment": "pad_crop", "image_size": 96, "progressive_start": 32,
+         "progressive_epochs": [0, 2]}
+    )  # fmt: skip
+    assert [transform.size(epoch) for epoch in range(3)] == [32, 64, 96]
+    out = empty(64, 64, 3)
+    transform.into(out, Pixels(photo(80, 100)), random.Random(0))
+    assert out.float().std() > 10
+
+
+# ---- what the keys make
+
+
+def test_the_keys_make_the_transform():
+    data = asdict(DataConfig())
+    assert isinstance(make_train_transform(data), TrainTransform)
+    assert isinstance(make_train_transform({**data, "augment": "none"}), EvalTransform)
+    assert isinstance(make_train_transform({**data, "augment": "pad_crop"}), PadCrop)
+    for options in EACH:
+        transform = make_train_transform({**data, "augment": "none", **options})
+        assert isinstance(transform, AugmentedTransform)
+        assert isinstance(transform.base, EvalTransform)
+        assert transform.augmentation == Augmentation(mean_colour(data["mean"]), **options)
+
+
+def test_bicubic_is_pillows():
+    pixels = photo(100, 140)
+    out = empty(32, 32, 3)
+    TrainTransform(Sizes(32), (1.0, 1.0), 0.0, "bicubic").into(out, Pixels(pixels[:, 20:120]), random.Random(0))
+    expected = Image.fromarray(pixels[:, 20:120]).resize((32, 32), Image.Resampling.BICUBIC)
+    difference = np.abs(out.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
+    assert difference.max() <= 3
+    other = empty(32, 32, 3)
+    TrainTransform(Sizes(32), (1.0, 1.0), 0.0).into(other, Pixels(pixels[:, 20:120]), random.Random(0))
+    assert not torch.equal(out, other)
+
+
+def test_the_augmentation_comes_after_the_crop_and_leaves_it_as_it_was():
+    data = {**asdict(DataConfig()), "image_size": 32}
+    plain, more = make_train_transform(data), make_train_transform({**data, "cutout": 8})
+    for seed in range(10):
+        one, other = empty(32, 32, 3), empty(32, 32, 3)
+        assert plain.into(one, Pixels(photo(60, 80)), random.Random(seed)) == more.into(
+            other, Pixels(photo(60, 80)), random.Random(seed)
+        )
+        same = (one == other).all(dim=0)
+        assert 0.9 < same.float().mean() < 1
+
+
+def test_costly_names_what_takes_time():
+    assert Augmentation(FILL, policy="augmix", cutout=3, blur=0.1).costly() == {"policy": "augmix", "blur": 0.1}

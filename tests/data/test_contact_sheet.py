@@ -1,0 +1,87 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from imagenet_ddp.data.contact_sheet import GAP, Line, caption, draw_sheet, printable, write_sheet
+from imagenet_ddp.data.transforms import EvalTransform, normalise
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def batch_of(count: int, size: int = 100, **more: Any) -> dict[str, Any]:
+    """Plain colours."""
+    colours = torch.randint(0, 256, (count, 3, 1, 1), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    images = normalise(colours.expand(count, 3, size, size).contiguous(), MEAN, STD, True)
+    return {"image": images, "target": torch.arange(count) % 3, "num_counted": count, "colours": colours, **more}
+
+
+def written(path: Path, batch: dict[str, Any], size: int = 100) -> np.ndarray:
+    write_sheet(path, batch, EvalTransform(size, size, MEAN, STD), ["cat", "dog", "owl"])
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "side"), [(3, 100, 100), (64, 32, 96), (70, 256, 128), (9, 120, 120), (1, 8, 96)]
+)
+def test_the_colours_come_back(tmp_path: Path, count: int, size: int, side: int):
+    batch = batch_of(count, size)
+    picture = written(tmp_path / "a.png", batch, size)
+    shown, columns = min(count, 64), min(count, 8)
+    assert picture.shape[1] == GAP + columns * (side + GAP)
+    height = (picture.shape[0] - GAP) // -(-shown // columns)
+    for number in range(shown):
+        row, column = divmod(number, columns)
+        top, left = GAP + row * height, GAP + column * (side + GAP)
+        tile = picture[top : top + side, left : left + side]
+        assert (tile == batch["colours"][number].flatten().numpy()).all(), number
+
+
+def test_only_what_counts_is_shown(tmp_path: Path):
+    assert written(tmp_path / "a.png", batch_of(6, num_counted=2)).shape[1] == GAP + 2 * (100 + GAP)
+
+
+def test_captions():
+    labels = ["cat", "dog", "owl"]
+    assert caption(torch.tensor(1), None, labels) == [Line("dog")]
+    assert caption(torch.tensor(0), torch.tensor([0.7, 0.3, 0.0]), labels) == [
+        Line("cat", " 0.7"),
+        Line("+ dog", " 0.3"),
+    ]
+    assert caption(torch.tensor(2), torch.tensor([0.0, 0.4, 0.6]), labels) == [
+        Line("owl", " 0.6"),
+        Line("+ dog", " 0.4"),
+    ]
+    faint = caption(torch.tensor(1), torch.tensor([0.02, 0.98, 0.0]), labels)
+    assert faint == [Line("dog", " 0.98"), Line("+ cat", " 0.02")]
+    assert caption(torch.tensor(2), torch.tensor([0.0, 0.0, 1.0]), labels) == [Line("owl")]
+    assert caption(torch.tensor(0), torch.tensor([1.0]), ["only"]) == [Line("only")]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("cat", "cat"), ("Ångström", "Angstrom"), ("猫", "\\u732b"), ("a\nb", "a\\x0ab"), ("\udcff", "\\udcff"), ("", "")],
+)
+def test_any_name_can_be_drawn(name: str, shown: str):
+    assert printable(name) == shown
+    draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(printable(name))]])
+
+
+def test_a_long_name_is_cut_off_and_its_share_is_not():
+    pixels = torch.zeros(2, 96, 96, 3, dtype=torch.uint8)
+    long = draw_sheet(pixels, [[Line("a" * 300, " 0.7")], [Line("b")]])
+    below = np.asarray(long)[96 + GAP :, : 96 + GAP]
+    assert (below < 128).any()
+    assert (np.asarray(long)[:, 96 + GAP : 96 + 2 * GAP] == 255).all(), "it does not run into its neighbour"
+    other = draw_sheet(pixels, [[Line("a" * 300, " 0.3")], [Line("b")]])
+    assert not np.array_equal(np.asarray(long), np.asarray(other))
+
+
+def test_mixed_labels_take_a_second_line(tmp_path: Path):
+    soft = torch.tensor([[0.7, 0.3, 0.0]] * 2)
+    plain, mixed = written(tmp_path / "a.png", batch_of(2)), written(tmp_path / "b.png", batch_of(2, soft_target=soft))
+    assert mixed.shape[0] > plain.shape[0]
