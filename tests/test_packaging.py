@@ -40,6 +40,7 @@ def test_core_dependencies():
         "s3",
         "slurm",
         "tensorboard",
+        "timm",
         "tune",
     }
 

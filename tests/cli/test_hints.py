@@ -190,7 +190,7 @@ LINES = [
         "~data.batch_size", "~trainer.devices", "~bogus", "data.mean=[1,2", "schedule=cosine",
         "schedule=null", "'data={batch_size: abc}'", "model.args.x=1", "callbacks.mine.patience=3", "optim.lr=0.1,0.2",
         "data=stl10,shapes", "optim.lr=range(1,3)", "allow_targets=a,b", "data.mean=1,2,3",
-        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=shapes",
+        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=imagefolder",
         "hydra.foo=1", "+data.batch_size=3",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
         "model._target_=torchevil.Net", "optim.name=sgd optim.nesterov=true optim.momentum=0",

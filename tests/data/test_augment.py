@@ -19,7 +19,7 @@ from imagenet_ddp.data.augment import (
     torch_seeded,
 )
 from imagenet_ddp.data.decoding.image import Pixels
-from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty
+from imagenet_ddp.data.transforms import IMAGENET_MEAN, EvalTransform, Sizes, TrainTransform, empty
 
 FILL = (120, 110, 100)
 BILINEAR = v2.InterpolationMode.BILINEAR
@@ -196,7 +196,7 @@ def test_the_keys_make_the_transform():
         transform = make_train_transform({**data, "augment": "none", **options})
         assert isinstance(transform, AugmentedTransform)
         assert isinstance(transform.base, EvalTransform)
-        assert transform.augmentation == Augmentation(mean_colour(data["mean"]), **options)
+        assert transform.augmentation == Augmentation(mean_colour(IMAGENET_MEAN), **options)
 
 
 def test_bicubic_is_pillows():

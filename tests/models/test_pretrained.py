@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
 
@@ -143,8 +144,9 @@ def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_
     with pytest.raises(ConfigError) as caught:
         read_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
     [sentence] = caught.value.mistakes
-    assert "https://download.pytorch.org/models/resnet18-f37072fd.pth" in sentence
-    assert f"put that file at {tmp_path}/hub/checkpoints/resnet18-f37072fd.pth" in sentence
+    url = torchvision.models.get_model_weights("resnet18")["DEFAULT"].url
+    assert f"must be downloaded from {url}, but cannot be (" in sentence
+    assert f"put that file at {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
     with pytest.raises(ConfigError, match="DEFAULT, IMAGENET1K_V1"):
         read_weights("model.weights", "V9", "torchvision", "resnet18")
 

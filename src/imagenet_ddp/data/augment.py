@@ -5,7 +5,7 @@ randomness comes from the generator it is given; torch's own, which torchvision 
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,7 +56,7 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
     return AugmentedTransform(base, augmentation) if augmentation else base
 
 
-def mean_colour(mean: list[float]) -> tuple[int, ...]:
+def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
     """The grey levels, 0 to 255, that are nearly 0 for the net. mean: of each channel, of pixels in 0..1."""
     return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
 

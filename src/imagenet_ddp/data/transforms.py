@@ -49,7 +49,8 @@ def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear"
     if image.shape[2:] == out.shape[1:]:
         out.copy_(image[0])
         return
-    kernel = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+    aten = torch.ops.aten
+    kernel = aten._upsample_bicubic2d_aa if interpolation == "bicubic" else aten._upsample_bilinear2d_aa
     kernel.out(image, list(out.shape[1:]), False, None, out=out.unsqueeze(0))
 
 

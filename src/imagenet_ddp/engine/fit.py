@@ -1,7 +1,6 @@
 """Train in one process: the order of a training, on one screen."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +9,12 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
+from imagenet_ddp.engine.resume import require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
-from imagenet_ddp.runs.checkpoint_file import KEY, checkpoint_bytes, max_new_checkpoints, read
+from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
 from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
@@ -60,7 +60,7 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
         with raise_on_signal():  # a network disk may take many minutes to list its images
             parts = build.make_run(job, plan, world, log, signals)
             if job.checkpoint is not None:
-                _must_continue(parts, job.checkpoint, max_epochs, job.run_dir)
+                require_same_data(parts, job.checkpoint, max_epochs, job.run_dir)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
                 num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")
@@ -159,34 +159,3 @@ def _world_words(config: Config, info: WorldInfo) -> str:
         f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
         " (on each node)"
     )
-
-
-def _must_continue(parts: build.Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> None:
-    """The images that lie there are those of the checkpoint, and there is something left to do."""
-    if parts.checkpoint_callback is None:  # Lightning alone would train on the epoch's first images again
-        raise ConfigError(
-            f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: callbacks=default."
-        )
-    stored = read(checkpoint)[KEY]
-    in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
-    done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
-    if max_epochs is not None and 0 <= max_epochs <= done:
-        raise ConfigError(
-            f"trainer.max_epochs must be more than the {count_noun(done, 'epoch')} that {checkpoint} has "
-            f"behind it, but is {max_epochs}. Hint: trainer.max_epochs={done + 1} or more, or start a new run."
-        )
-    found = parts.data.source.classes
-    if stored["classes"] != found:
-        differing = sorted(set(stored["classes"]) ^ set(found))[:5]
-        raise ConfigError(
-            f"the data's classes must be the {len(stored['classes'])} of {checkpoint}, but are"
-            f" {len(found)},"
-            f" differing in {', '.join(differing)}. Hint: point data.root to the images this run began with,"
-            " or start a new run."
-        )
-    if stored["num_train_images"] != len(parts.data.train_images):
-        raise ConfigError(
-            f"the data must have {stored['num_train_images']} training images as when {checkpoint} was"
-            f" written, got {len(parts.data.train_images)}. Hint: point data.root to the images this run began with,"
-            " or start a new run."
-        )

@@ -16,10 +16,9 @@ class BlurConv2d(nn.Conv2d):
     @classmethod
     def of(cls, conv: nn.Conv2d) -> "BlurConv2d":
         """Return a module with conv's own parameters."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made.__dict__.update({name: value for name, value in vars(conv).items() if not name.startswith("_")})
-        made._reversed_padding_repeated_twice = conv._reversed_padding_repeated_twice
+        shape = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
+        with torch.device("meta"):  # no random numbers are drawn for weights that are replaced
+            made = cls(*shape, groups=conv.groups, bias=conv.bias is not None, padding_mode=conv.padding_mode)  # type: ignore[arg-type]
         made.weight, made.bias = conv.weight, conv.bias
         row = torch.tensor([1.0, 2.0, 1.0])
         blur = torch.outer(row, row) / 16

@@ -145,8 +145,9 @@ def get_all(store: Store, keys: list[str]) -> list[bytes]:
     return values
 
 
-def wait_for_readers(store: Store, key: str, count: int, timeout_s: float = GRACE_S) -> None:
-    """Wait up to timeout_s until `count` others have read the key: then the process that serves the store may end."""
-    end = time.monotonic() + timeout_s
+def wait_for_readers(store: Store, key: str, count: int, timeout_s: float | None = None) -> None:
+    """Wait until `count` others have read the key, at most timeout_s (None: GRACE_S): then the process that serves the
+    store may end."""
+    end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
     while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
         time.sleep(POLL_S)

@@ -1,0 +1,39 @@
+"""Check that a training can continue from a checkpoint."""
+
+from pathlib import Path
+
+from imagenet_ddp.engine.build import Run
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.system.text import count_noun
+
+
+def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> None:
+    """Raise ConfigError unless the images are those of the checkpoint, and epochs are left to train."""
+    if parts.checkpoint_callback is None:  # Lightning alone would train on the epoch's first images again
+        raise ConfigError(
+            f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: callbacks=default."
+        )
+    stored = read(checkpoint)[KEY]
+    in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then its summary may be missing yet
+    done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
+    if max_epochs is not None and 0 <= max_epochs <= done:
+        raise ConfigError(
+            f"trainer.max_epochs must be more than the {count_noun(done, 'epoch')} that {checkpoint} has "
+            f"behind it, but is {max_epochs}. Hint: trainer.max_epochs={done + 1} or more, or start a new run."
+        )
+    found = parts.data.source.classes
+    if stored["classes"] != found:
+        differing = sorted(set(stored["classes"]) ^ set(found))[:5]
+        raise ConfigError(
+            f"the data's classes must be the {len(stored['classes'])} of {checkpoint}, but are"
+            f" {len(found)},"
+            f" differing in {', '.join(differing)}. Hint: point data.root to the images this run began with,"
+            " or start a new run."
+        )
+    if stored["num_train_images"] != len(parts.data.train_images):
+        raise ConfigError(
+            f"the data must have {stored['num_train_images']} training images as when {checkpoint} was"
+            f" written, got {len(parts.data.train_images)}. Hint: point data.root to the images this run began with,"
+            " or start a new run."
+        )
