@@ -147,17 +147,23 @@ class DataConfig:
         float, number(0), Example("1.0"), "CutMix: the same; with mixup_alpha, one of the two is drawn for each batch."
     ] = 0.0
     mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed, by mixup or CutMix."] = 1.0
+    train_size: Annotated[
+        int | None,
+        integer(8),
+        Example("176"),
+        "Pixels of training images where they differ from those of validation; null: image_size.",
+    ] = None
     progressive_start: Annotated[
         int | None,
         integer(8),
         Example("128"),
-        "Pixels of training images in the first epochs; null: image_size throughout.",
+        "Pixels of training images in the first epochs; null: train_size throughout.",
     ] = None
     progressive_epochs: Annotated[
         list[int] | None,
         _EPOCHS,
         Example("[10,14]"),
-        "First and last epoch, from 0, of the growth to image_size in steps of 32 pixels.",
+        "First and last epoch, from 0, of the growth to train_size in steps of 32 pixels.",
     ] = None
     mean: Annotated[
         list[float] | None,

@@ -82,7 +82,7 @@ class Sizes:
     def from_options(cls, data: dict) -> "Sizes":
         """data: the resolved data.* keys."""
         begin, end = data["progressive_epochs"] or (0, 0)
-        return cls(int(data["image_size"]), data["progressive_start"], begin, end)
+        return cls(int(data["train_size"] or data["image_size"]), data["progressive_start"], begin, end)
 
     def at(self, epoch: int) -> int:
         if self.start is None or epoch >= self.end:

@@ -118,9 +118,10 @@ def _progressive(data: Mapping[str, Any]) -> list[str]:
             "data.progressive_epochs must be set where data.progressive_start is, got null. "
             "Hint: data.progressive_epochs=[10,14]."
         ]
-    if data["progressive_start"] > data["image_size"]:
+    key = "train_size" if data["train_size"] else "image_size"
+    if data["progressive_start"] > data[key]:
         return [
-            f"data.progressive_start must be at most data.image_size ({data['image_size']}), got "
+            f"data.progressive_start must be at most data.{key} ({data[key]}), got "
             f"{data['progressive_start']}. Hint: set data.progressive_start=null."
         ]
     return []

@@ -1,0 +1,44 @@
+"""Each recipe composes, takes steps, and has the head that says what it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Run
+
+from imagenet_ddp.cli.parse import command_line
+
+FILES = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
+# So few and so small images that each step takes a second.
+TINY = (
+    "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1", "data.batch_size=4", "data.val_batch_size=4", "data.num_workers=0",
+    "cluster.num_threads=1", "trainer.devices=1", "trainer.num_nodes=1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
+    head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    assert head[0] == "@package _global_"
+    text = " ".join(head)
+    assert "Expect: " in text and "Costs: " in text
+    [options] = re.findall(r"python -m imagenet_ddp\.train (experiment=\S+(?: [\w./]+=\S+)*)$", head[-1]) or [""]
+    if not options:
+        pytest.skip("its command is shown for several machines")
+    assert f"experiment={path.stem}" in options.split()
+    command_line("train", options.split(), {}, compose_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_takes_two_steps(path: Path, run: Run, tree: Path):
+    weights = ["model.weights=null"] if path.stem == "finetune" else []  # nothing is downloaded here
+    size = ["data.image_size=64", "data.val_resize=64"]
+    if "train_size: 1" in path.read_text():
+        size.append("data.train_size=48")
+    if "progressive_start" in path.read_text() or "ffcv" in path.stem:
+        size += ["data.train_size=48", "data.progressive_start=32"]
+    result = run("train", f"experiment={path.stem}", "data=imagefolder", f"data.root={tree}", *TINY, *weights, *size)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    assert "4 of 11 validation images, each once." in result.stdout, result.stdout[-2000:]
