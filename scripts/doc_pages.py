@@ -1,4 +1,4 @@
-"""Write the generated pages docs/reference.md and docs/coming-from.md: python scripts/doc_pages.py."""
+"""Write the generated pages of docs/, reference.md, coming-from.md and recipes.md: python scripts/doc_pages.py."""
 
 import re
 from pathlib import Path
@@ -142,7 +142,29 @@ def _here(term: Term) -> str:
     return f"`{term.here.replace('{}', 'VALUE')}`" if term.here else "nothing"
 
 
-PAGES = {"reference.md": reference, "coming-from.md": coming_from}
+_RECIPES = """# Recipes
+
+`experiment=NAME` sets what the file `conf/experiment/NAME.yaml` says; what is typed beside it wins. Figures are those
+of the papers and programs named, on ImageNet-1k, unless a line says that they were measured here.
+
+Generated from the heads of these files by `python scripts/doc_pages.py`.
+"""
+
+
+def recipes() -> str:
+    """Return the text of docs/recipes.md."""
+    parts = [_RECIPES]
+    for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
+        comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        text = " ".join(comments[1:])
+        what, *fields = re.split(r" (?=(?:Expect|Differs|Costs|Command)[:,])", text)
+        rows = [f"- {line}" for line in fields if not line.startswith("Command")]
+        commands = [line.partition(": ")[2].strip() for line in fields if line.startswith("Command")]
+        parts.append("\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""]))
+    return "\n".join(parts)
+
+
+PAGES = {"reference.md": reference, "coming-from.md": coming_from, "recipes.md": recipes}
 
 if __name__ == "__main__":
     for name, text in PAGES.items():

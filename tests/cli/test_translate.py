@@ -68,11 +68,12 @@ MEET = "cluster.address=tcp://10.0.0.1:23456"
         ("--config-dir mine --epochs=3", "train --config-dir mine trainer.max_epochs=3"),
         ("-b256 -j4 -p 10", "train data.batch_size=256 data.num_workers=4 trainer.log_every_n_steps=10"),
         ("--data-path 'a b'", "train data=imagefolder 'data.root=\"a b\"'"),
-        ("--pretrained --weights X --drop-path 0.2 seed=1", "train seed=1"),
+        ("--pretrained --drop-path 0.2 --model-ema seed=1",
+         "train seed=1 model.weights=DEFAULT model.drop_path=0.2 averaging=ema"),
         ("--mixup 0.2 --reprob 0.25", "train data.mixup_alpha=0.2 data.erasing=0.25"),
         ("--auto-augment ta_wide --ra-sampler", "train data.policy=trivialaugment data.repeats=3"),
         ("num_epochs=3 trainer.backend=gloo model.pretrained=true",
-         "train trainer.max_epochs=3 strategy.process_group_backend=gloo"),
+         "train trainer.max_epochs=3 strategy.process_group_backend=gloo model.weights=DEFAULT"),
     ],
 )  # fmt: skip
 def test_the_whole_line(line: str, command: str):
@@ -83,9 +84,10 @@ def test_each_word_has_its_meaning_and_the_line_is_at_the_end():
     text = answered("-a resnet50 --pretrained --lr 0.1 pets").text
     _, *rows, hint = text.split("\n")
     assert [re.sub(r":.*", "", row.strip()) for row in rows] == ["-a resnet50", "--pretrained", "--lr 0.1", "pets"]
-    assert "not available yet" in rows[1]
+    assert "model.weights=DEFAULT" in rows[1]
     assert hint == (
-        "Hint: `python -m imagenet_ddp.train data=imagefolder data.root=pets model.name=resnet50 optim.lr=0.1`"
+        "Hint: `python -m imagenet_ddp.train data=imagefolder data.root=pets model.name=resnet50 "
+        "model.weights=DEFAULT optim.lr=0.1`"
     )
 
 

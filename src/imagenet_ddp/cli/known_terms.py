@@ -23,9 +23,18 @@ OPTIMISERS = {
     "momentum": "optim=sgd",
     "sgd_nesterov": "optim=sgd optim.nesterov=true",
     "nesterov": "optim=sgd optim.nesterov=true",
-    "adam": "optim._target_=torch.optim.Adam optim.lr=0.001",
-    "adamw": "optim._target_=torch.optim.AdamW optim.lr=0.001",
-    "rmsprop": "optim._target_=torch.optim.RMSprop optim.lr=0.001",
+    "adam": "optim=adam",
+    "adamw": "optim=adamw",
+    "rmsprop": "optim=rmsprop",
+    "lamb": "optim=lamb",
+    "lion": "optim=lion",
+}
+SCHEDULES = {
+    "steplr": "schedule.name=step",
+    "cosineannealinglr": "schedule.name=cosine",
+    "exponentiallr": "schedule.name=exponential",
+    "plateau": "schedule.name=cosine",
+    "tanh": "schedule.name=cosine",
 }
 POLICIES = {
     "ra": "data.policy=randaugment",
@@ -39,21 +48,23 @@ VALUES = {"optimiser": OPTIMISERS, "policy": POLICIES}  # role -> value there ->
 # ! in front: it takes no value.
 _TABLE = """
 -a --arch --model | model.name={} | any classifier of torchvision.models
-! --pretrained | | pretrained weights are not available yet: training starts from random ones
---weights --initial-checkpoint | | pretrained weights are not available yet: training starts from random ones
+! --pretrained | model.weights=DEFAULT | the library's; a head of another number of classes is new
+--weights --initial-checkpoint | model.weights={} | DEFAULT, a name of the library's weights, or a file
 --lr --learning-rate --starting_lr | optim.lr={} | for optim.reference_batch images per step, and scaled to yours
 --momentum | optim.momentum={} |
 --wd --weight-decay | optim.weight_decay={} |
 ! --nesterov | optim.nesterov=true |
---opt --optimizer | | others: optim._target_=torch.optim.CLASS | optimiser
+--opt --optimizer | optim.name={} | others: optim._target_=torch.optim.CLASS | optimiser
 --epochs --num_epochs --n_epochs --max_epochs | trainer.max_epochs={} |
 --start-epoch | | a resumed run knows its epoch
---lr-scheduler --sched | schedule.name={} | step, cosine, linear or constant
+--lr-scheduler --sched | schedule.name={} | in each step; in each epoch: schedule.interval=epoch | schedule
 --lr-step-size --decay-epochs | schedule.step_epochs={} |
 --lr-gamma --decay-rate | schedule.gamma={} |
---lr-warmup-epochs --warmup-epochs | schedule.warmup_epochs={} | linear from 0
+--lr-warmup-epochs --warmup-epochs | schedule.warmup_epochs={} | linear from schedule.warmup_start=0
 --lr-min --min-lr | | the last learning rate is a share of the first: schedule.final_fraction=0.01
---lr-warmup-method --lr-warmup-decay --warmup-lr | | the warm-up is linear, from 0
+--lr-warmup-method | schedule.warmup={} | linear is the default here, constant there
+--lr-warmup-decay | schedule.warmup_start={} |
+--warmup-lr | | the first rate is a share of the highest: schedule.warmup_start=0.01
 --label-smoothing --smoothing | loss.label_smoothing={} |
 --clip-grad-norm --clip-grad | trainer.gradient_clip_val={} | by norm
 ! --sync-bn | trainer.sync_batchnorm=true |
@@ -61,8 +72,12 @@ _TABLE = """
 --grad-accum-steps acc_grad | trainer.accumulate_grad_batches={} | data.batch_size is that of one forward | accumulate
 --seed | seed={} | no deterministic kernels: trainer.deterministic=true
 ! --use-deterministic-algorithms | trainer.deterministic=true |
---model-ema-steps --model-ema-decay --drop-path --norm-weight-decay --bias-weight-decay | | not available yet
-! --model-ema | | not available yet
+--model-ema-steps | averaging.every_n_steps={} |
+--model-ema-decay | averaging.decay={} | torchvision scales it by the batch and the epochs
+! --model-ema | averaging=ema |
+--drop-path | model.drop_path={} | for torchvision's models their stochastic depth
+--norm-weight-decay | optim.no_decay_on=[norm] | for 0; another value than that of the weights is not available
+--bias-weight-decay | optim.no_decay_on=[bias] | the same; for both 'optim.no_decay_on=[norm,bias]'
 --mixup-alpha --mixup | data.mixup_alpha={} | one draw per batch
 --cutmix-alpha --cutmix | data.cutmix_alpha={} | one draw per batch
 --mixup-prob | data.mix_probability={} |
