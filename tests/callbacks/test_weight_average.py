@@ -74,7 +74,8 @@ def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every:
     module, _ = fit(tmp_path, WeightAverage(decay, every, start), epochs)
     wanted = expected(module, decay, every, start)
     for name, value in module.net.state_dict().items():  # after the training it has the average
-        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
+        if decay or value.is_floating_point():  # an equal average of the number of steps would mean nothing
+            torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
 
 
 def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):

@@ -59,6 +59,13 @@ def test_focal_without_gamma_is_cross_entropy_and_with_it_weighs_easy_images_les
     torch.testing.assert_close(two(logits[:, :2], target % 2), expected)
 
 
+@pytest.mark.parametrize("gamma", [0.5, 0.9, 2.0])
+def test_focal_of_an_image_that_is_certain_has_a_gradient(gamma: float):
+    logits = torch.tensor([[40.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    loss(name="focal", focal_gamma=gamma)(logits, torch.tensor([0])).sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
 def test_balanced_weights_count_every_class_alike():
     counts = [10, 30, 60, 0]
     made = loss(counts, class_weights="balanced")

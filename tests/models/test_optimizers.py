@@ -161,14 +161,29 @@ def test_optimizers_are_those_of_the_libraries():
     assert set(OPTIMIZERS) == set(TORCH)
 
 
+def test_arguments_go_before_keys():
+    [group] = make_optimizer(optim(name="adamw", args={"weight_decay": 0.5}), nn.Linear(2, 2), lr=0.1).param_groups
+    assert group["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize("global_batch_size", [32, 384, 512, 1000])
+def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: int):
+    keys = optim(lr=0.3, lr_head=0.3, reference_batch=256)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    assert len(make_optimizer(keys, net, scaled_lr(keys, global_batch_size), head="1").param_groups) == 1
+
+
 def test_what_an_optimizer_refuses_is_a_config_error():
     with pytest.raises(ConfigError, match="must take the optim"):
         make_optimizer(optim(args={"speed": 1}), nn.Linear(2, 2), lr=0.1)
 
 
-def test_an_optimizer_of_ones_own():
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_optimizer_of_ones_own(whole: bool):
+    net = nn.Linear(2, 2)
     keys = optim(_target_="torch.optim.AdamW", args={"weight_decay": 0.05, "betas": (0.8, 0.9)})
-    made = make_optimizer(keys, nn.Linear(2, 2).parameters(), lr=0.002)
+    made = make_optimizer(keys, net if whole else net.parameters(), lr=0.002)
+    assert made.param_groups[0]["params"][0] is net.weight
     assert type(made) is torch.optim.AdamW
     [group] = made.param_groups
     assert (group["lr"], group["weight_decay"], tuple(group["betas"])) == (0.002, 0.05, (0.8, 0.9))

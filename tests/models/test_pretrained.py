@@ -57,9 +57,9 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
         torch.save(stored, tmp_path / name)
     other = create_model(NAME, 6, seed=2)
     weights = read_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
-    sentence = load_weights_into(other, weights, "fc")
+    sentence, head_fits = load_weights_into(other, weights, "fc")
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
-    assert "is new" not in sentence and "not used" not in sentence
+    assert head_fits and "is new" not in sentence and "not used" not in sentence
 
 
 @pytest.mark.parametrize(("classes", "stored_classes", "is_new"), [
@@ -75,12 +75,12 @@ def test_the_head_is_replaced_where_the_classes_differ(
     torch.save(stored, tmp_path / "best.ckpt")
     other = create_model(NAME, len(classes), seed=2)
     before = other.get_parameter("fc.weight").clone()
-    sentence = load_weights_into(
+    sentence, head_fits = load_weights_into(
         other, read_weights("model.weights", str(tmp_path / "best.ckpt"), "torchvision", NAME), "fc", classes
     )
     assert torch.equal(other.get_parameter("fc.weight"), before) == is_new
     assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
-    assert ("fc is new" in sentence) == is_new
+    assert ("fc is new" in sentence) == is_new != head_fits
 
 
 def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path):
@@ -160,3 +160,35 @@ def test_timms_names(monkeypatch: pytest.MonkeyPatch):
         read_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
     with pytest.raises(ConfigError, match="d2_in1k"):
         read_weights("model.weights", "x", "timm", "convnext_atto")
+
+
+class Wrapped(torch.nn.Module):
+    """As in many nets of one's own: what other programs use as a prefix is a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.head = torch.nn.Linear(3, 9), torch.nn.Linear(9, 2)
+
+
+def test_a_part_that_is_named_as_a_prefix_stays(tmp_path: Path):
+    torch.save(
+        {"state_dict": {f"net.{name}": value for name, value in Wrapped().state_dict().items()}}, tmp_path / "x.pt"
+    )
+    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    other = Wrapped()
+    assert load_weights_into(other, weights, "head")[1]
+    assert torch.equal(other.backbone.weight, weights.tensors["net.backbone.weight"])
+
+
+def test_the_lock_of_downloads_is_not_needed_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A cache that others filled, on a disk that is only read."""
+    weights = torchvision.models.get_model_weights(NAME)["DEFAULT"]
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    state = create_model(NAME, 1000).state_dict()
+    torch.save(state, folder / weights.url.rpartition("/")[2])
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    found = read_weights("model.weights", "DEFAULT", "torchvision", NAME)
+    assert found.tensors.keys() == state.keys()
+    assert not (folder / ".imagenet_ddp.lock").exists()

@@ -70,6 +70,8 @@ def test_well(typed: dict[str, Any]):
         ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but there is no gone.pt"),
         ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
         ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
+        ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
+        ({"averaging__name": "ema", "averaging__start_epoch": 90}, "must be less than trainer.max_epochs (90), got 90"),
         ({"optim__no_decay_on": ["scale"]}, "optim.no_decay_on must be a list of norm, bias and embedding"),
         ({"optim__lr": 0.0}, "optim.lr must be a number > 0, got 0.0."),
         ({"optim__lr": float("inf")}, "got inf."),

@@ -8,6 +8,8 @@ from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from imagenet_ddp.callbacks.loop_state import is_epoch_over
+
 
 class WeightAverage(WeightAveraging):
     """Average the weights and the buffers (batch norm's means): exponentially (ema), or equally over the ends of epochs
@@ -25,7 +27,7 @@ class WeightAverage(WeightAveraging):
         average = _equal_average if decay is None else get_ema_multi_avg_fn(decay)
         super().__init__(multi_avg_fn=average)
         self.decay, self.every_n_steps, self.start_epoch = decay, every_n_steps, start_epoch
-        self._epoch = 0
+        self._epoch, self._is_epoch_over = 0, False
 
     @property
     def has_average(self) -> bool:
@@ -38,24 +40,35 @@ class WeightAverage(WeightAveraging):
             # torch reads this counter at each update: on a GPU that would wait for all that is queued there
             self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Lightning copies the module in setup(), before it moves it to its device and type
+        if self._average_model is not None:
+            self._average_model.module.to(device=pl_module.device, dtype=pl_module.dtype)  # type: ignore[call-overload]
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch = trainer.current_epoch  # a run that is resumed within an epoch does not start one
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch = trainer.current_epoch
 
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._is_epoch_over = is_epoch_over(trainer)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Return whether to average after this step of the optimizer, or after this epoch."""
-        if self._epoch < self.start_epoch:
+        """Return whether to average after this step of the optimizer. An equal average takes an epoch's last step, not
+        its end: the validation between the two must see the average that is stored."""
+        if step_idx is None or self._epoch < self.start_epoch:
             return False
-        if self.decay is None:
-            return epoch_idx is not None
-        return step_idx is not None and (step_idx + 1) % self.every_n_steps == 0
+        return self._is_epoch_over if self.decay is None else (step_idx + 1) % self.every_n_steps == 0
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._is_swapped = self.has_average
         if self._is_swapped:
             super().on_validation_epoch_start(trainer, pl_module)
+            trainer.strategy.on_validation_start()  # once more, as it sends rank 0's buffers: now those of the average
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._is_swapped:

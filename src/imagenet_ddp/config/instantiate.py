@@ -18,8 +18,9 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     """target(**arguments, **more). key: where the target stands in the config, for people. Raises ConfigError where
     there is no such name, and where it does not take these arguments or fails with them."""
     try:
-        return instantiate({"_target_": target, **arguments}, **more)
-    except InstantiationException as error:
+        # more is handed over beside Hydra, which would turn lists of parameters into lists of its own
+        return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
+    except (InstantiationException, TypeError, ValueError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

@@ -38,6 +38,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of each channel, of pixels in 0..1
 _NAMES = r"[^\s,=^]+(,[^\s,=^]+)*"
 _WORD = matching(r"\S+( \S+)*", "text without blanks at its ends")
 _CROP_SCALE = kind(

@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.schema import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.data.decoding.image import Picture, Pixels
 
 _TRIES = 10  # for a crop that fits; as torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, least and most; the same
 SIZE_STEP = 32  # pixels by which progressive sizes grow: a ResNet halves five times
-
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels in 0..1
 
 
 class Box(NamedTuple):

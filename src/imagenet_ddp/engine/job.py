@@ -20,7 +20,8 @@ from imagenet_ddp.runs import folder, summary
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
-    "model.name", "model._target_", "model.args", "optim.name", "optim._target_", "seed",
+    "model.name", "model._target_", "model.args", "model.library", "model.freeze", "model.unfreeze_epoch",
+    "optim.name", "optim._target_", "optim.no_decay_on", "optim.layer_decay", "optim.lr_head", "averaging.name", "seed",
     "data.name", "data._target_", "data.args", "data.train_dir", "data.val_dir", "data.val_fraction", "data.fold",
 )  # fmt: skip
 
@@ -93,7 +94,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
-    fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES)]
+    of_checkpoint = leaves(stored)  # one from before a key has its default
+    fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]
     if fixed:
         raise ConfigError(
             [

@@ -20,8 +20,8 @@ def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *,
     head, messages = head_name(module.net, len(classes)), []
     if model["weights"] and not resumed:
         weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
-        messages.append(load_weights_into(module.net, weights, head, classes))
-    module.teacher, sentence = make_teacher(config, classes)
+        messages.append(load_weights_into(module.net, weights, head, classes)[0])
+    module.teacher, sentence = make_teacher(config, classes, plan.mean.value, plan.std.value)
     messages += [sentence] if sentence else []
     if model["freeze"]:
         if head is None:

@@ -143,7 +143,7 @@ def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -
     arXiv:1803.05407)."""
     if averaging["start_epoch"] is not None or averaging["name"] != "swa":
         return averaging["start_epoch"] or 0
-    return math.ceil(0.75 * (max_epochs or 0))
+    return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)
 
 
 def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:

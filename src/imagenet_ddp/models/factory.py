@@ -13,6 +13,7 @@ from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.blur_pool import add_blur_pool
+from imagenet_ddp.models.names import is_file
 from imagenet_ddp.system.text import first_line, install
 
 
@@ -48,6 +49,9 @@ def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: in
     if name in ("googlenet", "inception_v3"):
         # by default they return auxiliary outputs beside the logits, and take half a minute to initialise
         arguments = {"aux_logits": False, "init_weights": False, **arguments}
+        # as torchvision's builders do for their own weights, which were trained on images normalised otherwise
+        of_library = model["weights"] is not None and not is_file(model["weights"])
+        arguments = {"transform_input": of_library, **arguments}
     if name.startswith("vit_"):
         arguments = {"image_size": image_size, **arguments}
     if model["drop_path"] is not None:
@@ -85,8 +89,19 @@ def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[f
     """Return the mean and standard deviation of the images a timm model's weights were trained on; None for others."""
     if model["library"] != "timm" or model["_target_"]:
         return None
-    config = import_timm(f"model.name={model['name']}").get_pretrained_cfg(model["name"])
+    timm = import_timm(f"model.name={model['name']}")
+    try:
+        config = timm.get_pretrained_cfg(timm_name(model["name"], model["weights"]))
+    except RuntimeError:  # no such weights, which reading them reports
+        return None
     return (tuple(config.mean), tuple(config.std)) if config is not None else None
+
+
+def timm_name(name: str, weights: str | None) -> str:
+    """Return timm's name of a model with the tag of its weights: model.weights=in21k of convnext_tiny."""
+    if weights in (None, "DEFAULT") or is_file(weights):
+        return name
+    return f"{name.partition('.')[0]}.{weights}"
 
 
 def import_timm(what: str) -> Any:

@@ -41,9 +41,10 @@ class Loss(nn.Module):
         else:
             log_probabilities = logits.log_softmax(1)
             if self._name == "focal":
-                labels = labels * (1 - log_probabilities.exp()) ** self._gamma
+                # not below 1e-6: the power of 0 has no gradient for exponents below 1
+                labels = labels * (1 - log_probabilities.exp()).clamp(min=1e-6) ** self._gamma
             losses = -(labels * log_probabilities).sum(1)
-        return losses if self.weights is None else losses * (shares @ self.weights.to(shares.dtype))
+        return losses if self.weights is None else losses * (shares * self.weights).sum(1)
 
 
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:

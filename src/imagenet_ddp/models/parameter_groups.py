@@ -35,15 +35,17 @@ def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: 
     no_decay = _without_decay(net, optim["no_decay_on"])
     named = [(name, parameter) for name, parameter in net.named_parameters() if parameter.requires_grad]
     depths, num_blocks = block_depths([name for name, _ in net.named_parameters() if not is_in_head(name, head)])
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in named:
         if is_in_head(name, head):
-            rate = lr if optim["lr_head"] is None else lr * optim["lr_head"] / optim["lr"]
+            factor = 1.0 if optim["lr_head"] is None else optim["lr_head"] / optim["lr"]
         else:
-            rate = lr * (optim["layer_decay"] or 1.0) ** (num_blocks - depths[name])
-        decay = 0.0 if name in no_decay else optim["weight_decay"]
-        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+            factor = (optim["layer_decay"] or 1.0) ** (num_blocks - depths[name])
+        # by the factor, not the scaled rate: another number of devices must give the same groups
+        group = groups.setdefault((factor, name in no_decay), {"params": [], "lr": lr * factor})
         group["params"].append(parameter)
+        if name in no_decay:
+            group["weight_decay"] = 0.0  # all others have the optimizer's
     return list(groups.values())
 
 
@@ -70,7 +72,7 @@ def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
             last = name.rpartition(".")[2]
             if (
                 ("norm" in kinds and is_norm)
-                or ("bias" in kinds and last == "bias")
+                or ("bias" in kinds and last.endswith("bias"))
                 or (
                     "embedding" in kinds
                     and re.search(r"pos_embed|cls_token|class_token|position_bias|dist_token", last)

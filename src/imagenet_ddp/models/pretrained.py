@@ -4,7 +4,7 @@ import argparse
 import fcntl
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torchvision
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import import_timm
+from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
 from imagenet_ddp.system.text import count_noun, first_line, install, shorten_list
@@ -47,13 +47,16 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
 
 
-def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None) -> str:
-    """Load all but a head that does not fit, and return a sentence on what was loaded.
+def load_weights_into(
+    net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None
+) -> tuple[str, bool]:
+    """Load all but a head that does not fit. Return a sentence on what was loaded, and whether the head was.
 
     head: the name of the net's last layer; it keeps its random values where the weights have another number of
     classes, or the names of other classes. Raises ConfigError where any other tensor is missing or has another shape.
     """
-    own, found = net.state_dict(), dict(weights.tensors)
+    own = net.state_dict()
+    found = _without_prefixes(weights.tensors, own)
     _resize_positions(own, found)
     other_classes = weights.classes is not None and classes is not None and list(weights.classes) != list(classes)
     head_fits = not other_classes
@@ -81,7 +84,7 @@ def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classe
         parts.append(f"{head or 'the last layer'} is new ({why})")
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} of it not used ({shorten_list(unused, 3)})")
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + ".", head_fits
 
 
 def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
@@ -128,7 +131,7 @@ def _read_file(key: str, path: Path) -> Weights:
             f"({first_line(error).rstrip('.')}). Hint: {key}=DEFAULT takes the library's."
         ) from error
     contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
-    tensors = _without_prefixes(_tensors(stored))
+    tensors = _tensors(stored)
     if not tensors:
         raise ConfigError(
             f"{key} must be a file of weights, but {path} holds no tensors by name. Hint: save net.state_dict()."
@@ -146,13 +149,14 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
     return {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
 
 
-def _without_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names as the net has them: a prefix that most of them share is removed, and what has it not is left out."""
+def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors by the net's own names: a prefix that most of them share is removed, and what has it not is
+    left out."""
     prefix = next((each for each in PREFIXES if _share(tensors, each) > 0.5), None)
-    if prefix is None:
-        return tensors
+    if prefix is None or any(name in own for name in tensors):
+        return dict(tensors)
     return _without_prefixes(
-        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, own
     )
 
 
@@ -169,10 +173,9 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
             f"{key} must be a file, or torchvision's weights of {name} "
             f"({', '.join(['DEFAULT', *kinds.__members__])}), got {weights}. Hint: {key}=DEFAULT."
         ) from None
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    target = folder / entry.url.rpartition("/")[2]
+    target = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
     try:
-        with _one_at_a_time(folder):
+        with _one_at_a_time(target):
             tensors = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum a RuntimeError
         raise ConfigError(
@@ -184,7 +187,7 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
 
 def _from_timm(key: str, weights: str, name: str) -> Weights:
     timm = import_timm(f"{key}={weights}")
-    full_name = name if weights == "DEFAULT" else f"{name.partition('.')[0]}.{weights}"
+    full_name = timm_name(name, weights)
     try:
         config = timm.get_pretrained_cfg(full_name)
     except RuntimeError:  # no such tag
@@ -196,7 +199,7 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
             f"got {weights}. Hint: {key}={'DEFAULT' if tags else 'PATH'}."
         )
     try:
-        with _one_at_a_time(Path(torch.hub.get_dir()) / "checkpoints"):
+        with _one_at_a_time(Path(torch.hub.get_dir()) / "checkpoints" / full_name):
             net = timm.create_model(full_name, pretrained=True)
     except Exception as error:  # by the hub: errors of httpx, OSError, RuntimeError
         hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
@@ -209,9 +212,13 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process of this machine download, while the others wait and then find the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".imagenet_ddp.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _one_at_a_time(target: Path) -> Iterator[None]:
+    """Let one process of this machine download, while the others wait and then find the file. Where no lock can be
+    had, on a disk that is only read, each looks for itself."""
+    with ExitStack() as stack:
+        if not target.exists():
+            with suppress(OSError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((target.parent / ".imagenet_ddp.lock").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield

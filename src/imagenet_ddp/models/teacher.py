@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.config.schema import IMAGENET_MEAN, IMAGENET_STD, ModelConfig
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.names import is_file
+from imagenet_ddp.models.factory import create_model, own_statistics
 from imagenet_ddp.models.parameter_groups import head_name
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
@@ -43,20 +43,39 @@ class Teacher:
         return divergence * self._temperature**2
 
 
-def make_teacher(config: Mapping[str, Any], classes: Sequence[str]) -> tuple[Teacher | None, str]:
-    """Return the teacher of the teacher.* keys and a sentence on it; (None, "") without one. Raises ConfigError where
-    its weights have other classes."""
+def make_teacher(
+    config: Mapping[str, Any], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]
+) -> tuple[Teacher | None, str]:
+    """Return the teacher of the teacher.* keys and a sentence on it; (None, "") without one.
+
+    mean, std: with which the images are normalised. Raises ConfigError where the teacher was trained with others, or on
+    other classes.
+    """
     teacher, num_classes = config["teacher"], len(classes)
     if teacher["weights"] is None:
         return None, ""
     name = teacher["name"] or config["model"]["name"]
-    model = {**asdict(ModelConfig(name=name)), "library": teacher["library"]}
+    model = {**asdict(ModelConfig(name=name)), "library": teacher["library"], "weights": teacher["weights"]}
     weights = read_weights("teacher.weights", teacher["weights"], teacher["library"], name)
-    if is_file(teacher["weights"]) and teacher["name"] is None and weights.contents:
-        model = {**model, **weights.contents["config"]["model"]}
+    own = own_statistics(model) or (IMAGENET_MEAN, IMAGENET_STD)
+    if weights.contents:  # a checkpoint of this program
+        transform = weights.contents["eval_transform"]
+        own = tuple(transform["mean"]), tuple(transform["std"])
+        if teacher["name"] is None:
+            model = {**model, **weights.contents["config"]["model"]}
+    if model["_target_"]:  # a file says what is called, which allow_targets has not seen
+        raise ConfigError(
+            f"teacher.weights must be of a network of torchvision or timm, but {weights.origin} is of "
+            f"{model['_target_']}. Hint: teacher.weights=null."
+        )
+    if own != (tuple(mean), tuple(std)):
+        raise ConfigError(
+            f"teacher.weights were trained on images of mean {shown(own[0])} and std {shown(own[1])}, but data.mean is "
+            f"{shown(mean)} and data.std {shown(std)}. Hint: 'data.mean={shown(own[0])}' 'data.std={shown(own[1])}'."
+        )
     net = create_model(model, num_classes, 0, config["data"]["image_size"])
-    sentence = load_weights_into(net, weights, head_name(net, num_classes), classes)
-    if " is new (" in sentence:
+    sentence, head_fits = load_weights_into(net, weights, head_name(net, num_classes), classes)
+    if not head_fits:
         raise ConfigError(
             f"teacher.weights must be of the {num_classes} classes that are trained, but {weights.origin} has others. "
             "Hint: train the teacher on the same data."

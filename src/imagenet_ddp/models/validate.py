@@ -89,6 +89,22 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             f"averaging.name=swa needs to know the last epoch, but trainer.max_epochs is {shown(max_epochs)}. "
             "Hint: set averaging.start_epoch=75."
         )
+    averaging, precision = config["averaging"], config["trainer"].get("precision")
+    if averaging["name"] != "none" and precision in ("bf16-true", "16-true"):
+        found.append(
+            f"averaging.name={averaging['name']} needs weights of 32 bits, in which small changes add up, but "
+            f"trainer.precision is {precision}. Hint: set trainer.precision={precision.replace('true', 'mixed')}."
+        )
+    if averaging["name"] != "none" and not endless and (averaging["start_epoch"] or 0) >= (max_epochs or 1):
+        found.append(
+            f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got "
+            f"{averaging['start_epoch']}. Hint: set averaging.start_epoch=0."
+        )
+    if model["unfreeze_epoch"] is not None and config.get("strategy", {}).get("static_graph"):
+        found.append(
+            "strategy.static_graph=true needs the same graph in every step, but model.unfreeze_epoch changes it. "
+            "Hint: set strategy.static_graph=false."
+        )
     if model["unfreeze_epoch"] is not None and model["freeze"] is None:
         found.append(
             f"model.unfreeze_epoch={model['unfreeze_epoch']} needs frozen layers, but model.freeze is null. "
@@ -99,8 +115,8 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             "model.freeze=backbone needs trained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
         )
     if model["_target_"]:
-        for key, off in (("drop_path", None), ("zero_init_last", False), ("blur_pool", False)):
-            if key != "blur_pool" and model[key] != off:
+        for key, off in (("drop_path", None), ("zero_init_last", False)):
+            if model[key] != off:
                 found.append(
                     f"model.{key} is an option of torchvision's and timm's models, but model._target_ is set. "
                     f"Hint: leave it out, and set model.args."
