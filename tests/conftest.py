@@ -90,6 +90,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# Hints begin with "uv run" where the tests are run so; they are compared with those of a plain shell.
+os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+
 # What a launcher around the tests, a cluster, or uv may have set.
 LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",

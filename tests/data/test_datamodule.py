@@ -20,6 +20,7 @@ from imagenet_ddp.config.schema import DataConfig
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.dataloader import Batch
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.errors import ConfigError
 
 FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
@@ -119,7 +120,7 @@ def test_augmentation_follows_its_keys(tree: Path):
         assert int(batch["flip"].sum()) == flipped_ones
         pixels = batch["image"].double()
         found = data.on_after_batch_transfer(batch, 0)["image"]
-        mean, std = (torch.tensor(data.options[key]).view(3, 1, 1) for key in ("mean", "std"))
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in mean_and_std(data.options))
         expected = (pixels.flip(3) if flipped_ones else pixels) / 255
         torch.testing.assert_close(found, ((expected - mean) / std).float(), rtol=0, atol=1e-5)
 

@@ -286,7 +286,7 @@ class OptimConfig:
         Example("[0.9,0.999]"),
         "adamw, adam, nadam, lamb, lion: decay of the two running means; null: the optimizer's default.",
     ] = None
-    eps: Annotated[float | None, number(above=0), Example("1e-8"), "Added to a divisor; null: the default."] = None
+    eps: Annotated[float | None, number(above=0), Example("1.0e-8"), "Added to a divisor; null: the default."] = None
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
         list[str],
