@@ -24,10 +24,13 @@ class Guide:
     keys: str
 
 
-_CHOICES = ("data", "loader", "recipe", "experiment", "strategy", "cluster", "nccl", "callbacks", "logger")
+_CHOICES = (
+    "data", "loader", "recipe", "experiment", "model", "optim", "averaging", "strategy", "cluster", "nccl",
+    "callbacks", "logger",
+)  # fmt: skip
 _FOLDER = "data.root data.val_fraction"
 _MACHINE = "trainer.devices trainer.num_nodes cluster.address"
-_MODEL = "data.batch_size model.name optim.lr schedule.name trainer.max_epochs trainer.precision"
+_MODEL = "data.batch_size model.name model.weights optim.lr trainer.max_epochs trainer.precision"
 # What may be typed besides the declared keys.
 _OTHER = {
     "hydra.run.dir": "The run folder, instead of runs/<name>/<time>.",
@@ -46,8 +49,7 @@ GUIDES: dict[str, Guide] = {
             "data=imagenet data.root=FOLDER trainer.devices=8": "",
         },
         _CHOICES,
-        f"{_FOLDER} {_MODEL} data.image_size data.num_workers data.on_bad_image {_MACHINE} trainer.log_every_n_steps "
-        "val_log_every_n_steps seed resume show hydra.run.dir -m_KEY=A,B",
+        f"{_FOLDER} {_MODEL} data.image_size data.num_workers {_MACHINE} seed resume show hydra.run.dir -m_KEY=A,B",
     ),
     "evaluate": Guide(
         "Compute top-1, top-5 and loss of a checkpoint.",
@@ -176,6 +178,8 @@ def _choices(group: str) -> str:
         return "that of the data, or another one of the same names"
     if group == "prepare":
         return f"{', '.join(names)}: one must be typed"
+    if group == "experiment":
+        return f"(none), quick, finetune and {len(names) - 2} more: docs/recipes.md"
     return ", ".join(names if _defaults().get(group) else ["(none)", *names])
 
 
