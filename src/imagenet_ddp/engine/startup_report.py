@@ -89,7 +89,7 @@ def _optimizer_words(optim: Mapping[str, Any]) -> str:
 
 def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
     name, gamma, final = schedule["name"], schedule["gamma"], schedule["final_fraction"]
-    again = f" anew every {schedule['cycle_epochs']} epochs" if schedule["cycle_epochs"] else ""
+    again = f", again every {schedule['cycle_epochs']} epochs" if schedule["cycle_epochs"] else ""
     words = {
         "step": f"× {gamma:g} every {schedule['step_epochs']} epochs",
         "multistep": f"× {gamma:g} at epochs {', '.join(map(str, schedule['milestones']))}",
