@@ -184,13 +184,17 @@ LINES = [
         "data.batchsize=3", "trainer.max_epoch=3", "+bogus=1", "bogus=1", "trainer.bogus=1", "checkpoint=x.ckpt",
         "data=STL10", "data=imagenett data.root=imagenet",
         "data=ImageNet data.root=imagenet", "data=null", "data=cifar10", "data=pets",
-        "data.name=imagnet", "data.name=what", "model=resnet50", "model=bogus", "optim=adam", "optim=AdamW",
-        "optim=lion", "optim.name=adam", "recipe=gone", "experiment=gone", "experiment=aws", "callbacks=null",
+        "data.name=imagnet", "data.name=what", "model=resnet50", "model=bogus", "optim=adamm", "optim=AdamX",
+        "averaging=swa trainer.max_epochs=-1 schedule.name=constant", "averaging=ema averaging.start_epoch=9",
+        "averaging=ema trainer.precision=bf16-true", "model.freeze=backbone", "model.weights=gone.pt",
+        "strategy.static_graph=true model.freeze=backbone model.weights=DEFAULT model.unfreeze_epoch=1",
+        "model.unfreeze_epoch=1 model.weights=DEFAULT", "optim=lio", "optim.name=adamm",
+        "recipe=gone", "experiment=gone", "experiment=aws", "callbacks=null",
         "strategy=fsdp", "strategy=DDP", "strategy=balanced", "loader=ffcv", "cluster=slurm", "+data=stl10", "~data",
         "~data.batch_size", "~trainer.devices", "~bogus", "data.mean=[1,2", "schedule=cosine",
         "schedule=null", "'data={batch_size: abc}'", "model.args.x=1", "callbacks.mine.patience=3", "optim.lr=0.1,0.2",
         "data=stl10,shapes", "optim.lr=range(1,3)", "allow_targets=a,b", "data.mean=1,2,3",
-        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b", "data.root=~/gone data=imagefolder",
+        "name=a,b", "resume", "lr", "bogus", "2", "name=${nope}", "name=a=b",
         "hydra.foo=1", "+data.batch_size=3",
         "hydra/launcher=gone", "hydra.run.dir=x.ckpt/run", "hydra.run.dir=${nope}", "optim._target_=os.system",
         "model._target_=torchevil.Net", "optim.name=sgd optim.nesterov=true optim.momentum=0",
@@ -538,6 +542,7 @@ def _templates(name: str) -> list[tuple[str, re.Pattern[str]]]:
 ELSEWHERE = {
     "distributed/validate.py": ("srun without --gpu",),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
+    "models/validate.py": ("model.weights=PATH", "model.args."),  # a net of one's own: tests/models/test_validate.py
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
 }
 

@@ -164,4 +164,4 @@ def test_a_thousand_classes_are_cheap(tree: Tree):
     root = str(tree(*files))
     start = time.perf_counter()
     assert validate(config("imagenet", root=root), {}) == []
-    assert time.perf_counter() - start < 0.5
+    assert time.perf_counter() - start < 10  # opening every image would take minutes on a network disk
