@@ -25,7 +25,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.learning import learning_callbacks, prepare_training
+from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
@@ -171,7 +171,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     source = data.source
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
     module = make_module(plan, source.classes, len(data.val_images), counts)
-    for message in prepare_training(plan, module, source.classes, resumed=job.checkpoint is not None):
+    learning, messages = prepare_training(plan, module, source.classes, resumed=job.checkpoint is not None)
+    for message in messages:
         log.say(message)
     contents = {
         "command": job.command,
@@ -191,6 +192,5 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         bad_images=data.bad_images.board.all,
         contents=contents,
     )
-    callbacks = [*learning_callbacks(plan, module, len(source.classes)), *made.callbacks]
-    trainer = make_trainer(plan, world, callbacks, job.run_dir)
+    trainer = make_trainer(plan, world, [*learning, *made.callbacks], job.run_dir)
     return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

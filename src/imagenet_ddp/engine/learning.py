@@ -13,11 +13,14 @@ from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 from imagenet_ddp.models.teacher import make_teacher
 
 
-def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool) -> list[str]:
+def prepare_training(
+    plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool
+) -> tuple[list[L.Callback], list[str]]:
     """Load what a training starts from: trained weights, unless it is resumed, and a teacher. Freeze what is never
-    trained. Return a sentence on each."""
+    trained. Return the callbacks that model.freeze and averaging.* ask for, and a sentence on what was done."""
     config, model = plan.config, plan.config["model"]
     head, messages = head_name(module.net, len(classes)), []
+    callbacks: list[L.Callback] = []
     if model["weights"] and not resumed:
         weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
         messages.append(load_weights_into(module.net, weights, head, classes)[0])
@@ -34,17 +37,9 @@ def prepare_training(plan: Plan, module: ImageClassifier, classes: list[str], *,
                 parameter.requires_grad_(is_in_head(name, head))
         until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
         messages.append(f"Frozen {until}: all layers but {head}.")
-    return messages
-
-
-def learning_callbacks(plan: Plan, module: ImageClassifier, num_classes: int) -> list[L.Callback]:
-    """Return the callbacks that model.freeze and averaging.* ask for."""
-    config, model = plan.config, plan.config["model"]
-    made: list[L.Callback] = []
-    if model["freeze"]:
-        made.append(BackboneFreeze(head_name(module.net, num_classes) or "", model["unfreeze_epoch"]))
+        callbacks.append(BackboneFreeze(head, model["unfreeze_epoch"]))
     averaging = config["averaging"]
     if averaging["name"] != "none":
         decay = averaging["decay"] if averaging["name"] == "ema" else None
-        made.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
-    return made
+        callbacks.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
+    return callbacks, messages

@@ -9,8 +9,8 @@ from torch import nn
 
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.parameter_groups import parameter_groups
-from imagenet_ddp.system.text import install
 
 # The arguments that each of torch's takes from the optim.* keys.
 TORCH = {
@@ -81,8 +81,7 @@ def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch
 
 
 def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:
-    try:
-        from timm.optim import create_optimizer_v2
-    except ModuleNotFoundError:
-        raise ConfigError(f"optim.name={name} needs timm, which is not installed. Hint: {install('timm')}.") from None
+    import_timm(f"optim.name={name}")
+    from timm.optim import create_optimizer_v2
+
     return create_optimizer_v2(groups, opt=name, **arguments)
