@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import AugmentedTransform, make_train_transform
 from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders

@@ -8,8 +8,8 @@ from omegaconf import MISSING
 
 from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
 from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.config.validators import shown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

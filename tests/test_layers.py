@@ -159,7 +159,7 @@ def test_every_room_and_early_file_is_there():
 @pytest.mark.parametrize(
     ("file", "planted", "said"),
     [
-        ("config/schema.py", "from imagenet_ddp.data import validate", "config.schema line N: must not import data"),
+        ("config/keys.py", "from imagenet_ddp.data import validate", "config.keys line N: must not import data"),
         ("data/loading/dataloader.py", "def late():\n    from imagenet_ddp.runs import log",
          "data.loading.dataloader line N: must not"),
         ("models/factory.py", "from ..data import transforms",
@@ -171,7 +171,7 @@ def test_every_room_and_early_file_is_there():
         ("helpers.py", "", "helpers has no place in tests/test_layers.py"),
         ("data/sources/folder/scan.py", "from imagenet_ddp.data import validate",
          "data.sources.detect imports itself: "),
-        ("config/schema.py", "import torch.nn", "train must start without torch.nn, but: train -> "),
+        ("config/keys.py", "import torch.nn", "train must start without torch.nn, but: train -> "),
         ("runs/__init__.py", "try:\n    from lightning import Trainer\nfinally:\n    pass",
          "runs.validate must start without lightning.Trainer, but: "),
     ],

@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
 from imagenet_ddp.cli import hydra_flags, parse
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.strategies import batch_split

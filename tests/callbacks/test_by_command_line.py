@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL, Run
 
-from imagenet_ddp.config.schema import ScheduleConfig
+from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.models.lr_schedules import make_schedule
 
 FIGURES = ("train/loss", "train/top1", "train/top5", "lr", "images_per_s", "data_wait_frac")

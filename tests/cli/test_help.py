@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_ddp.cli import help, parse
 from imagenet_ddp.config.commands import COMMANDS
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -4,8 +4,8 @@ import pytest
 
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS, VALUES, Term
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import declared
-from imagenet_ddp.config.schema import conf_dir
 from scripts.doc_pages import PROGRAMS
 
 

@@ -13,7 +13,7 @@ from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.commands import COMMANDS
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.errors import ConfigError
 
@@ -128,7 +128,7 @@ def test_hydra_main_runs_after_the_check(option: str, tmp_path: Path):
     program = """
 import hydra, sys
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 @hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")
 def main(config): ...
 command_line("train", sys.argv[1:], {})

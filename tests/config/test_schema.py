@@ -1,6 +1,6 @@
 """The ground floor."""
 
-from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.config.keys import leaves
 
 
 def test_leaves():

@@ -5,7 +5,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from imagenet_ddp.config import trainer_options, validators
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 
 DEFAULTS: dict[str, Any] = dict(OmegaConf.load(conf_dir() / "trainer" / "default.yaml"))  # type: ignore[call-overload]
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import (
     Augmentation,
     AugmentedTransform,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 

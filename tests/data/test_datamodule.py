@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.loading.dataloader import Batch
 from imagenet_ddp.data.sources.registry import open_source

@@ -12,7 +12,7 @@ import pytest
 from conftest import write_images
 from PIL import Image
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import imagenet_layout, inspect
 from imagenet_ddp.data.inspect import Layout, inspect_data, read_samples
 from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES, walk

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
 from imagenet_ddp.data.validate import validate
 
 Tree = Callable[..., Path]

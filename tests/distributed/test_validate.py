@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import ClusterConfig, NcclConfig, StrategyConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig
 from imagenet_ddp.distributed import validate as validate_module
 from imagenet_ddp.distributed.launchers.request import num_devices
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.models.factory import create_model
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.config.schema import LossConfig
+from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss

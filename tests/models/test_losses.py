@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.loss import BinaryCrossEntropy
 from torchvision.ops import sigmoid_focal_loss
 
-from imagenet_ddp.config.schema import LossConfig
+from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.losses import Loss
 

@@ -7,7 +7,7 @@ import timm.optim
 import torch
 from torch import nn
 
-from imagenet_ddp.config.schema import OptimConfig, ScheduleConfig
+from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
 from imagenet_ddp.models.names import OPTIMIZERS, TIMM_OPTIMIZERS

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torchvision
 
-from imagenet_ddp.config.schema import OptimConfig
+from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.parameter_groups import block_depths, head_name, is_in_head, parameter_groups
 

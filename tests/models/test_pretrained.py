@@ -14,7 +14,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
 
-from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.parameter_groups import head_name

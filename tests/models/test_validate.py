@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import (
+from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
     LossConfig,
     ModelConfig,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.tune.space import Parameter, as_override, quote, read
 
 distributions = pytest.importorskip("optuna.distributions", reason="the extra `tune` is not installed")

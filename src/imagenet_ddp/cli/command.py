@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import exit_on_signal

@@ -17,7 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
-from imagenet_ddp.config import keys, schema
+from imagenet_ddp.config import keys
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.errors import ConfigError
 
 
@@ -25,7 +26,7 @@ class Composer:
     """Hydra's parser and loader for one command."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        with initialize_config_dir(str(schema.conf_dir()), job_name=verb, version_base="1.3"):
+        with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
             self.loader = GlobalHydra.instance().config_loader()
         if config_dir is not None:
             search_path = self.loader.get_search_path()

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import yaml
 
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import declared
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.system import console
 
 WIDTH = 80

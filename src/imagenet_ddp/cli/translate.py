@@ -13,8 +13,8 @@ from pathlib import Path
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import Term
 from imagenet_ddp.cli.suggest import closest
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import declared
-from imagenet_ddp.config.schema import conf_dir
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.network import nccl

@@ -1,4 +1,4 @@
-"""Declare the configuration of each command: the groups of `schema.py` and the command's own keys."""
+"""Declare the configuration of each command: the groups of `schema` and the command's own keys."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -6,18 +6,14 @@ from typing import Annotated, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema import (
+from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
+from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
-    ClusterConfig,
-    DataConfig,
-    LoaderConfig,
     LossConfig,
     ModelConfig,
-    NcclConfig,
     OptimConfig,
     ScheduleConfig,
-    StrategyConfig,
-    SweepConfig,
     TeacherConfig,
 )
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number

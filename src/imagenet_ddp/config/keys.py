@@ -59,6 +59,18 @@ def declared(command: str) -> Mapping[str, Key]:
     }
 
 
+def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"trainer.devices": 2, ...}"""
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            found.update(leaves(value, f"{path}."))
+        else:
+            found[path] = value
+    return found
+
+
 def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[str]:
     """Return a message for each value of a group that is not allowed. group: "" for the command's own keys."""
     found = []

@@ -90,7 +90,7 @@ class PadCrop:
 @dataclass(frozen=True)
 class Augmentation:
     """What happens to an image after its crop, in this order; False where that is nothing. The options are those of
-    data: (config.schema.DataConfig). fill: grey levels of what has no pixels of its own."""
+    data: (config.schema.data.DataConfig). fill: grey levels of what has no pixels of its own."""
 
     fill: tuple[int, ...]
     policy: str = "none"

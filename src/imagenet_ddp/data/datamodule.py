@@ -12,7 +12,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 
-from imagenet_ddp.config.schema import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.loading import dali, dali_pipeline
@@ -54,7 +54,7 @@ class ImageDataModule(L.LightningDataModule):
         loader: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = print,
     ):
-        """data and loader: the resolved options of these groups (config.schema.DataConfig and LoaderConfig).
+        """data and loader: the resolved options of these groups (config.schema.data.DataConfig and LoaderConfig).
         local_world_size: processes that share this machine's CPU cores; None: as many as the Trainer has devices. say:
         writes a line to the log."""
         super().__init__()

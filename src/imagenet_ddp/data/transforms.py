@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema import IMAGENET_MEAN, IMAGENET_STD
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.data.decoding.image import Picture, Pixels
 
 _TRIES = 10  # for a crop that fits; as torchvision's RandomResizedCrop

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, plain_value, typed_value
-from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices

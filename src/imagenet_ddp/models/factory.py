@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 
 from imagenet_ddp.config.instantiate import make
-from imagenet_ddp.config.schema import ModelConfig
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.blur_pool import add_blur_pool
 from imagenet_ddp.models.names import is_file

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from imagenet_ddp.config.schema import LossConfig
+from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema import IMAGENET_MEAN, IMAGENET_STD, ModelConfig
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, own_statistics

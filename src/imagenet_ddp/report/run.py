@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.report.run_files import read_config, read_metrics, read_summary
 from imagenet_ddp.runs.folder import is_locked
 

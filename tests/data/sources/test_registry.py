@@ -12,7 +12,7 @@ import torch
 from conftest import write_images
 from PIL import Image
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Source

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError

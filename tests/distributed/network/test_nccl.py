@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from imagenet_ddp.config.commands import register
-from imagenet_ddp.config.schema import conf_dir
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.network import nccl, nccl_interfaces
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import (

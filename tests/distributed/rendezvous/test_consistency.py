@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema import ClusterConfig, DataConfig, NcclConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig
 from imagenet_ddp.distributed.rendezvous import consistency
 from imagenet_ddp.distributed.rendezvous.consistency import code_digest, differences, facts_of_command, this_process
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.ports import free_port, program
 
-from imagenet_ddp.config.schema import ClusterConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file, consistency, store

@@ -15,7 +15,7 @@ from conftest import SMALL, clean_environ
 from helpers.ports import free_port, program
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.config.schema import ClusterConfig, StrategyConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 

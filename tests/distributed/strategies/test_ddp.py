@@ -17,7 +17,7 @@ from conftest import ROOT, SMALL, Run, clean_environ
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.errors import ConfigError
 

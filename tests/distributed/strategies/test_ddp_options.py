@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import declared
-from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies.ddp_options import validate
 
 

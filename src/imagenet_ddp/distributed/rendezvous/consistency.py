@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema import leaves
+from imagenet_ddp.config.keys import leaves
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # May differ between nodes: node rank, interfaces, mount points, the name of node 0.

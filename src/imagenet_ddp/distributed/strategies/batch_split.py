@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from imagenet_ddp.config.schema import StrategyConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.errors import ConfigError
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Source

@@ -23,7 +23,7 @@ from conftest import SMALL, Run
 from PIL import Image
 from torch._utils import ExceptionWrapper
 
-from imagenet_ddp.config.schema import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loading.worker_processes import start_fork_server
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import object_store

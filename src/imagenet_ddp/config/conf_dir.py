@@ -1,0 +1,12 @@
+"""Find the folder of YAML files."""
+
+from pathlib import Path
+
+
+def conf_dir() -> Path:
+    """The folder of YAML files: beside the modules in an installed wheel, at the top of a checkout otherwise."""
+    here = Path(__file__).resolve().parents[1]
+    for candidate in (here / "conf", here.parent.parent / "conf"):
+        if (candidate / "train.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"conf/train.yaml is neither in {here} nor in {here.parent.parent}: reinstall imagenet_ddp")

@@ -1,0 +1,86 @@
+"""Keys of strategy, cluster and nccl, and of a sweep."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from omegaconf import DictConfig
+
+from imagenet_ddp.config.validators import AUTO, Example, choice, integer, number
+
+
+@dataclass
+class StrategyConfig:
+    name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp if there is more than one device."] = (
+        "auto"
+    )
+    process_group_backend: Annotated[str | None, choice("nccl", "gloo"), "null: nccl on GPUs, gloo on CPUs."] = None
+    timeout_s: Annotated[float, number(above=0), Example("1800"), "Longest wait in seconds in one collective."] = 1800.0
+    find_unused_parameters: Annotated[bool, "ddp: look for parameters without gradient in each step."] = False
+    bucket_cap_mb: Annotated[float, number(above=0), Example("25"), "ddp: MiB of gradients per all-reduce."] = 25.0
+    static_graph: Annotated[bool, "ddp: the graph is the same in every step."] = False
+    gradient_as_bucket_view: Annotated[bool, "ddp: gradients live in the buckets, which saves a copy."] = True
+    forward_sync_buffers: Annotated[bool, "ddp: broadcast rank 0's buffers before each forward."] = True
+    init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
+    comm_hook: Annotated[
+        str | None, choice("fp16", "bf16", "powersgd"), Example("bf16"), "ddp: compression of gradients; null: none."
+    ] = None
+    powersgd_rank: Annotated[int, integer(1), "powersgd: rank of the two factors of each gradient matrix."] = 1
+    # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them: 2 or more.
+    powersgd_start_step: Annotated[int, integer(2), "powersgd: optimizer steps without compression at the start."] = (
+        1000
+    )
+    first_device_batch: Annotated[
+        int | None,
+        integer(0),
+        Example("2"),
+        "balanced_dp: images of the first device per forward; 0: it only gathers; null: half of data.batch_size.",
+    ] = None
+
+
+@dataclass
+class ClusterConfig:
+    name: Annotated[
+        str,
+        choice("auto", "tcp", "file", "env"),
+        "tcp, file: rendezvous at cluster.address; env: at MASTER_ADDR, with RANK and WORLD_SIZE.",
+    ] = "auto"
+    address: Annotated[
+        str | None, "Rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR."
+    ] = None
+    node_rank: Annotated[int | None, integer(0), "Number of this node, with one command per node; null: detected."] = (
+        None
+    )
+    rank: Annotated[int | None, integer(0), "Number of this process, with one command per process."] = None
+    local_rank: Annotated[
+        int | None, integer(0), "Number of this process on its node, with one command per process."
+    ] = None
+    world_size: Annotated[int | None, integer(1), "Number of processes, with one command per process."] = None
+    job_id: Annotated[str | None, "Distinguishes two jobs with the same address and options."] = None
+    timeout_s: Annotated[float, number(above=0), Example("120"), "Longest wait in seconds for all nodes to join."] = (
+        120.0
+    )
+    requeue: Annotated[bool, "On SIGUSR2, after saving, have SLURM requeue the job where that is allowed."] = True
+    num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: cores / processes of the node."] = (
+        "auto"
+    )
+
+
+@dataclass
+class NcclConfig:
+    """Environment variables of NCCL, Gloo and libfabric, by their own names: see docs/nccl.md."""
+
+    name: Annotated[str, "Name of the file in conf/nccl."] = "default"
+    # without struct, so that nccl.env.NCCL_DEBUG=INFO needs no +
+    env: Annotated[dict[str, Any], "Variable -> value, such as nccl.env.NCCL_DEBUG=INFO."] = field(
+        default_factory=lambda: DictConfig({}, flags={"struct": False})  # type: ignore
+    )
+
+
+@dataclass
+class SweepConfig:
+    job: Annotated[
+        Any,
+        choice("auto", "all", "list") | integer(0),
+        "Number of the only job to run, all, or list; auto: that of the SLURM job array, else all.",
+    ] = "auto"
+    resume: Annotated[str | None, "Folder of a sweep: run its unfinished jobs with its options."] = None

@@ -1,0 +1,185 @@
+"""Keys of the model, the optimizer and its schedule, the loss, the teacher and the average of the weights."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from omegaconf import ListConfig
+
+from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, kind, list_of, number
+
+
+@dataclass
+class ModelConfig:
+    name: Annotated[str, "A classifier of torchvision.models or timm, such as resnet50; any name with _target_."] = (
+        "resnet18"
+    )
+    library: Annotated[str, choice("torchvision", "timm"), "Whose model: torchvision's, or timm's (extra timm)."] = (
+        "torchvision"
+    )
+    _target_: Annotated[str | None, "Your own network: called with num_classes= and the keys of args."] = None
+    args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict)
+    weights: Annotated[
+        str | None,
+        Example("DEFAULT"),
+        "Weights to start from: DEFAULT (the library's, downloaded once), a name of theirs, or a file; null: random.",
+    ] = None
+    freeze: Annotated[
+        str | None, choice("backbone"), Example("backbone"), "backbone: train the last layer alone; null: all layers."
+    ] = None
+    unfreeze_epoch: Annotated[
+        int | None, integer(1), Example("3"), "Epoch, counted from 0, from which all layers are trained; null: never."
+    ] = None
+    drop_path: Annotated[
+        float | None,
+        number(0, below=1),
+        Example("0.1"),
+        "Stochastic depth: probability of leaving out the last block; null: the model's default.",
+    ] = None
+    zero_init_last: Annotated[
+        bool, "Start the last normalisation of each residual block at 0, so that the block begins as the identity."
+    ] = False
+    blur_pool: Annotated[bool, "Blur before each strided convolution of 16 or more input channels (BlurPool)."] = False
+    channels_last: Annotated[bool, "Memory format; faster convolutions on CPUs and tensor cores."] = True
+
+
+@dataclass
+class OptimConfig:
+    name: Annotated[
+        str,
+        "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name with _target_.",
+    ] = "sgd"
+    _target_: Annotated[str | None, "Your own optimizer: called with params=, lr= and the keys of args."] = None
+    args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(default_factory=dict)
+    lr: Annotated[float, number(above=0), "Learning rate for optim.reference_batch images a step."] = 0.1
+    lr_head: Annotated[
+        float | None, number(above=0), Example("0.1"), "Learning rate of the last layer, as optim.lr; null: optim.lr."
+    ] = None
+    layer_decay: Annotated[
+        float | None,
+        number(above=0, most=1),
+        Example("0.75"),
+        "Factor on the learning rate from each block to the one before it; null: 1.",
+    ] = None
+    reference_batch: Annotated[
+        int | None, integer(1), "Global batch that lr is for; lr is scaled linearly to the real one. null: not scaled."
+    ] = None
+    momentum: Annotated[float, number(0, below=1), "sgd, rmsprop, lars, muon: momentum."] = 0.9
+    betas: Annotated[
+        list[float] | None,
+        list_of(number(0, below=1), "two numbers ≥ 0 and < 1", 2),
+        Example("[0.9,0.999]"),
+        "adamw, adam, nadam, lamb, lion: decay of the two running means; null: the optimizer's default.",
+    ] = None
+    eps: Annotated[float | None, number(above=0), Example("1.0e-8"), "Added to a divisor; null: the default."] = None
+    weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
+    no_decay_on: Annotated[
+        list[str],
+        kind(
+            "a list of norm, bias and embedding",
+            lambda value: (
+                isinstance(value, list | tuple | ListConfig)
+                and all(item in ("norm", "bias", "embedding") for item in value)
+            ),
+        ),
+        Example("[norm,bias]"),
+        "Parameters without weight decay: norm, bias, embedding (class token and positions).",
+    ] = field(default_factory=list)
+    nesterov: Annotated[bool, "sgd: Nesterov momentum."] = False
+
+
+@dataclass
+class ScheduleConfig:
+    name: Annotated[
+        str,
+        choice("step", "multistep", "cosine", "linear", "poly", "exponential", "one_cycle", "wsd", "constant"),
+        "Learning-rate schedule; wsd: warm-up, stable, decay.",
+    ] = "step"
+    interval: Annotated[
+        str, choice("step", "epoch"), "step: the rate changes with each step; epoch: it stays within an epoch."
+    ] = "step"
+    step_epochs: Annotated[int, integer(1), "step: epochs between two drops."] = 30
+    milestones: Annotated[
+        list[int], list_of(integer(1), "a list of epochs such as [30,60,80]"), "multistep: epochs of the drops."
+    ] = field(default_factory=lambda: [30, 60, 80])
+    gamma: Annotated[float, number(above=0), "step, multistep: factor of each drop; exponential: of each epoch."] = 0.1
+    power: Annotated[float, number(above=0), "poly: the exponent."] = 1.0
+    cycle_epochs: Annotated[
+        int | None, integer(1), Example("10"), "cosine: epochs until the rate starts again at its top; null: never."
+    ] = None
+    decay_fraction: Annotated[
+        float, number(above=0, most=1), "wsd: share of the training at its end in which the rate falls linearly."
+    ] = 0.2
+    peak_fraction: Annotated[float, number(above=0, below=1), "one_cycle: share of the training until the top."] = 0.3
+    warmup: Annotated[
+        str, choice("linear", "constant"), "linear: from warmup_start to 1; constant: warmup_start until its end."
+    ] = "linear"
+    warmup_epochs: Annotated[Any, AUTO | number(0), "Epochs of warm-up; auto: 5 where lr is scaled up, else 0."] = (
+        "auto"
+    )
+    warmup_start: Annotated[
+        float, number(0, 1), Example("0.01"), "First learning rate of the warm-up, as a share of lr."
+    ] = 0.0
+    final_fraction: Annotated[
+        float, number(0, 1), Example("0"), "cosine, linear, poly, one_cycle, wsd: last learning rate as a share of lr."
+    ] = 0.0
+
+
+_WEIGHTS = kind(
+    "balanced or a list of one number > 0 per class",
+    lambda value: value == "balanced" or list_of(number(above=0), "").accepts(value),
+)
+
+
+@dataclass
+class LossConfig:
+    name: Annotated[
+        str,
+        choice("cross_entropy", "bce", "focal"),
+        "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back.",
+    ] = "cross_entropy"
+    label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Label smoothing."] = 0.0
+    focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
+    bce_threshold: Annotated[
+        float | None,
+        number(0, below=1),
+        Example("0.2"),
+        "bce: mixed targets above it become 1, others 0; null: they stay shares.",
+    ] = None
+    class_weights: Annotated[
+        Any,
+        _WEIGHTS | NULL,
+        Example("balanced"),
+        "Weight of each class: balanced (as many images / classes / its images), or a list; null: all 1.",
+    ] = None
+
+
+@dataclass
+class TeacherConfig:
+    """Distillation: the loss pulls the net's probabilities towards those of a trained one."""
+
+    weights: Annotated[
+        str | None, Example("DEFAULT"), "Weights of the teacher, as model.weights; null: no distillation."
+    ] = None
+    name: Annotated[str | None, Example("resnet50"), "Its network; null: that of the checkpoint, or model.name."] = None
+    library: Annotated[str, choice("torchvision", "timm"), "Whose model the name is."] = "torchvision"
+    share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss; the labels have the rest."] = (
+        0.5
+    )
+    temperature: Annotated[float, number(above=0), "Divides the logits of both before their probabilities."] = 1.0
+
+
+@dataclass
+class AveragingConfig:
+    """A running average of the weights. Where there is one, it is validated, stored as best.ckpt, and used later."""
+
+    name: Annotated[
+        str, choice("none", "ema", "swa"), "ema: exponential moving average; swa: equal average of each epoch's end."
+    ] = "none"
+    decay: Annotated[float, number(above=0, below=1), "ema: share of the old average in each update."] = 0.9998
+    every_n_steps: Annotated[int, integer(1), "ema: steps of the optimizer between two updates."] = 1
+    start_epoch: Annotated[
+        int | None,
+        integer(0),
+        Example("75"),
+        "First epoch, counted from 0, that is averaged; null: 0 (ema), the last quarter (swa).",
+    ] = None
