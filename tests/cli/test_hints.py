@@ -11,11 +11,14 @@ import itertools
 import pickle
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
@@ -105,10 +108,20 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def _composed_once(monkeypatch: pytest.MonkeyPatch):
     """Hydra reads the same files for each of a thousand command lines: here once for the same choices of groups."""
     load, kept = Composer._load, {}
+    list_options, listed = ConfigLoaderImpl.get_group_options, {}
+
+    def options(
+        self: ConfigLoaderImpl, group: str, *rest: Any, overrides: Sequence[str] = (), **more: Any
+    ) -> list[str]:
+        path = tuple(str(each.path) for each in self.get_search_path().get_path())
+        key = (path, group, rest, tuple(overrides), *sorted(more.items()))
+        if key not in listed:
+            listed[key] = list_options(self, group, *rest, overrides=list(overrides), **more)
+        return listed[key]
 
     def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [str(override.input_line) for override in overrides]
-        exists = functools.cache(self.loader.get_group_options)
+        exists = self.loader.get_group_options
         choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
                    or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
         if len(self.loader.get_search_path().get_path()) > 3:
@@ -125,6 +138,9 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch):
         return config
 
     monkeypatch.setattr(Composer, "_load", loaded)
+    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", options)
+    # Hydra copies all registered classes with each loader, and again what it takes of them
+    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
     monkeypatch.setattr(commands, "register", functools.cache(commands.register))
 
 
@@ -316,9 +332,14 @@ def _as_yaml(text: str) -> object:
 
 
 def found(case: Case) -> list[str]:
-    distributed_check.GPU_PATHS = ("/",) if case.gpu else ()
+    return [*_mistakes(case.verb, tuple(case.argv), tuple(sorted(case.environ.items())), case.gpu)]
+
+
+@functools.cache  # several hints lead to the same line
+def _mistakes(verb: str, argv: tuple[str, ...], environ: tuple[tuple[str, str], ...], gpu: bool) -> list[str]:
+    distributed_check.GPU_PATHS = ("/",) if gpu else ()
     try:
-        command_line(case.verb, case.argv, {"HOME": "/home/ann", **case.environ})
+        command_line(verb, argv, {"HOME": "/home/ann", **dict(environ)})
     except ConfigError as error:
         return error.mistakes
     return []

@@ -82,14 +82,16 @@ def command_line(
     only_shown = bool(args.cfg or args.info)
     jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
     launch_infos: list[LaunchInfo | None] = [None] * len(jobs)
+    bare = [_without_hydra(config) for config, _ in composed]
     for number, (config, mistakes) in enumerate(composed):
         if not (only_shown or compose_only):
-            more, launch_infos[number] = _validate_job(config, environ, verb, args.overrides, multirun, elsewhere)
+            more, launch_infos[number] = _validate_job(
+                config, bare[number], environ, verb, args.overrides, multirun, elsewhere
+            )
             mistakes += more
         for text in dict.fromkeys(mistakes):
             jobs_of.setdefault(text, []).append(number)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
-    bare = [_without_hydra(config) for config, _ in composed]
     lines = [[line_of(override) for override in job] for job in jobs]
     request = Request(verb, argv, args.overrides, bare, lines, names, composed[0][0].get("hydra"), multirun, only_shown)
     request = replace(request, launch_infos=tuple(launch_infos))
@@ -114,13 +116,15 @@ def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictCo
 
 def _validate_job(
     config: DictConfig,
+    bare: DictConfig,
     environ: Mapping[str, str],
     verb: str,
     typed: Sequence[str],
     multirun: bool,
     elsewhere: bool,
 ) -> tuple[list[str], LaunchInfo | None]:
-    bare, found = _without_hydra(config), []
+    """bare: config without the hydra node."""
+    found: list[str] = []
     only = bare.get("sweep", {}).get("job", "auto")
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. Hint: add -m.")

@@ -91,7 +91,6 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
     if not isinstance(node, DictConfig | ListConfig):
         return node
     plain: dict[Any, Any] = {}
-    raw: Any = OmegaConf.to_container(node, resolve=False)
     for key in node if isinstance(node, DictConfig) else range(len(node)):
         path = f"{prefix}{key}"
         if OmegaConf.is_missing(node, key):
@@ -104,6 +103,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
         except OmegaConfBaseException as error:
             broken.add(path)
             if not isinstance(error, InterpolationToMissingValueError):  # the missing key itself is reported instead
+                raw: Any = OmegaConf.to_container(node, resolve=False)
                 hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for a variable."
                 found.append(f"{path}={raw[key]} does not resolve: {first_sentence(error)} {hint}")
             continue

@@ -1,0 +1,164 @@
+"""A Python that has imported torch and Lightning, and forks the processes that helpers/forked_commands.py asks for.
+
+Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write].
+A forked process runs as `python -m module` would: in that folder and environment, with the project's own modules still
+to be imported. What it starts by multiprocessing (ranks, loader workers) is forked likewise, from an idle copy that it
+makes of itself before anything else, and is its child as after a real start.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import importlib
+import json
+import multiprocessing.util
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Everything that a training imports but the project itself.
+PRELOADED = (
+    "torch", "torch.distributed.launcher.api", "torchvision.transforms.v2", "lightning.pytorch", "torchmetrics",
+    "hydra", "omegaconf", "PIL.Image", "matplotlib.figure",
+)  # fmt: skip
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HIGH_FD = 200  # above any number that a process gives away
+
+
+def serve() -> None:
+    sys.path.pop(0)  # this file's folder
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        module, arguments, folder, environment, stem = json.loads(line)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork() == 0:
+            _watch(stem)
+            os.setsid()
+            _redirect(stem)
+            _set_up(folder, environment, folder)
+            sys.argv[:] = ["-m", *arguments]
+            runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what `python -m` calls
+            return
+
+
+def _watch(stem: str) -> None:
+    """Return in a child; this process writes the child's number and its exit code to stem.pid and stem.code."""
+    if pid := os.fork():
+        _write(f"{stem}.pid", pid)
+        _write(f"{stem}.code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _write(path: str, number: int) -> None:
+    unfinished = Path(f"{path}~")
+    unfinished.write_text(str(number))
+    unfinished.rename(path)
+
+
+def _redirect(stem: str) -> None:
+    streams = ((os.devnull, os.O_RDONLY), *((f"{stem}.{end}", os.O_CREAT | os.O_WRONLY) for end in ("out", "err")))
+    for number, (path, flags) in enumerate(streams):
+        fd = os.open(path, flags, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    _open_streams()
+
+
+def _open_streams() -> None:
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
+    """Make this process what one started there would be, and let it fork what it would start."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    # an orphan becomes a child of the nearest subreaper: so a process forked by the copy becomes one of this process
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    mine, copys = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        mine.close()
+        _fork_on_request(copys)
+    copys.close()
+    sys.path[:0] = [first_path, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    spawn, turn = multiprocessing.util.spawnv_passfds, threading.Lock()
+
+    def fork(path: bytes, args: list[Any], passfds: list[int]) -> int:
+        words = [os.fsdecode(word) for word in args]
+        if not any(word.startswith(STARTS) for word in words):
+            return spawn(path, args, passfds)
+        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+        blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+        fds = [0, 1, 2, *sorted(passfds)]
+        message = json.dumps([words, str(Path.cwd()), dict(os.environ), fds, ignored, blocked])
+        with turn:
+            socket.send_fds(mine, [message.encode()], fds)
+            return int(mine.recv(64))
+
+    multiprocessing.util.spawnv_passfds = fork
+
+
+def _fork_on_request(requests: socket.socket) -> NoReturn:
+    """Fork one process per message until the parent ends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # meant for others, and nothing that is forked loses one
+    while True:
+        message, fds, _, _ = socket.recv_fds(requests, 1 << 20, 64)
+        if not message:
+            os._exit(0)
+        begin, end = os.pipe()
+        between = os.fork()
+        if between == 0:
+            middle = os.getpid()
+            if pid := os.fork():
+                os.write(end, str(pid).encode())
+                os._exit(0)
+            os.close(begin)
+            os.close(end)
+            requests.close()
+            while os.getppid() == middle:
+                pass
+            _run_spawned(message, fds)
+        os.waitpid(between, 0)
+        requests.send(os.read(begin, 64))
+        for fd in (begin, end, *fds):
+            os.close(fd)
+
+
+def _run_spawned(message: bytes, received: list[int]) -> NoReturn:
+    words, folder, environment, fds, ignored, blocked = json.loads(message)
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH_FD) for fd in received]
+    for fd in received:
+        os.close(fd)
+    for fd, number in zip(moved, fds, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    _open_streams()
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    _set_up(folder, environment, "")
+    at = words.index("-c")
+    sys.argv[:] = ["-c", *words[at + 2 :]]
+    exec(words[at + 1], {"__name__": "__main__"})
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,108 @@
+"""The project's commands as processes that start in a tenth of a second: helpers/fork_server.py forks them.
+
+    done = run("train", "seed=1", folder=tmp_path, environment=clean_environ())
+
+Importing torch and Lightning takes four fifths of a small training. Python's own start is tested by test_startup.py,
+test_packaging.py, distributed/test_several_hosts.py and tests/slurm, which begin as a user does.
+"""
+
+import atexit
+import functools
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from conftest import clean_environ
+
+SERVER = Path(__file__).with_name("fork_server.py")
+
+
+class Command:
+    """A running command, the first process of a session of its own; what it prints goes to files."""
+
+    def __init__(self, stem: Path, arguments: Sequence[str]) -> None:
+        self._stem, self.args = stem, list(arguments)
+        self.pid = self._read("pid", 60)
+
+    @property
+    def printed(self) -> tuple[str, str]:
+        """Return what it wrote to (standard output, standard error) so far."""
+        return Path(f"{self._stem}.out").read_text(), Path(f"{self._stem}.err").read_text()
+
+    def poll(self) -> int | None:
+        """Return the exit code, -n where signal n ended it; None while it runs."""
+        file = Path(f"{self._stem}.code")
+        return int(file.read_text()) if file.exists() else None
+
+    def wait(self, timeout_s: float) -> int:
+        try:
+            return self._read("code", timeout_s)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout_s, *self.printed) from None
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _read(self, end: str, timeout_s: float) -> int:
+        file, limit = Path(f"{self._stem}.{end}"), time.monotonic() + timeout_s
+        while not file.exists():
+            if time.monotonic() > limit:
+                raise TimeoutError(f"no {file.name} within {timeout_s} s")
+            time.sleep(0.01)
+        return int(file.read_text())
+
+
+class ForkServer:
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
+        self._numbers = itertools.count()
+        self._started: list[Command] = []
+        environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTHONPATH=None)
+        self._server = subprocess.Popen(
+            [sys.executable, SERVER], stdin=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
+        atexit.register(self._close)
+
+    def start(self, module: str, *arguments: str, folder: Path, environment: dict[str, str]) -> Command:
+        assert self._server.stdin
+        stem = self._folder / str(next(self._numbers))
+        request = [module, arguments, str(folder), environment, str(stem)]
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        self._started.append(Command(stem, [module, *arguments]))
+        return self._started[-1]
+
+    def _close(self) -> None:
+        for command in self._started:
+            command.kill()
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    return ForkServer()
+
+
+def run(
+    verb: str, *options: str, folder: Path, environment: dict[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run imagenet_ddp.VERB to its end, as subprocess.run would."""
+    command = fork_server().start(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment)
+    try:
+        code = command.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        command.kill()
+        raise
+    return subprocess.CompletedProcess(command.args, code, *command.printed)
