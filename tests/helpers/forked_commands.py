@@ -26,31 +26,46 @@ SERVER = Path(__file__).with_name("fork_server.py")
 
 
 class Command:
-    """A running command, the first process of a session of its own; what it prints goes to files."""
+    """A running command, the first process of a session of its own, with what the tests use of subprocess.Popen. It
+    prints to files."""
 
     def __init__(self, stem: Path, arguments: Sequence[str]) -> None:
         self._stem, self.args = stem, list(arguments)
-        self.pid = self._read("pid", 60)
+        self.pid = self._read("pid", 300)  # the first waits for the imports
 
     @property
-    def printed(self) -> tuple[str, str]:
-        """Return what it wrote to (standard output, standard error) so far."""
-        return Path(f"{self._stem}.out").read_text(), Path(f"{self._stem}.err").read_text()
+    def out(self) -> str:
+        return Path(f"{self._stem}.out").read_text()
 
-    def poll(self) -> int | None:
-        """Return the exit code, -n where signal n ended it; None while it runs."""
+    @property
+    def err(self) -> str:
+        return Path(f"{self._stem}.err").read_text()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, -n where signal n ended it; None while it runs."""
         file = Path(f"{self._stem}.code")
         return int(file.read_text()) if file.exists() else None
 
-    def wait(self, timeout_s: float) -> int:
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = 600) -> int:
         try:
-            return self._read("code", timeout_s)
+            return self._read("code", timeout)
         except TimeoutError:
-            raise subprocess.TimeoutExpired(self.args, timeout_s, *self.printed) from None
+            raise subprocess.TimeoutExpired(self.args, timeout, self.out, self.err) from None
+
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
+        self.wait(timeout)
+        return self.out, self.err
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def _read(self, end: str, timeout_s: float) -> int:
         file, limit = Path(f"{self._stem}.{end}"), time.monotonic() + timeout_s
@@ -72,10 +87,13 @@ class ForkServer:
         )
         atexit.register(self._close)
 
-    def start(self, module: str, *arguments: str, folder: Path, environment: dict[str, str]) -> Command:
+    def start(
+        self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
+    ) -> Command:
+        """Start it. host: first process of a host of helpers/hosts.py; None: here."""
         assert self._server.stdin
         stem = self._folder / str(next(self._numbers))
-        request = [module, arguments, str(folder), environment, str(stem)]
+        request = [module, arguments, str(folder), environment, str(stem), host]
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         self._started.append(Command(stem, [module, *arguments]))
@@ -105,4 +123,4 @@ def run(
     except subprocess.TimeoutExpired:
         command.kill()
         raise
-    return subprocess.CompletedProcess(command.args, code, *command.printed)
+    return subprocess.CompletedProcess(command.args, code, command.out, command.err)
