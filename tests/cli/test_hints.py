@@ -568,7 +568,8 @@ ELSEWHERE = {
 }
 
 
-def test_every_hint_can_be_typed(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.slow
+def test_every_hint_can_be_typed():
     seen: set[str] = set()
     cases = [*LINES, *_of_tables()]
     assert len(cases) >= 80

@@ -128,7 +128,14 @@ def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     assert [num_starts(tmp_path / "s", trial) for trial in range(5)] == [1, 2, 1, 1, 1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_stops_the_runs_and_the_study_is_resumed(start: Start, tmp_path: Path, number: int) -> None:
     process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=0.5)
     reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
