@@ -65,7 +65,7 @@ def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
             printed = "\n".join(f"== exit code {each.returncode}\n{each.out}{each.err}" for each in processes)
             pytest.fail(f"{len(found)} of {len(processes)} commands ended within {timeout_s} s:\n{printed}")
         time.sleep(0.02)
-    return [End(process.returncode, process.out, process.err, found[process]) for process in processes]
+    return [End(process.wait(), process.out, process.err, found[process]) for process in processes]
 
 
 def start(

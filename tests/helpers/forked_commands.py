@@ -81,7 +81,8 @@ class ForkServer:
         self._folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
         self._numbers = itertools.count()
         self._started: list[Command] = []
-        environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTHONPATH=None)
+        # what asks for GPUs on import does so without CUDA, which could not be used after a fork
+        environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
         self._server = subprocess.Popen(
             [sys.executable, SERVER], stdin=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )

@@ -118,13 +118,13 @@ class Host:
         """Past `timeout_s`, kills the command's session and raises TimeoutExpired with what it printed."""
         process = self.popen(command, env)
         try:
-            process.wait(timeout_s)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             error.add_note(f"{self.name} printed:\n{process.out}{process.err}")
             raise
-        return subprocess.CompletedProcess(list(command), process.returncode, process.out, process.err)
+        return subprocess.CompletedProcess(list(command), code, process.out, process.err)
 
     def processes(self) -> dict[int, str]:
         """What is alive on the host, but for its first process: the number outside -> the command line."""
