@@ -45,9 +45,9 @@ def serve() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if os.fork() == 0:
+            _redirect(stem)
             _watch(stem, host)
             os.setsid()
-            _redirect(stem)
             _set_up(folder, environment, folder)
             sys.argv[:] = ["-m", *arguments]
             runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what `python -m` calls

@@ -36,10 +36,10 @@ def test_folder_environment_children_and_end(tmp_path: Path):
         fork_server().start("mine", *words, folder=tmp_path, environment=clean_environ(WHO="ann"))
         for words in (["a b"], [])
     )
-    assert ends.wait(60) == 1
+    assert ends.wait(300) == 1
     assert json.loads(ends.out) == [["a b"], str(tmp_path), True, "ann", True, None, 4]
     assert ends.err == "one reason\n"
     while not waits.out:
         assert waits.poll() is None, waits.err
     waits.send_signal(signal.SIGTERM)
-    assert waits.wait(60) == -signal.SIGTERM
+    assert waits.wait(300) == -signal.SIGTERM
