@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PROBES, SMALL, Run, clean_environ, write_images
-from helpers.forked_commands import Command, fork_server
 
 
 def probe(folder: Path, **keys: object) -> list[str]:
@@ -248,9 +247,8 @@ def test_a_stop_loses_no_gradient_and_no_image(
 def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_s: float) -> None:
     """Before the workers exist, while they import, or when they have begun."""
     process = start(
-        tmp_path, *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r",
-        forked=False,
-    )  # fmt: skip
+        tmp_path, *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"
+    )
     time.sleep(delay_s)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -376,14 +374,11 @@ def descendants(pid: int) -> list[int]:
     return children + [grandchild for child in children for grandchild in descendants(child)]
 
 
-def start(cwd: Path, *options: str, forked: bool = True, **environ: str) -> subprocess.Popen[str] | Command:
-    environment = clean_environ(PYTHONPATH=PROBES, **environ)
-    if forked and sys.platform == "linux":
-        return fork_server().start("imagenet_ddp.train", *options, folder=cwd, environment=environment)
+def start(cwd: Path, *options: str, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "imagenet_ddp.train", *options],
         cwd=cwd,
-        env=environment,
+        env=clean_environ(PYTHONPATH=PROBES, **environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -450,7 +445,7 @@ def test_a_rank_that_dies_ends_all(run: Run, tree: Path, tmp_path: Path, what: s
 @pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
 def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
-    process = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=0.05), forked=False)
+    process = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=0.05))
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
     pids = descendants(process.pid)
     process.kill()
@@ -462,7 +457,7 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
 def test_two_runs_of_the_same_second_have_two_folders(tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "trainer.limit_train_batches=1", "name=same"]
     environ = {"PYTHONHASHSEED": "0"}
-    processes = [start(tmp_path, *options, forked=False, **environ) for _ in range(2)]
+    processes = [start(tmp_path, *options, **environ) for _ in range(2)]
     for process in processes:
         out, err = process.communicate(timeout=240)
         assert process.returncode == 0, out + err

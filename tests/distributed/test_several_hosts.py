@@ -65,20 +65,16 @@ def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
             printed = "\n".join(f"== exit code {each.returncode}\n{each.out}{each.err}" for each in processes)
             pytest.fail(f"{len(found)} of {len(processes)} commands ended within {timeout_s} s:\n{printed}")
         time.sleep(0.02)
-    return [End(process.wait(), process.out, process.err, found[process]) for process in processes]
+    return [End(process.returncode, process.out, process.err, found[process]) for process in processes]
 
 
 def start(
-    hosts: Sequence[Host],
-    *options: str,
-    each: Sequence[Sequence[str]] = (),
-    env: dict[str, str] | None = None,
-    forked: bool = True,
+    hosts: Sequence[Host], *options: str, each: Sequence[Sequence[str]] = (), env: dict[str, str] | None = None
 ) -> list[Process]:
     """train with the same options on every host. each: more of every host's own."""
     more = each or [()] * len(hosts)
     environ = {**PROBES, **(env or {})}
-    return [host.popen(command(*options, *own), environ, forked=forked) for host, own in zip(hosts, more, strict=True)]
+    return [host.popen(command(*options, *own), environ) for host, own in zip(hosts, more, strict=True)]
 
 
 def succeeded(found: Sequence[End]) -> Sequence[End]:
@@ -186,7 +182,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
     shared = tmp_path_factory.mktemp("trained")
     with Hosts(["alpha", "zeta"], shared) as (alpha, zeta):
         options = [*SMALL, f"data.root={tree}", "trainer.num_nodes=2", "trainer.devices=2", *probe(shared / "seen")]
-        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA, forked=False)))
+        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA)))
         left = {host.name: files(host) for host in (alpha, zeta)}
         yield Trained(zeta, alpha, shared, found[::-1], seen(shared / "seen"), run_folder(zeta), left)
 

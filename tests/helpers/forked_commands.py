@@ -56,10 +56,6 @@ class Command:
         except TimeoutError:
             raise subprocess.TimeoutExpired(self.args, timeout, self.out, self.err) from None
 
-    def communicate(self, timeout: float = 600) -> tuple[str, str]:
-        self.wait(timeout)
-        return self.out, self.err
-
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)
@@ -88,13 +84,10 @@ class ForkServer:
         )
         atexit.register(self._close)
 
-    def start(
-        self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
-    ) -> Command:
-        """Start it. host: first process of a host of helpers/hosts.py; None: here."""
+    def start(self, module: str, *arguments: str, folder: Path, environment: dict[str, str]) -> Command:
         assert self._server.stdin
         stem = self._folder / str(next(self._numbers))
-        request = [module, arguments, str(folder), environment, str(stem), host]
+        request = [module, arguments, str(folder), environment, str(stem)]
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         self._started.append(Command(stem, [module, *arguments]))
