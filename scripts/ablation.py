@@ -1,8 +1,8 @@
 """Train a recipe, the recipe with each of its parts switched off alone, and plain references, over several seeds:
 
-    python scripts/ablation.py experiment=quick data=imagefolder data.root=FOLDER [seeds=1,2,3] [variants=FILE] [out=FOLDER]
+    python scripts/ablation.py experiment=quick data=imagefolder data.root=FOLDER [seeds=1,2] [variants=FILE] [out=DIR]
 
-seeds: 1,2,3 where it is left out. variants: a YAML file, {name: [options instead of those typed]}; by default
+seeds: by default 1,2,3. variants: a YAML file, {name: [options instead of those typed]}; by default
 scripts/ablations/<experiment>.yaml. out: by default runs/ablation_<experiment>; each run is in <out>/<name>/seed<seed>.
 
 The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes with
@@ -11,6 +11,7 @@ time meets all of them. The same command continues a stopped ablation, and adds 
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +53,8 @@ def _variants(path: Path) -> dict[str, list[str]]:
         for name, own in found.items()
     )  # fmt: skip
     if not is_valid:
-        sys.exit(f"{path} must hold names of variants (letters, digits, _ . -, not {BASE}), each with a list of options. "
-                 "Hint: no_label_smoothing: [loss.label_smoothing=0]")  # fmt: skip
+        what = f"names of variants (letters, digits, _ . -, not {BASE}), each with a list of options"
+        sys.exit(f"{path} must hold {what}. Hint: no_label_smoothing: [loss.label_smoothing=0]")
     return found
 
 
@@ -86,14 +87,20 @@ def summary(run_dir: Path) -> dict[str, Any] | None:
 def train(options: list[str], seed: int, run_dir: Path) -> None:
     """Train one run, from its last checkpoint where it has one. Exit with its code where it fails or is stopped."""
     words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
-    done = subprocess.run([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
-    if done.returncode:
-        print(f"{run_dir} ended with exit code {done.returncode}; the same command continues.", file=sys.stderr)
-        sys.exit(done.returncode)
+    process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
+    # Ctrl-C reaches the training too; either signal lets it save its state before this script ends with its exit code
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    code = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if code:
+        print(f"{run_dir} ended with exit code {code}; the same command continues.", file=sys.stderr)
+        sys.exit(code)
 
 
-def main() -> None:
-    options, seeds, variants, folder = read(sys.argv[1:])
+def main(argv: list[str]) -> None:
+    options, seeds, variants, folder = read(argv)
     require_same(folder, options, variants)
     for number, seed in enumerate(seeds, 1):
         for name, own in variants.items():
@@ -109,6 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or {"-h", "--help"} & {*sys.argv}:
-        sys.exit(__doc__)
-    main()
+    sys.exit(__doc__) if {*sys.argv[1:]} <= {"-h", "--help"} else main(sys.argv[1:])

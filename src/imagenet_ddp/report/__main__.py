@@ -105,7 +105,8 @@ def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) 
             f"against must be the words of one of the recipes {names}, or one of their run folders, got "
             f"{printable(options.against or '')}. Hint: {shlex.quote(f'against={recipes[0].label}')}."
         )
-    table = recipe_table(recipes, reference, commands=options.by == "recipe")
+    recipes.insert(0, recipes.pop(reference))
+    table = recipe_table(recipes, commands=options.by == "recipe")
     table.notes.extend(version_notes([run for recipe in recipes for run in recipe.runs]))
     return table
 

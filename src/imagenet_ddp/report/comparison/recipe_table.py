@@ -14,9 +14,9 @@ TIMES = ("train_s", "train_cpu_s")
 OF_SUMMARY = ("num_train_images", "num_val_images", "num_classes", "precision", "git_commit")
 
 
-def recipe_table(recipes: Sequence[Recipe], reference: int, *, commands: bool) -> Table:
-    """Make one row per recipe, in their order. reference: number of the one the others are compared with. commands:
-    whether the notes end with a command for each row; the CSV has them always."""
+def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
+    """Make one row per recipe, in their order; the first is what the others are compared with. commands: whether the
+    notes end with a command for each row; the CSV has them always."""
     several = len(recipes) > 1
     same_data, same_hardware = (len({value(r) for r in recipes}) == 1 for value in (_data_words, _hardware_words))
     columns = [
@@ -36,11 +36,11 @@ def recipe_table(recipes: Sequence[Recipe], reference: int, *, commands: bool) -
             "train_cpu_s_max", "train_s_ratio", "train_s_p", "compared_with", "seeds", *OF_SUMMARY, "finished_at",
             "command")),
     ]  # fmt: skip
-    rows = [_row(recipe, recipes[reference]) for recipe in recipes]
+    rows = [_row(recipe, recipes[0]) for recipe in recipes]
     notes = ["Medians over the seeds, of finished runs; top-1 and top-5 are those of a run's best epoch."]
     if several:
         notes.append(
-            f"Compared with {recipes[reference].label}: difference of the medians in points, ratio of the CPU seconds. "
+            f"Compared with {recipes[0].label}: difference of the medians in points, ratio of the CPU seconds. "
             "p: Welch's t-test between the seeds of both, two-sided, not corrected for the number of rows."
         )
     if num_repeated := sum(recipe.num_repeated for recipe in recipes):
