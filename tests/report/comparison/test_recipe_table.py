@@ -2,6 +2,7 @@
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.fake_runs import make_run
@@ -23,12 +24,12 @@ def table_of(folder: Path, *, commands: bool = False) -> Table:
     return recipe_table(group_recipes(runs, find_differences(runs)), commands=commands)
 
 
-def rows(table: Table, attribute: str) -> list[dict[str, object]]:
+def rows(table: Table, attribute: str) -> list[dict[str, Any]]:
     keys = [column.key for column in table.columns]
     return [dict(zip(keys, (getattr(cell, attribute) for cell in row), strict=True)) for row in table.rows]
 
 
-def make(folder: Path, **summary: object) -> None:
+def make(folder: Path, **summary: Any) -> None:
     for lr, values in REACHED.items():
         for seed, top1 in enumerate(values):
             options = {"optim.lr": lr, "seed": seed}
