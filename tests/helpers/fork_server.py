@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,7 +132,7 @@ def _fork_on_request(requests: socket.socket) -> NoReturn:
             os.close(end)
             requests.close()
             while os.getppid() == middle:
-                pass
+                time.sleep(0.001)
             _run_spawned(message, fds)
         os.waitpid(between, 0)
         requests.send(os.read(begin, 64))
