@@ -40,7 +40,8 @@ class ImageDataModule(L.LightningDataModule):
     A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
     flipped and normalised on the device; `target` int64 (B,); the first `num_counted` images count, the others fill
     up a batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
-    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image.
+    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image. Where
+    the source has weights, a training batch has `weight`, float32 (B,), mixed in the same shares.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ImageDataModule(L.LightningDataModule):
     ) -> "ImageDataModule":
         """Open the data that the options of `data:` describe; those not given have DataConfig's defaults.
 
-        name: shapes, imagefolder, imagenet, stl10, packed or streamed. Raises ConfigError with all mistakes.
+        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all mistakes.
         """
         group, loader_group = asdict(DataConfig()), {**asdict(LoaderConfig()), **(loader or {})}
         if unknown := sorted(options.keys() - group.keys()):
@@ -149,6 +150,7 @@ class ImageDataModule(L.LightningDataModule):
             shuffle=not self._overfit,
             fill_to=SMALLEST_TRAINING_BATCH,
             repeats=self.options["repeats"],
+            balanced=self.options["sampling"] == "balanced",
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
@@ -174,7 +176,14 @@ class ImageDataModule(L.LightningDataModule):
         return loader
 
     def _sampler(
-        self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int, repeats: int = 1
+        self,
+        images: Images,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        fill_to: int,
+        repeats: int = 1,
+        balanced: bool = False,
     ) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
@@ -192,6 +201,7 @@ class ImageDataModule(L.LightningDataModule):
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
             repeats=repeats,
+            balance=images.targets if balanced else None,
         )
 
     @property

@@ -1,0 +1,44 @@
+"""Open the images of a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.table.table import Table, read_table
+from imagenet_ddp.system.text import count_noun, shorten_list
+
+
+def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
+    """data: the resolved data.* keys. Raises ConfigError where the table has mistakes; no image is looked for."""
+    verb = "train" if need_train else "evaluate"
+    table = read_table(data, environ, verb)
+    reading = Reading(data["decoder"], data["exif_orientation"])
+    if data["val_fraction"] is not None:
+        classes = sorted(set(table.labels))
+        whole = _images(table, range(len(table.paths)), classes, reading)
+        train, val = split_validation(whole, data["val_fraction"], seed)
+        val.weights = None  # a validation counts each image once
+        return Source(classes, train, val, notes=[table.note], digest=digest([whole]))
+    rows = {split: table.rows_of(split, verb) for split in (("train", "val") if need_train else ("val",))}
+    classes = sorted({table.labels[row] for positions in rows.values() for row in positions})
+    images = {split: _images(table, positions, classes, reading) for split, positions in rows.items()}
+    images["val"].weights = None
+    notes = [table.note]
+    if "train" in images and (absent := sorted(set(range(len(classes))) - set(images["val"].targets.tolist()))):
+        names = shorten_list([classes[target] for target in absent])
+        notes.append(f"{table.file} has no validation images of {count_noun(len(absent), 'class')}: {names}.")
+    return Source(classes, images.get("train"), images["val"], notes=notes, digest=digest(list(images.values())))
+
+
+def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: Reading) -> FileImages:
+    positions = {name: position for position, name in enumerate(classes)}
+    targets = np.fromiter((positions[table.labels[row]] for row in rows), np.int64, len(rows))
+    images = FileImages(table.folder, Names.of(table.paths[row] for row in rows), targets, reading)
+    if table.weights is not None:
+        images.weights = np.fromiter((table.weights[row] for row in rows), np.float32, len(rows))
+    return images
