@@ -22,17 +22,15 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *
         classes = sorted(set(table.labels))
         whole = _images(table, range(len(table.paths)), classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed)
-        val.weights = None  # a validation counts each image once
-        return Source(classes, train, val, notes=[table.note], digest=digest([whole]))
-    rows = {split: table.rows_of(split, verb) for split in (("train", "val") if need_train else ("val",))}
-    classes = sorted({table.labels[row] for positions in rows.values() for row in positions})
-    images = {split: _images(table, positions, classes, reading) for split, positions in rows.items()}
-    images["val"].weights = None
-    notes = [table.note]
-    if "train" in images and (absent := sorted(set(range(len(classes))) - set(images["val"].targets.tolist()))):
-        names = shorten_list([classes[target] for target in absent])
-        notes.append(f"{table.file} has no validation images of {count_noun(len(absent), 'class')}: {names}.")
-    return Source(classes, images.get("train"), images["val"], notes=notes, digest=digest(list(images.values())))
+        digits = digest([whole])
+    else:
+        train_rows, val_rows = table.rows_of("train", verb) if need_train else [], table.rows_of("val", verb)
+        classes = sorted({table.labels[row] for rows in (train_rows, val_rows) for row in rows})
+        train = _images(table, train_rows, classes, reading) if need_train else None
+        val = _images(table, val_rows, classes, reading)
+        digits = digest([val] if train is None else [train, val])
+    val.weights = None  # a validation counts all images alike
+    return Source(classes, train, val, notes=[table.note, *_notes(table, classes, train, val)], digest=digits)
 
 
 def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: Reading) -> FileImages:
@@ -42,3 +40,19 @@ def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: 
     if table.weights is not None:
         images.weights = np.fromiter((table.weights[row] for row in rows), np.float32, len(rows))
     return images
+
+
+def _notes(table: Table, classes: Sequence[str], train: FileImages | None, val: FileImages) -> list[str]:
+    """Sentences for the start of a training."""
+    if train is None or not len(train):
+        return []
+    notes = []
+    if (weights := train.weights) is not None:
+        notes.append(
+            f"The loss of each training image is multiplied by its weight, {weights.min():g} to {weights.max():g}, "
+            f"{weights.mean():.4g} on average."
+        )
+    if absent := sorted(set(train.targets.tolist()) - set(val.targets.tolist())):
+        names = shorten_list([classes[target] for target in absent])
+        notes.append(f"{table.file} has no validation images of {count_noun(len(absent), 'class')}: {names}.")
+    return notes

@@ -56,7 +56,7 @@ def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "t
     missing = [] if verb == "check" else find_missing(str(table.folder), [table.paths[row] for row in rows])
     where = describe_path(table.folder)
     return _rows(
-        f"{table.file}: path must name a file, below {where} or absolute, but there is none",
+        f"{table.file}: path must name a file, below {where} or absolute, but does not",
         [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
         "correct those rows, or put the table into the folder where its paths begin",
     )
@@ -187,8 +187,8 @@ def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns:
         (leaks if is_leak else others).append((numbers[row], f"{name}, as row {numbers[earlier]}"))
     hint = "correct those rows, or remove them"
     return [
-        *_rows(f"{path}: an image must be in train or in val, but is in both", leaks, hint),
-        *_rows(f"{path}: an image must have one row, but has another", others, hint),
+        *_rows(f"{path}: no image of val may be in train too, but it is", leaks, hint),
+        *_rows(f"{path}: an image must have one row, but is named again", others, hint),
     ]
 
 
