@@ -50,9 +50,17 @@ def test_columns_of_other_names(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"path,label\n\xff\xd8.jpg,cat\n", r"cannot be read as UTF-8 \(invalid start byte at byte 11\)\. Hint"),
+        (
+            "a.csv",
+            b"path,label\n\xff\xd8.jpg,cat\n",
+            r"cannot be read as UTF-8 \(invalid start byte at byte 11\)\. Hint",
+        ),
         ("a.csv", 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 20_000, "field larger than field limit.*a quote not"),
-        ("a.parquet", b"path,label\n", "a.parquet must be a Parquet file, but cannot be read as one: .* Hint: write it"),
+        (
+            "a.parquet",
+            b"path,label\n",
+            "a.parquet must be a Parquet file, but cannot be read as one: .* Hint: write it",
+        ),
     ],
 )
 def test_what_is_no_table(name: str, content: str | bytes, said: str, tmp_path: Path):
@@ -68,9 +76,7 @@ def test_an_empty_file_has_no_columns(tmp_path: Path):
 
 
 def test_parquet_gives_the_same_cells(tmp_path: Path):
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table(
         {
             "label": pyarrow.array(["cat", None, "dog"]).dictionary_encode(),
@@ -80,7 +86,7 @@ def test_parquet_gives_the_same_cells(tmp_path: Path):
             "split": [True, False, True],
         }
     )
-    pyarrow.parquet.write_table(table, tmp_path / "a.PARQUET")
+    parquet.write_table(table, tmp_path / "a.PARQUET")
     found = read_cells(tmp_path / "a.PARQUET", {**NAMES, "split": "fold"})
     assert found.columns == {
         "path": ["a.jpg", "b.jpg", "c.jpg"],

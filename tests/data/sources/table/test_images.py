@@ -1,4 +1,3 @@
-import csv
 import pickle
 from dataclasses import asdict
 from pathlib import Path
@@ -8,24 +7,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import write_images
+from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.registry import open_source
-
-
-def write_table(file: Path, tree: Path, absolute: bool = False, split: bool = True) -> Path:
-    """The images of a tree, in its order."""
-    rows = [
-        [str(path if absolute else path.relative_to(file.parent)), path.parent.name, *([name] if split else [])]
-        for name in (("train", "val") if split else ("train",))
-        for path in sorted((tree / name).glob("*/*"))
-    ]
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows([["path", "label", *(["split"] if split else [])], *rows])
-    return file
 
 
 def opened(root: Path, name: str = "table", need_train: bool = True, **more: Any) -> Source:
@@ -48,7 +36,10 @@ def assert_same(one: Images | None, other: Images | None) -> None:
 def test_the_same_images_as_of_folders(absolute: bool, tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 3, "dog": 4, "owl": 2})
     write_images(tmp_path / "val", {"cat": 1, "dog": 2, "owl": 1})
-    source, expected = opened(write_table(tmp_path / "t.csv", tmp_path, absolute)), opened(tmp_path, "imagefolder")
+    source, expected = (
+        opened(write_table(tmp_path / "t.csv", tmp_path, absolute=absolute)),
+        opened(tmp_path, "imagefolder"),
+    )
     assert source.classes == source.labels == expected.classes == ["cat", "dog", "owl"]
     assert_same(source.train, expected.train)
     assert_same(source.val, expected.val)
