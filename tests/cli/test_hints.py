@@ -247,9 +247,9 @@ LINES = [
         "data=table", "data=table data.root=gone_table.csv", "data=table data.root=pets", "data=x.csv", "x.csv",
         "data=imagefolder data.root=x.csv", "data=table data.root=no_split.csv", "data=table data.root=wrong.csv",
         "data=table data.root=named.csv data.val_fraction=0.1", "data=table data.root=no_names.csv",
-        "data=table data.root=no_rows.csv data.val_fraction=0.1", "data=table data.root=only_train.csv",
+        "data=table data.root=no_rows.csv", "data=table data.root=only_train.csv",
         "data=table data.root=x.csv data.val_fraction=0.1", "data=table data.root=gone.csv",
-        "data=table data.root=x.csv +data.args.labels=x", "data=table data.root=~/x.csv",
+        "data=table data.root=x.csv +data.args.labels=x",
         "data.sampling=balanced data.repeats=3", "data.sampling=balanced loss.class_weights=balanced",
     )),
     # ---- machines and processes

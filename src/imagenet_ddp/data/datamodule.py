@@ -150,7 +150,7 @@ class ImageDataModule(L.LightningDataModule):
             shuffle=not self._overfit,
             fill_to=SMALLEST_TRAINING_BATCH,
             repeats=self.options["repeats"],
-            balanced=self.options["sampling"] == "balanced",
+            balance=self.train_images.targets if self.options["sampling"] == "balanced" else None,
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
@@ -175,16 +175,7 @@ class ImageDataModule(L.LightningDataModule):
         self._loaders[split] = loader
         return loader
 
-    def _sampler(
-        self,
-        images: Images,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        fill_to: int,
-        repeats: int = 1,
-        balanced: bool = False,
-    ) -> BatchSampler:
+    def _sampler(self, images: Images, batch_size: int, **options: Any) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
         return BatchSampler(
@@ -192,16 +183,13 @@ class ImageDataModule(L.LightningDataModule):
             batch_size,
             world_size,
             rank,
-            shuffle=shuffle,
             seed=self.seed,
-            fill_to=fill_to,
             order_of=images.order,
             # GradientAccumulationScheduler changes it from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
-            repeats=repeats,
-            balance=images.targets if balanced else None,
+            **options,
         )
 
     @property

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.loading.balanced import balanced_order
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.seeding import hash_seed
 
 COUNTS = (29, 11, 2, 1)

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server

@@ -214,7 +214,7 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
         if table.paths and not classes[split]:
             found.append(
                 f"{table.file}: split must be {split} in some rows, but is in none. Hint: correct those rows, or "
-                "remove the column and set data.val_fraction=0.1."
+                "remove the column."
             )
     if verb != "evaluate" and classes["train"] and (foreign := sorted(classes["val"] - classes["train"])):
         found.append(
