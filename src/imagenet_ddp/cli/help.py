@@ -46,7 +46,6 @@ GUIDES: dict[str, Guide] = {
         {
             "": "generated images, a minute or two",
             "data=imagefolder data.root=FOLDER": "your own",
-            "data=table data.root=FILE.csv": "your own, labels in a table",
             "data=imagenet data.root=FOLDER trainer.devices=8": "",
         },
         _CHOICES,
