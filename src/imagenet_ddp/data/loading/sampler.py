@@ -120,16 +120,12 @@ class BatchSampler(DistributedSampler):
             # every rank's images stand together: the first `rest` ranks take one more
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
-            rest_of_key = end - begin, in_update
-            batch = [self._key(order, repeats, position, True, *rest_of_key) for position in mine]
+            sizes = end - begin, in_update
+            batch = [Key(self.epoch, int(order[place]), True, *sizes, int(repeats[place])) for place in mine]
             while len(batch) < self.fill_to:
-                batch.append(self._key(order, repeats, len(batch) % self.num_images, False, *rest_of_key))
+                place = len(batch) % self.num_images
+                batch.append(Key(self.epoch, int(order[place]), False, *sizes, int(repeats[place])))
             yield batch
-
-    def _key(
-        self, order: np.ndarray, repeats: np.ndarray, position: int, counts: bool, step_images: int, update_images: int
-    ) -> Key:
-        return Key(self.epoch, int(order[position]), counts, step_images, update_images, int(repeats[position]))
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
         """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights

@@ -131,14 +131,21 @@ def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pyte
     assert text.startswith("data.root must be ") and text.endswith(said)
 
 
-def test_a_table_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied"), r"t\.csv must be readable, but is not\. Hint: chmod u\+r on it\."),
+        (OSError(5, "Input/output error"), r"t\.csv must be readable, but: Input/output error\. Hint: data\.root=FILE"),
+    ],
+)
+def test_a_table_that_cannot_be_read(error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "t.csv").write_text(GOOD)
 
     def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(tmp_path / "t.csv"))
+        raise error
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(ConfigError, match=r"t\.csv must be readable, but is not\. Hint: chmod"):
+    with pytest.raises(ConfigError, match=said):
         read_table(keys(tmp_path / "t.csv"), {})
 
 
