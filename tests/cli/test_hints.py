@@ -35,14 +35,16 @@ SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/translate", "cli/validate",
     "config/validators", "config/trainer_options",
-    "data/validate", "data/validate_augment", "models/validate", "runs/validate", "distributed/validate",
+    "data/validate", "data/validate_augment", "data/sources/table/table",
+    "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
     "distributed/launchers/address", "distributed/network/nccl", "distributed/strategies/ddp_options",
     "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.
 PLACEHOLDERS = {
-    "FOLDER": "pets", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets", "VALUE": "1", "SWEEP": "s",
+    "FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets",
+    "VALUE": "1", "SWEEP": "s",
     "<address of node 0>": "127.0.0.1", "<address of rank 0's machine>": "127.0.0.1", "PATH": "job", "PORT": "29500",
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
     "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "<name>/<time>/checkpoints/last": "x",
@@ -86,6 +88,18 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (tmp_path / tree / folder / "1.jpg").touch()
     (tmp_path / "x.ckpt").touch()
     (tmp_path / "pets" / "1.jpg").touch()
+    pet = "pets/train/cat/1.jpg"
+    for table, rows in {
+        "x": [f"path,label,split\n{pet},cat,train\n{pet.replace('train', 'val')},cat,val"],
+        "no_split": [f"path,label\n{pet},cat\n{pet.replace('train', 'val')},cat"],
+        "named": [f"file,animal\n{pet},cat"],
+        "no_names": [f"{pet},cat"],
+        "no_rows": ["path,label"],
+        "only_train": [f"path,label,split\n{pet},cat,train"],
+        "wrong": [f"path,label,split,weight\n{pet},cat,train,0\n{pet},,val,1\n{pet},cat,test,x\n,dog,val,1\na,b"],
+        "gone": ["path,label,split\ngone.jpg,cat,train\ngone2.jpg,cat,val"],
+    }.items():
+        (tmp_path / f"{table}.csv").write_text("\n".join(rows))
     (tmp_path / "flat_val" / "val").mkdir()
     (tmp_path / "flat_val" / "val" / "1.jpg").touch()
     (tmp_path / "empty_class" / "val" / "cat" / "1.jpg").unlink()
@@ -230,6 +244,13 @@ LINES = [
         "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
         "hydra.job.num=abc",
         "data.root=${nope}", "data.root=packed",
+        "data=table", "data=table data.root=gone_table.csv", "data=table data.root=pets", "data=x.csv", "x.csv",
+        "data=imagefolder data.root=x.csv", "data=table data.root=no_split.csv", "data=table data.root=wrong.csv",
+        "data=table data.root=named.csv data.val_fraction=0.1", "data=table data.root=no_names.csv",
+        "data=table data.root=no_rows.csv", "data=table data.root=only_train.csv",
+        "data=table data.root=x.csv data.val_fraction=0.1", "data=table data.root=gone.csv",
+        "data=table data.root=x.csv +data.args.labels=x",
+        "data.sampling=balanced data.repeats=3", "data.sampling=balanced loss.class_weights=balanced",
     )),
     # ---- machines and processes
     *(Case(line) for line in (
@@ -342,6 +363,7 @@ _OPTION = re.compile(
 )
 # What is typed nowhere: something to do with files, machines or other programs. A hint of this kind is to be rare.
 PROSE = [
+    r"correct those rows",
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
@@ -544,6 +566,7 @@ ELSEWHERE = {
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     "models/validate.py": ("model.weights=PATH", "model.args."),  # a net of one's own: tests/models/test_validate.py
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
+    "data/sources/table/table.py": ("chmod", "names another one"),  # a disk that fails: tests/data/sources/table
 }
 
 

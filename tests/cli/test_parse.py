@@ -87,7 +87,8 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
         environ = {**ENVIRON, "MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     if str(path.parent) == "data" and path.stem not in ("shapes", "stl10"):
         typed.append("data.root=pets")
-    said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://"}.get(path.stem, "")
+    said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
+    said = said.get(path.stem, "")
     if str(path.parent) == "data" and said and verb not in ("evaluate", "predict", "prepare", "benchmark"):
         assert all(said in text for text in refused(*typed))  # pets are none
     else:
@@ -205,7 +206,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("schedule=null", "Hint: set schedule.name=step."),
         ("data.val_resize=abc", "Hint: set data.val_resize=null."),
         ("hydra.run.dir=${nope}", "hydra.run.dir does not resolve"),
-        ("data=null", "must be one of imagefolder, imagenet, packed, shapes, stl10, streamed, got null."),
+        ("data=null", "must be one of imagefolder, imagenet, packed, shapes, stl10, streamed, table, got null."),
         ("model=resnet50", "Hint: set model.name=resnet50."),
         ("recipe=gone", "recipe must be one of"),
         ("experiment=gone", "experiment must be one of aws_stl10, deit_small, "),

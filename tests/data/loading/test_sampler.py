@@ -1,8 +1,11 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.balanced import balanced_order
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.seeding import hash_seed
 
 COUNTS = (29, 11, 2, 1)
@@ -158,6 +161,59 @@ def test_repeats_go_on_where_an_epoch_was_left():
     whole = [key for batch in repeated(1)[0] for key in batch]
     (left,) = repeated(1, start=(0, 16))
     assert [key for batch in left for key in batch] == whole[16:]
+
+
+# ---- balanced
+
+RARE = np.array([0] * 25 + [1] * 3 + [2])
+
+
+def balanced(world_size: int, start: tuple[int, int] | None = None, epoch: int = 0) -> list[Key]:
+    """The keys that count, in the order of steps, and of ranks within a step."""
+    ranks = []
+    for rank in range(world_size):
+        sampler = BatchSampler(29, 4, world_size, rank, shuffle=True, seed=0, fill_to=2, balance=RARE)
+        sampler.set_epoch(epoch)
+        if start is not None:
+            sampler.start_at(*start)
+        ranks.append(list(sampler))
+    return [key for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_all_ranks_together_have_one_balanced_order(world_size: int):
+    for epoch in range(3):
+        indices = [key.index for key in balanced(world_size, epoch=epoch)]
+        assert indices == balanced_order(RARE, 0, epoch).tolist()
+        assert sorted(Counter(RARE[indices].tolist()).values()) == [9, 10, 10]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("image", [1, 16, 28])
+def test_a_balanced_epoch_goes_on_exactly_where_it_was_left(world_size: int, image: int):
+    whole = balanced(2, epoch=3)
+    told_apart = lambda keys: [(key.epoch, key.index, key.repeat) for key in keys]  # noqa: E731
+    assert told_apart(balanced(world_size, (3, image), 3)) == told_apart(whole)[image:]
+
+
+def test_an_image_that_comes_again_is_augmented_anew():
+    keys = balanced(1)
+    assert max(Counter(key.index for key in keys).values()) >= 9  # the only image of class 2
+    assert len({key.image_seed(5) for key in keys}) == 29
+    assert all(key.repeat == [other.index for other in keys[:place]].count(key.index) for place, key in enumerate(keys))
+
+
+def test_a_source_is_asked_for_its_order_though_the_balanced_one_is_taken():
+    asked = []
+    sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=3, fill_to=2, balance=RARE,
+                           order_of=lambda *of: asked.append(of))  # fmt: skip
+    assert sampler.order().tolist() == balanced_order(RARE, 3, 0).tolist()
+    assert asked == [(3, 0)]  # one that fetches its files ahead begins
+
+
+def test_in_order_is_not_balanced():
+    sampler = BatchSampler(29, 4, 1, 0, shuffle=False, seed=3, fill_to=2, balance=RARE)
+    assert sampler.order().tolist() == list(range(29))
 
 
 def test_without_repeats_an_image_has_the_seed_it_always_had():

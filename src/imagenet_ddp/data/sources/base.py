@@ -17,6 +17,7 @@ class Images:
     """
 
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
+    weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
     location: str = ""  # folder or address of the images, for messages
     is_encoded: bool = False  # `encoded` returns image files, which loader=dali can decode
     reading: Reading = DEFAULT  # how those files are decoded

@@ -50,12 +50,14 @@ def file_states(images: Images) -> np.ndarray:
 
 
 def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:
-    """Return the SHA-256 of classes, names and targets."""
+    """Return the SHA-256 of classes, names, targets and weights."""
     sha = hashlib.sha256(json.dumps([source.classes, source.labels]).encode())
     for name, images in splits.items():
         sha.update(f"{name} {len(images)}".encode())
         for array in (names[name].text, names[name].ends, images.targets.astype("<i8")):
             sha.update(array.tobytes())
+        if images.weights is not None:
+            sha.update(images.weights.astype("<f4").tobytes())
     return sha.hexdigest()
 
 

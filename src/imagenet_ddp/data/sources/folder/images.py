@@ -1,4 +1,4 @@
-"""Read image files below class folders, by position."""
+"""Read image files below a folder, by position."""
 
 import hashlib
 import os
@@ -40,6 +40,7 @@ class FileImages(Images):
     ):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
+        self.weights: np.ndarray | None = None
         self.left_out: Counter[str] = Counter()  # of the Listing
 
     def path(self, index: int) -> str:
@@ -53,7 +54,9 @@ class FileImages(Images):
 
     def subset(self, indices: np.ndarray) -> "FileImages":
         rows = np.asarray(indices, dtype=np.int64) if self._rows is None else self._rows[indices]
-        return FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
+        images = FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
+        images.weights = None if self.weights is None else self.weights[indices]
+        return images
 
 
 def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
@@ -65,11 +68,13 @@ def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileIm
 
 
 def digest(splits: Sequence[FileImages]) -> str:
-    """Return eight hexadecimal digits that depend on the name and position of every image."""
+    """Return eight hexadecimal digits that depend on the name, position and weight of every image."""
     found = hashlib.sha256()
     for images in splits:
         for array in (images.names.text, images.names.ends, images.targets):
             found.update(array.data)
+        if images.weights is not None:
+            found.update(images.weights.data)
     return found.hexdigest()[:8]
 
 
