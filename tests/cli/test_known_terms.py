@@ -37,7 +37,8 @@ SAMPLES = {
     "--device": "cuda|cpu|mps", "--eval-metric": "top1|loss", "--nproc_per_node": "2|all|0", "--gpu": "0",
     "--dist-url": "tcp://10.0.0.1:23456|env://", "--master_addr": "10.0.0.1", "--master_port": "23456",
     "--dist-backend": "gloo|nccl|PIL|tensor", "gpu0_bsz": "1", "--remode": "pixel", "--mixup-mode": "batch",
-    "--lr-noise": "0.4", "--gp": "avg", "local_rank": "0", "--rank": "0", "-rn": "0", "--node_rank": "0",
+    "--lr-noise": "0.4 0.9", "--tta": "2|0",
+    "--gp": "avg", "local_rank": "0", "--rank": "0", "-rn": "0", "--node_rank": "0",
     "--world-size": "2|8",
 }  # fmt: skip
 # What must stand beside an option, as it must in its own program.

@@ -59,6 +59,7 @@ VALUES = {  # role -> value there -> what to type here; any other value as the t
     "clip_mode": {each: f"trainer.gradient_clip_algorithm={each}" for each in ("norm", "value")},
     "half": {"float16": "trainer.precision=16-mixed", "bfloat16": "trainer.precision=bf16-mixed"},
     "interpolation": {"random": "data.interpolation=bilinear"},
+    "tta": {"0": ""},
     "device": {"cpu": "trainer.accelerator=cpu", "mps": "trainer.accelerator=mps"},
     "metric": {"prec1": "callbacks.checkpoint.monitor=val/top1", "prec5": "callbacks.checkpoint.monitor=val/top5"},
     "backend": {"pil": "data.decoder=pillow", "tensor": "data.decoder=torchvision"},
@@ -78,8 +79,8 @@ _TABLE = """
 ! --torchcompile --torchscript | | the model runs as it is, not compiled
 ! --grad-checkpointing | | activations are kept; less memory: data.batch_size, trainer.accumulate_grad_batches
 --bn-momentum --bn-eps | | batch norm is the model's own
---lr --learning-rate --starting_lr | optim.lr={} | for optim.reference_batch images a step; null: any, as there | rate
---lr-base | optim.lr={} | for optim.reference_batch images a step | rate
+--lr --learning-rate --starting_lr | optim.lr={} | for optim.reference_batch images, and scaled; null: as there | rate
+--lr-base | optim.lr={} | for optim.reference_batch images, and scaled | rate
 --lr-base-size | optim.reference_batch={} | global batch that optim.lr is for
 --momentum | optim.momentum={} |
 --wd --weight-decay | optim.weight_decay={} | | weight_decay
@@ -100,7 +101,7 @@ _TABLE = """
 ! --warmup-prefix | | all schedules but step and multistep begin at the end of the warm-up
 --cooldown-epochs | | the schedule ends with the training
 --patience-epochs | | no schedule waits for a plateau; to stop there, callbacks=[default,early_stopping]
---lr-noise | | the learning rate has no noise
+* --lr-noise | | the learning rate has no noise
 --lr-min --min-lr | schedule.final_fraction={} | as a share of the highest rate, --lr or 0.1 | share_of_rate
 --lr-warmup-method | schedule.warmup={} | linear is the default here, constant there
 --lr-warmup-decay | schedule.warmup_start={} |
@@ -183,7 +184,7 @@ DIR --data-path --data-dir --data_dir --data --folder | data=imagenet data.root=
 --checkpoint-hist | | last.ckpt and best.ckpt; for more a ModelCheckpoint of Lightning's in callbacks
 --recovery-interval | | last.ckpt is written after each epoch, and where a signal stops the run
 --eval-metric | callbacks.checkpoint.monitor=val/{} | loss: with callbacks.checkpoint.mode=min | metric
---tta | data.val_mirror=true | each image and its mirror image
+--tta | data.val_mirror=true | each image and its mirror image | tta
 ! --log-wandb | +logger.wandb._target_=lightning.pytorch.loggers.WandbLogger | needs wandb
 ! --no-resume-opt | | to start from the weights alone, model.weights=FILE without resume=
 ! --no-ddp-bb | strategy.forward_sync_buffers=false |
