@@ -62,7 +62,7 @@ VALUES = {  # role -> value there -> what to type here; any other value as the t
     "tta": {"0": ""},
     "device": {"cpu": "trainer.accelerator=cpu", "mps": "trainer.accelerator=mps"},
     "metric": {"prec1": "callbacks.checkpoint.monitor=val/top1", "prec5": "callbacks.checkpoint.monitor=val/top5"},
-    "backend": {"pil": "data.decoder=pillow", "tensor": "data.decoder=torchvision"},
+    "any_backend": {"pil": "data.decoder=pillow", "tensor": "data.decoder=torchvision"},
 }
 
 # Names of pytorch/examples, torchvision's references, timm, torchrun, Lightning and tutorials | here | note | role.
@@ -204,7 +204,8 @@ local_rank | cluster.local_rank={} | one command per process | local_rank
 --dist-url -im init_method | cluster.address={} | where several machines meet; not needed on one | address
 --master_addr --master-addr | cluster.address=tcp://{}:29500 | or MASTER_ADDR in the environment | master_addr
 --master_port --master-port | cluster.address=tcp://HOST:{} | or MASTER_PORT in the environment | master_port
---dist-backend -bk backend | strategy.process_group_backend={} | by default nccl on GPUs, gloo on CPUs | backend
+--dist-backend -bk | strategy.process_group_backend={} | by default nccl on GPUs, gloo on CPUs | backend
+backend | strategy.process_group_backend={} | in torchvision the decoder; by default auto, the fastest | any_backend
 gpu0_bsz | strategy=balanced_dp strategy.first_device_batch={} | of one forward: gpu0_bsz // acc_grad | gpu0
 """
 

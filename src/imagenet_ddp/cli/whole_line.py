@@ -39,7 +39,7 @@ def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, 
     elif word.role == "devices":
         listed = f"[{value}]" if "," in value or "[" in word.value else value
         word.options = ["trainer.accelerator=cpu"] if value == "0" else [f"trainer.devices={listed}"]
-    elif word.role == "backend" and value == "nccl":
+    elif word.role in ("backend", "any_backend") and value == "nccl":
         word.options, word.note = [], "the default on GPUs"
     elif word.role == "gpu0" and value.isdecimal():  # there of all batches of an update, here of one
         word.options[1] = f"strategy.first_device_batch={int(value) // (_number(said.get('accumulate')) or 1)}"
