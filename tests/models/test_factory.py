@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model, require_image_size
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
 FAMILIES = {
@@ -84,3 +85,11 @@ def test_a_net_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(net, OwnNet)
     assert net.head.weight.shape == (4, 11)
     assert torch.equal(net.head.weight, create_model(keys, 4, 3).get_parameter("head.weight"))
+
+
+def test_a_net_of_one_size_refuses_smaller_images_in_training():
+    vit = create_model(model(name="vit_b_16"), 3, 0, 64)
+    require_image_size(vit, "vit_b_16", "data.train_size", 64)
+    with pytest.raises(ConfigError, match=r"data.train_size=32 pixels, but cannot .*Hint: data.train_size=null"):
+        require_image_size(vit, "vit_b_16", "data.train_size", 32)
+    require_image_size(create_model(model(), 3, 0, 64), "resnet18", "data.progressive_start", 32)

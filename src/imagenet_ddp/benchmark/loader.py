@@ -133,7 +133,7 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
     config, device = plan.config, devices.device_of(plan.config["trainer"])
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.num_threads.value)
-    training = make_training(config, device, num_classes)
+    training = make_training(config, plan.precision.value, device, num_classes)
     times = step_timer.time_steps(training, [(training.net, False)], budget_s=MODEL_S, warm_up=2)[0]
     torch.set_num_threads(threads)
     return {

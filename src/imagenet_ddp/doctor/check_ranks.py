@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.inspect import reading_s
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.doctor import rank_reports
 from imagenet_ddp.doctor.check_data import num_classes
 from imagenet_ddp.doctor.checks import Check, Machine, failed
+from imagenet_ddp.engine.plan import Plan, make_plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import step_timer
@@ -57,15 +57,16 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
     node_checks: of this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
     """
     info, checks = world.info, list[Check]()
-    devices.set_num_threads(devices.choose_num_threads(config["cluster"]["num_threads"], info.local_world_size))
+    plan = make_plan(config, info)
+    devices.set_num_threads(plan.num_threads.value)
     with contextlib.suppress(_CannotContinue), contextlib.ExitStack() as stack:
         if info.world_size == 1:
-            _check_one_rank(checks, config)
+            _check_one_rank(checks, plan)
         else:
             checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
             if world.rank_group is not None and info.num_nodes > 1:  # tried when they joined
                 checks.append(Check("echo", True, "each node reaches the others at ports that the system chose"))
-            _check_ranks(checks, config, world, node_checks, stack)
+            _check_ranks(checks, plan, world, node_checks, stack)
     return checks if info.rank == 0 else []
 
 
@@ -99,12 +100,13 @@ def _named(name: str, checks: list[Check]) -> list[Check]:
 # ---- one rank ------------------------------------------------------------------------------------------------------
 
 
-def _check_one_rank(checks: list[Check], config: Config) -> None:
-    strategy = config["strategy"]
+def _check_one_rank(checks: list[Check], plan: Plan) -> None:
+    config, strategy = plan.config, plan.config["strategy"]
     with _check(checks, "step") as check:
-        training = make_training(config, devices.device_of(config["trainer"]), num_classes(config))
+        device = devices.device_of(config["trainer"])
+        training = make_training(config, plan.precision.value, device, num_classes(config))
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
-        read_s = _read_s(config, 1)
+        read_s = _read_s(plan)
         rank_reports.fill_step(check, config, times, read_s)
     with _check(checks, "scaling") as check:
         if strategy["name"] in ("dp", "balanced_dp"):
@@ -113,16 +115,15 @@ def _check_one_rank(checks: list[Check], config: Config) -> None:
             rank_reports.fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
 
 
-def _read_s(config: Config, local_world_size: int) -> float:
+def _read_s(plan: Plan) -> float:
     """Measure the seconds for the images of one batch, where the training process reads them itself; else 0."""
-    data = config["data"]
-    on_cpu = devices.device_type(config["trainer"]["accelerator"]) == "cpu"
-    if choose_num_workers(data["num_workers"], on_cpu, local_world_size)[0] > 0:
+    data = plan.config["data"]
+    if plan.num_workers.value > 0:
         return 0.0
     from imagenet_ddp.data.decoding.image import Reading, open_picture
 
     transform = make_train_transform(data)
-    reading, generator = Reading(data["decoder"], data["exif_orientation"]), random.Random(0)
+    reading, generator = Reading(plan.decoder.value, data["exif_orientation"]), random.Random(0)
     out = empty(data["image_size"], data["image_size"], 3)
 
     def read(content: Any, path: Any) -> object:
@@ -148,9 +149,9 @@ def _sent_bytes(config: Config, training: Training) -> int:
 
 
 def _check_ranks(
-    checks: list[Check], config: Config, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
+    checks: list[Check], plan: Plan, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
-    info, strategy = world.info, config["strategy"]
+    config, info, strategy = plan.config, world.info, plan.config["strategy"]
     store = world.store_client() if world.store_client else world.store
     assert store is not None
     device = devices.device_of(config["trainer"], info.local_rank)
@@ -164,11 +165,11 @@ def _check_ranks(
     _report_other_nodes(checks, world, node_checks)
     with _check(checks, "all-reduce") as check:
         classes = max(_on_all_ranks(lambda: num_classes(config)))
-        training = _made_on_all_ranks(lambda: make_training(config, device, classes))
+        training = _made_on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
         rank_reports.fill_all_reduce(check, all_reduce)
     with _check(checks, "step") as check:
-        alone, together, read_s = _time_steps(config, world, training, all_reduce)
+        alone, together, read_s = _time_steps(plan, training, all_reduce)
         rank_reports.fill_step(check, config, alone, read_s)
     with _check(checks, "scaling") as check:
         step = _whole_step(config, training, alone, read_s)
@@ -187,16 +188,14 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
         checks.append(Check("nodes", True, "no check failed on another node"))
 
 
-def _time_steps(
-    config: Config, world: World, training: Training, all_reduce: AllReduce
-) -> tuple[StepTimes, StepTimes | None, float]:
+def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
     """Return the times (without communication, with it, of reading a batch); None where communication is too slow."""
-    read_s = max(_on_all_ranks(lambda: _read_s(config, world.info.local_world_size)))
+    read_s, strategy = max(_on_all_ranks(lambda: _read_s(plan))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks start with equal weights, so that nothing needs to be sent before the first step
-    wrapper = step_timer.wrap(training.net, training.images.device, {**config["strategy"], "init_sync": False})
-    warm_up = 3 if config["strategy"]["comm_hook"] == "powersgd" else 1  # its first steps send whole gradients
+    wrapper = step_timer.wrap(training.net, training.images.device, {**strategy, "init_sync": False})
+    warm_up = 3 if strategy["comm_hook"] == "powersgd" else 1  # its first steps send whole gradients
     variants = [(wrapper, False), (wrapper, True)]
     alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S, warm_up=warm_up)
     return alone, together, read_s

@@ -29,7 +29,7 @@ from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
@@ -90,7 +90,11 @@ def make_module(
     """Return the module with random weights, for a checkpoint to fill in. num_train_images: of each class; None where
     nothing is trained."""
     config, num_classes = plan.config, len(classes)
-    net = create_model(config["model"], num_classes, config["seed"], config["data"]["image_size"])
+    data, model = config["data"], config["model"]
+    net = create_model(model, num_classes, config["seed"], data["image_size"])
+    for key in ("train_size", "progressive_start"):
+        if num_train_images is not None and data[key] and not model["_target_"]:
+            require_image_size(net, model["name"], f"data.{key}", data[key])
     fused = plan.on_cpu and not config["trainer"]["gradient_clip_val"]
     arguments = {"lr": plan.learning_rate.value, "fused": fused, "head": head_name(net, num_classes)}
     return ImageClassifier(

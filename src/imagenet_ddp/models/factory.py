@@ -40,7 +40,7 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
             "has none. Hint: model.blur_pool=false."
         )
     if not model["_target_"]:
-        _require_image_size(net, model["name"], image_size)
+        require_image_size(net, model["name"], "data.image_size", image_size)
     return net.to(memory_format=torch.channels_last) if model["channels_last"] else net
 
 
@@ -128,15 +128,18 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
     )
 
 
-def _require_image_size(net: nn.Module, name: str, image_size: int) -> None:
-    """A forward pass of shapes alone, without numbers (device meta)."""
+def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:
+    """Raise ConfigError where the net cannot take images of key=image_size pixels.
+
+    Takes a forward pass of shapes alone, without numbers (device meta).
+    """
     shapes = copy.deepcopy(net).to("meta").eval()
     try:
         with torch.no_grad():
             shapes(torch.empty(1, 3, image_size, image_size, device="meta"))
     except Exception as error:  # RuntimeError and AssertionError, by the net
-        reason = first_line(error)
+        other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"
         raise ConfigError(
-            f"model.name={name} must take images of data.image_size={image_size} pixels, but cannot "
-            f"({reason.rstrip('.')}). Hint: data.image_size=224, or another net."
+            f"model.name={name} must take images of {key}={image_size} pixels, but cannot "
+            f"({first_line(error).rstrip('.')}). Hint: {other}, or another net."
         ) from error

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from imagenet_ddp.data.transforms import mean_and_std, normalise
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.optimizers import make_optimizer
@@ -17,13 +16,12 @@ TRUE_PRECISION = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-tru
 Config = Mapping[str, Any]
 
 
-def make_training(config: Config, device: torch.device, classes: int) -> Training:
-    """Make the net, optimizer and precision of the run, and one batch of noise.
+def make_training(config: Config, precision: str, device: torch.device, classes: int) -> Training:
+    """Make the net and optimizer of the run, and one batch of noise. precision: of the plan, without auto.
 
     Takes the first step: raises ConfigError where it does not fit into memory.
     """
     data, size = config["data"], config["data"]["image_size"]
-    precision = devices.choose_precision(config["trainer"]["precision"], device.type)[0]
     net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE_PRECISION.get(precision))
     kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), config["model"]["channels_last"]
     generator = torch.Generator().manual_seed(config["seed"])
