@@ -114,12 +114,7 @@ def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictCo
 
 
 def _validate_job(
-    config: DictConfig,
-    environ: Mapping[str, str],
-    verb: str,
-    typed: Sequence[str],
-    multirun: bool,
-    elsewhere: bool,
+    config: DictConfig, environ: Mapping[str, str], verb: str, typed: Sequence[str], multirun: bool, elsewhere: bool
 ) -> tuple[list[str], LaunchInfo | None]:
     bare, found = _without_hydra(config), []
     only = bare.get("sweep", {}).get("job", "auto")
