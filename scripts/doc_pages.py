@@ -1,5 +1,6 @@
 """Write the generated pages of docs/, reference.md, coming-from.md and recipes.md: python scripts/doc_pages.py."""
 
+import csv
 import re
 import shlex
 from pathlib import Path
@@ -15,6 +16,7 @@ from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.validators import shown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+RESULTS = DOCS / "results.csv"
 _HEAD = """# Reference of all keys
 
 Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
@@ -186,13 +188,63 @@ _RECIPES = """# Recipes
 `experiment=NAME` sets what the file `conf/experiment/NAME.yaml` says; what is typed beside it wins. Figures are those
 of the papers and programs named, on ImageNet-1k, unless a line says that they were measured here.
 
-Generated from the heads of these files by `python scripts/doc_pages.py`.
+Generated from the heads of these files by `python scripts/doc_pages.py`, with what was measured here from
+`docs/results.csv`, if it is there: the [table over seeds](runs.md#over-seeds) of a folder of runs, such as an
+[ablation](runs.md#ablations):
+
+    python -m imagenet_ddp.report runs/ablation_NAME by=recipe against=NAME format=csv > docs/results.csv
+    python scripts/doc_pages.py
+"""
+_MEASURED = """## Measured here
+
+Medians over the seeds, and the range of top-1. Differences and ratios are to the first row; p is that of Welch's
+t-test, as [runs](runs.md#over-seeds) explains it. The commands are in the order of the rows.
 """
 
 
-def recipes() -> str:
-    """Return the text of docs/recipes.md."""
-    parts = [_RECIPES]
+def _measured(results: Path) -> str:
+    """Return the section of the rows in this file, which report by=recipe has written; "" where there are none."""
+    if not results.is_file():
+        return ""
+    with results.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        return ""
+    differ = [key for key in ("data", "hardware") if len({row[key] for row in rows}) > 1]
+    columns = {
+        "recipe": lambda row: row["recipe"],
+        **{key: lambda row, key=key: row[key] for key in differ},
+        "seeds": lambda row: row["num_seeds"],
+        "top-1 %": lambda row: f"{_number(row['top1_median'], 100, '.2f')} ({row['top1_range']})",
+        "difference": lambda row: _number(row["top1_difference"], 100, "+.2f"),
+        "p": lambda row: _p_value(row["top1_p"]),
+        "top-5 %": lambda row: _number(row["top5_median"], 100, ".2f"),
+        "epochs": lambda row: row["epochs"],
+        "seconds": lambda row: _number(row["train_s_median"], 1, ".0f"),
+        "CPU seconds": lambda row: _number(row["train_cpu_s_median"], 1, ".0f"),
+        "ratio": lambda row: _number(row["train_cpu_s_ratio"], 1, ".2f"),
+        "p of ratio": lambda row: _p_value(row["train_cpu_s_p"]),
+    }
+    lines = [_MEASURED, f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(_escaped(cell(row)) for cell in columns.values())} |" for row in rows]
+    lines.append("")
+    lines += [f"- {key.title()}: {_escaped(rows[0][key])}." for key in ("data", "hardware") if key not in differ]
+    dates = sorted(row["finished_at"][:10] for row in rows)
+    lines += [f"- Date: {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}.", "", "```"]
+    return "\n".join([*lines, *(row["command"] for row in rows), "```", ""])
+
+
+def _number(text: str, factor: float, form: str) -> str:
+    return f"{factor * float(text):{form}}" if text else "-"
+
+
+def _p_value(text: str) -> str:
+    return "<0.001" if text and float(text) < 0.001 else _number(text, 1, ".3f")
+
+
+def recipes(results: Path = RESULTS) -> str:
+    """Return the text of docs/recipes.md. results: the CSV of what was measured here."""
+    parts = [_RECIPES, *([measured] if (measured := _measured(results)) else [])]
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         text = " ".join(comments[1:])

@@ -320,13 +320,17 @@ def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.limit_train_batches=3"]
-    result = succeeded(run("train", *options, "resume=auto", "name=n", "trainer.max_epochs=1"))
+    result = succeeded(run("train", *options, "experiment=quick", "resume=auto", "name=n", "trainer.max_epochs=1"))
     assert "no run in runs/n has a checkpoint, a fresh start" in result.stdout
     (folder,) = (tmp_path / "runs/n").iterdir()
     result = succeeded(run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2"))
     assert "Changed: trainer.max_epochs was 1, is now 2." in result.stdout
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["experiment"] == "quick", "as the first command said"
+    assert summary["data"] == {"name": "imagefolder", "folder": tree.name}
+    assert " bf16 units" in summary["hardware"]
 
     # a second process in the same folder is kept out, and a run that died before its first checkpoint begins again
     (tmp_path / "died").mkdir()

@@ -1,9 +1,43 @@
-import pytest
+from pathlib import Path
 
-from scripts.doc_pages import DOCS, PAGES
+import pytest
+from helpers.fake_runs import make_run
+
+from imagenet_ddp.report.comparison.differences import find_differences
+from imagenet_ddp.report.comparison.recipe_table import recipe_table
+from imagenet_ddp.report.comparison.recipes import group_recipes
+from imagenet_ddp.report.find_runs import find_runs
+from imagenet_ddp.report.run import read_run
+from imagenet_ddp.system.table import as_csv
+from scripts.doc_pages import DOCS, PAGES, recipes
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_up_to_date(name: str):
     renew = "python scripts/doc_pages.py"
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), f"renew it: {renew}"
+
+
+def test_what_was_measured_is_in_the_page_of_recipes(tmp_path: Path):
+    for lr, reached in ((0.1, (0.5, 0.52)), (0.2, (0.8, 0.81))):
+        for seed, top1 in enumerate(reached):
+            make_run(
+                tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1, train_cpu_s=200 * lr + seed,
+                command=f"python -m imagenet_ddp.train experiment=a_b data.root=/x/y optim.lr={lr}", experiment="a_b",
+                hardware="Some CPU, 2 cores, with bf16 units", finished_at=f"2026-01-0{seed + 1}T10:00:00+0000",
+            )  # fmt: skip
+    runs = [read_run(path) for path in find_runs(tmp_path)]
+    results = tmp_path / "results.csv"
+    results.write_text(as_csv(recipe_table(group_recipes(runs, find_differences(runs)), commands=False)))
+    section = recipes(results).partition("## Measured here\n")[2].partition("\n## ")[0]
+    assert "| a\\_b lr=0.1 | 2 | 51.00 (50.00 to 52.00) | - | - |" in section
+    assert "| a\\_b lr=0.2 | 2 | 80.50 (80.00 to 81.00) | +29.50 | 0.006 |" in section
+    assert "- Hardware: Some CPU, 2 cores, with bf16 units.\n- Date: 2026-01-02.\n" in section
+    assert "python -m imagenet_ddp.train -m experiment=a_b data.root=FOLDER optim.lr=0.2 seed=0,1\n```" in section
+
+
+@pytest.mark.parametrize("content", [None, "", "recipe,data\n"])
+def test_nothing_measured_makes_no_section(content: str | None, tmp_path: Path):
+    if content is not None:
+        (tmp_path / "results.csv").write_text(content)
+    assert "Measured here" not in recipes(tmp_path / "results.csv")

@@ -180,6 +180,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         log.say(message)
     contents = {
         "command": job.command,
+        "experiment": job.experiment,
         "config": dict(config),
         "classes": source.classes,
         "labels": source.labels,

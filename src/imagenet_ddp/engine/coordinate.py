@@ -90,18 +90,27 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
             raise
         run_dir = job.run_dir.resolve()
         group.broadcast(
-            "job", [job.config, str(run_dir), os.path.relpath(run_dir), job.messages, job.finished, job.command]
+            "job",
+            [
+                job.config,
+                str(run_dir),
+                os.path.relpath(run_dir),
+                job.messages,
+                job.finished,
+                job.command,
+                job.experiment,
+            ],
         )
         send_file(group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, command = group.broadcast("job", None)
+    config, run_dir, relative, messages, finished, *typed = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
         folder_here = _folder_here(Path(run_dir), relative, group)
     except ConfigError as error:
         group.abort(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(messages), finished, command)
+    return Job(config, folder_here, checkpoint, tuple(messages), finished, *typed)
 
 
 def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:

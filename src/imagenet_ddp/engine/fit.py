@@ -1,7 +1,6 @@
 """Train in one process: the order of a training, on one screen."""
 
 import os
-from typing import Any
 
 import torch
 
@@ -9,6 +8,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
+from imagenet_ddp.engine.results import results
 from imagenet_ddp.engine.resume import require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
@@ -43,7 +43,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     _train(job, plan, parts, log)
     train_s, train_cpu_s = parts.metrics.times(parts.trainer)  # a collective
     if world.info.rank == 0:
-        summary.write_json(job.run_dir / "summary.json", _results(job, plan, parts, train_s, train_cpu_s))
+        summary.write_json(job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s))
     for line in _closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
@@ -99,38 +99,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     finally:
         parts.agreement.end()
         parts.data.close()
-
-
-def _results(job: Job, plan: Plan, parts: build.Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
-    """Content of summary.json."""
-    info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
-    images_per_s, data_wait_frac = parts.metrics.speed()
-    best = parts.metrics.best.value
-    return {
-        **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
-        "best/val/top1": best,
-        "best_epoch": parts.metrics.best.epoch if best is not None else None,
-        "num_val_images": parts.module.num_counted[0],
-        "num_train_images": len(data.train_images),
-        "num_unreadable_images": len(data.bad_images.board.all()),
-        "num_classes": len(data.source.classes),
-        "world_size": info.world_size,
-        "num_devices": plan.num_devices,
-        "num_nodes": info.num_nodes,
-        "global_batch_size": plan.global_batch_size,
-        "epochs": parts.metrics.num_epochs,
-        "steps": parts.trainer.global_step,
-        "images_per_s": None if images_per_s is None else round(images_per_s, 2),
-        "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
-        "train_s": round(train_s, 2),
-        "train_cpu_s": round(train_cpu_s, 2),
-        "precision": parts.trainer.precision,  # read back from what ran
-        "seed": plan.config["seed"],
-        "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
-        "finished": True,
-        "plan": plan.choices(),
-        **summary.provenance(job.command),
-    }
 
 
 def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:

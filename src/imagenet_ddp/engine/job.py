@@ -36,6 +36,7 @@ class Job:
     messages: tuple[str, ...] = ()  # from before the processes started, for the head of the log
     finished: bool = False  # a resumed run that has nothing left to do
     command: str = ""  # as typed
+    experiment: str | None = None  # as chosen by experiment=, also where a resumed run's first command chose it
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
@@ -58,7 +59,9 @@ def decide(
         job = _resume(request, environ, launch_info, num_local)
     else:
         job = Job(plain(request.configs[0]), new_folder(request, run_key=launch_info.run_key))
-    return replace(job, command=command)
+    typed = typed_value(request, "experiment")
+    experiment = job.experiment if typed is None else None if typed == "null" else typed
+    return replace(job, command=command, experiment=experiment)
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
@@ -86,7 +89,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
-    stored = read(found.checkpoint)[KEY]["config"]
+    contents = read(found.checkpoint)[KEY]
+    stored = contents["config"]
     merged = merge_overrides(stored, config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     if mistakes := _other_world(merged.trainer, found.checkpoint, launch_info, num_local):
         raise ConfigError(mistakes)
@@ -109,7 +113,13 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         sentence = _finished_sentence(run_dir, resolved["trainer"])
         return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
-    return Job(resolved, run_dir, found.checkpoint.resolve(), (found.sentence, *lines))
+    return Job(
+        resolved,
+        run_dir,
+        found.checkpoint.resolve(),
+        (found.sentence, *lines),
+        experiment=contents.get("experiment"),  # missing in a checkpoint of an older version
+    )
 
 
 def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:

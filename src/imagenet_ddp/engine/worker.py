@@ -194,11 +194,13 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
         failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
         mine = [each.plain() for each in devices.rank_gpus(config["trainer"], info.local_rank)]
         gpu_lines: list[str] = []
+        gpu_models: list[str] = []
 
         def judge(told: list[Any]) -> list[str]:
             gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
             hosts = {rank: str(member["host"]) for rank, member in enumerate(rank_group.members)}
             gpu_lines.extend(nvidia_gpus.describe_gpus(gpus, hosts, local))
+            gpu_models.extend(gpu.model for each in gpus.values() for gpu in each)
             return devices.find_shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
 
         rank_group.check_all("gpus", {"gpus": mine}, judge)
@@ -210,6 +212,5 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
         if failure_detector is not None:
             failure_detector.end(wait=False)
         raise
-    return World(
-        info, store, lambda: connect(info, timeout_s), rank_group, failure_detector, tuple(notes), tuple(gpu_lines)
-    )
+    gpus = (tuple(gpu_lines), tuple(gpu_models))
+    return World(info, store, lambda: connect(info, timeout_s), rank_group, failure_detector, tuple(notes), *gpus)

@@ -22,6 +22,7 @@ class World:
     failure_detector: FailureDetector | None = None
     network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
     gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; on rank 0 of several
+    gpu_models: tuple[str, ...] = ()  # of all ranks; on rank 0 of several
 
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest."""

@@ -4,36 +4,47 @@ Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """
 
 import io
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.comparison import curves, write
-from imagenet_ddp.report.comparison.collect import collect_runs, notes_on
+from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
-from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, means_over_seeds, sort_runs
+from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, sort_runs
+from imagenet_ddp.report.comparison.recipe_table import recipe_table
+from imagenet_ddp.report.comparison.recipes import find_recipe, group_recipes
 from imagenet_ddp.report.options import Options, read
+from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
 The leaderboard of run folders: a table, best first, with the options in which
-the runs differ; their curves in one figure.
+the runs differ; their curves in one figure. For runs that differ only in their
+seed, medians and significance.
 
-  python -m imagenet_ddp.report DIR... [format=text] [out=FOLDER] [sort=top1]
+  python -m imagenet_ddp.report DIR... [by=recipe] [format=text] [out=FOLDER]
 
-  DIR      a run folder, a sweep, a study, or any folder above them
-  format=  what is printed: text, markdown, csv
-  out=     where report.md, report.csv and report_curves.png are written;
-           by default DIR, or ./report for several
-  sort=    top1, top5, loss, epochs, images_per_s, train_s, folder,
-           or an option that differs, such as optim.lr
+  DIR       a run folder, a sweep, a study, or any folder above them
+  by=       run: a row per run; recipe: a row per recipe, over its seeds
+  against=  the recipe that the others are compared with: words of its row, or
+            a run folder; by default the best
+  format=   what is printed: text, markdown, csv
+  out=      where report.md, report.csv, report_recipes.csv (by=recipe, or
+            several seeds) and report_curves.png are written; by default DIR,
+            or ./report for several
+  sort=     top1, top5, loss, epochs, images_per_s, train_s, folder,
+            or an option that differs, such as optim.lr
 
   python -m imagenet_ddp.report runs/shapes_resnet18 format=markdown out=report
+  python -m imagenet_ddp.report runs/ablation by=recipe against=quick
 """
 
 
@@ -54,22 +65,50 @@ def _report(options: Options, mistakes: list[str]) -> None:
     if mistakes := [*mistakes, *collection.mistakes, *(sort_mistakes if collection.runs else [])]:
         raise ConfigError(mistakes)
     runs = sort_runs(collection.runs, sort_key)
-    tables = [leaderboard(runs, differences)]
-    tables[0].notes.extend([*notes_on(runs, differences), *collection.notes])
-    if seeds := means_over_seeds(runs, differences):
-        tables.append(seeds)
+    by_run = leaderboard(runs, differences)
+    by_run.notes.extend([*notes_on(runs, differences), *collection.notes])
+    by_recipe = _by_recipe(runs, differences, options)
+    tables = [by_run, *([by_recipe] if by_recipe else [])]
     names = ", ".join(folder.resolve().name or "/" for folder in options.folders)
     title = printable(f"Run {names}" if len(runs) == 1 else f"Runs of {names}")
     document = write.markdown_document(title, tables, "report_curves.png")
+    printed = [by_recipe] if by_recipe and options.by == "recipe" else tables
     if options.format == "text":
-        print(*_text(tables), sep="\n", flush=True)  # before the picture, which takes a second or two
+        print(*_text(printed), sep="\n", flush=True)  # before the picture, which takes a second or two
+    elif options.format == "csv":
+        print(as_csv(printed[0]), end="", flush=True)
     else:
-        print(document if options.format == "markdown" else as_csv(tables[0]), end="", flush=True)
+        print(document if printed == tables else write.markdown_document(title, printed, None), end="", flush=True)
     best_first = sort_runs(runs, "top1")
     figure = curves.draw_curves(best_first, labels(best_first, differences), title)
     picture = plot_style.png(figure, Software=write.MARKER)
-    contents = {"report.md": document.encode(), "report.csv": as_csv(tables[0]).encode(), "report_curves.png": picture}
+    contents = {"report.md": document.encode(), "report.csv": as_csv(by_run).encode(), "report_curves.png": picture}
+    if by_recipe:
+        contents["report_recipes.csv"] = as_csv(by_recipe).encode()
     _write(options, contents)
+
+
+def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) -> Table | None:
+    """Return the table of recipes; None where none was asked for, and no recipe has two seeds. Raise ConfigError where
+    it was asked for and cannot be made."""
+    recipes = group_recipes(runs, differences)
+    recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
+    is_asked = options.by == "recipe" or options.against is not None
+    if not recipes and is_asked:
+        raise ConfigError("by=recipe needs a finished run with validation, got none. Hint: by=run.")
+    if not is_asked and all(len(recipe.runs) == 1 for recipe in recipes):
+        return None
+    reference = 0 if options.against is None else find_recipe(recipes, options.against)
+    if reference is None:
+        names = ", ".join(recipe.label for recipe in recipes)
+        raise ConfigError(
+            f"against must be the words of one of the recipes {names}, or one of their run folders, got "
+            f"{printable(options.against or '')}. Hint: {shlex.quote(f'against={recipes[0].label}')}."
+        )
+    recipes.insert(0, recipes.pop(reference))
+    table = recipe_table(recipes, commands=options.by == "recipe")
+    table.notes.extend(version_notes([run for recipe in recipes for run in recipe.runs]))
+    return table
 
 
 def _write(options: Options, contents: dict[str, bytes]) -> None:
@@ -104,7 +143,8 @@ def _text(tables: Sequence[Table]) -> Iterator[str]:
     for number, table in enumerate(tables):
         rows, left_out = as_text(table, width)
         yield from [*[""] * bool(number), table.title, "", *rows, ""]
-        note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
+        file = "report_recipes.csv" if table.columns[0].key == "recipe" else "report.csv"
+        note = [f"Not shown on this narrow terminal, but in {file}: {', '.join(left_out)}."] if left_out else []
         for text in [*note, *table.notes]:
             yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
 

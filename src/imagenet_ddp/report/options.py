@@ -8,7 +8,11 @@ from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.system.paths import not_writable_reason
 
-EXAMPLES = {"format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1"}
+EXAMPLES = {
+    "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
+    "by": "by=recipe", "against": "against=RECIPE",
+}  # fmt: skip
+ALLOWED = {"format": choice("text", "markdown", "csv"), "by": choice("run", "recipe")}
 
 
 @dataclass
@@ -17,6 +21,8 @@ class Options:
     format: str = "text"
     out: Path | None = None
     sort: str = "top1"
+    by: str = "run"  # what is printed: a row per run, or per recipe over its seeds
+    against: str | None = None  # the recipe that the others are compared with; None: the first
 
     @property
     def out_folder(self) -> Path:
@@ -39,8 +45,8 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
                     )
             else:
                 setattr(options, key, value)
-                if key == "format":
-                    mistakes += expect("format", value, choice("text", "markdown", "csv"), EXAMPLES["format"])
+                if key in ALLOWED:
+                    mistakes += expect(key, value, ALLOWED[key], EXAMPLES[key])
         elif Path(word).is_dir():
             num_folders += 1
             options.folders.append(Path(word))

@@ -35,6 +35,7 @@ class Run:
     max_epochs: int | None = None  # None also where the number is not limited
     images_per_s: float | None = None  # median over the epochs after the first, which includes start-up
     train_s: float | None = None
+    train_cpu_s: float | None = None  # of all processes, loader workers included
     num_devices: int | None = None  # over all nodes
     num_nodes: int | None = None
 
@@ -68,6 +69,7 @@ def read_run(folder: Path) -> Run:
         max_epochs=max_epochs if max_epochs is not None and max_epochs >= 0 else None,
         images_per_s=_images_per_s(metrics, summary),
         train_s=as_number(summary.get("train_s")) or _last(metrics, "train_s"),
+        train_cpu_s=as_number(summary.get("train_cpu_s")),
         num_devices=num_devices, num_nodes=num_nodes,
     )  # fmt: skip
 

@@ -1,8 +1,12 @@
-"""Count the CPU cores available to a process. No torch."""
+"""Count the CPU cores available to a process, and name the processor. No torch."""
 
 import os
+import platform
 import re
 from collections.abc import Mapping
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def num_cores() -> int:
@@ -26,3 +30,10 @@ def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.env
         if on_node.isdecimal() and cores < int(on_node):
             return cores
     return max(1, cores // local_world_size)
+
+
+def cpu_model() -> str:
+    """Return the processor's name as Linux reports it; elsewhere, and where it reports none, the architecture."""
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
+    found = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    return " ".join(found.split()) or platform.processor() or platform.machine()

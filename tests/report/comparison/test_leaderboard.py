@@ -1,23 +1,20 @@
-"""The order of runs, the cells of a row, and means over seeds."""
+"""The order of runs, and the cells of a row."""
 
-import statistics
 from pathlib import Path
 
 import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.comparison.leaderboard import leaderboard, means_over_seeds, number_cell, sort_runs
+from imagenet_ddp.report.comparison.leaderboard import leaderboard, number_cell, sort_runs
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
 from imagenet_ddp.system.table import Table
 
 
-def tables(folder: Path) -> tuple[Table, Table | None]:
-    """The leaderboard and the means over seeds."""
+def table_of(folder: Path) -> Table:
     runs = sort_runs([read_run(path) for path in find_runs(folder)], "top1")
-    differences = find_differences(runs)
-    return leaderboard(runs, differences), means_over_seeds(runs, differences)
+    return leaderboard(runs, find_differences(runs))
 
 
 def texts(table: Table) -> list[dict[str, str]]:
@@ -30,7 +27,7 @@ def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
         make_run(tmp_path / f"s/{number}", {"optim.lr": number + 0.1}, top1=top1)
     (tmp_path / "s/3").mkdir()
     (tmp_path / "s/3/metrics.csv").write_text("epoch,val/top1\n")
-    table, seeds = tables(tmp_path)
+    table = table_of(tmp_path)
     rows = texts(table)
     assert [row["run"] for row in rows] == ["1", "2", "0", "3"]
     assert [row["optim.lr"] for row in rows] == ["1.1", "2.1", "0.1", "?"]
@@ -42,7 +39,6 @@ def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
         "-", "-", "interrupted", "0", "-",
     ]  # fmt: skip
     assert table.title == "4 runs: 3 finished, 1 interrupted"
-    assert seeds is None
     assert [row[-2].value for row in table.rows] == [str(tmp_path / "s" / name) for name in "1203"]
 
 
@@ -58,26 +54,6 @@ def test_orders(sort: str, order: str, tmp_path: Path):
     runs = [read_run(path) for path in find_runs(tmp_path)]
     assert "".join(run.folder.name for run in sort_runs(runs, sort)) == order
     assert "".join(run.folder.name for run in sort_runs(runs[::-1], sort)) == order
-
-
-def test_means_over_seeds(tmp_path: Path):
-    reached = {0.1: [0.7, 0.72, 0.77], 0.2: [0.8]}
-    for lr, values in reached.items():
-        for seed, top1 in enumerate(values):
-            make_run(tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1)
-    make_run(tmp_path / "0.1_9", {"optim.lr": 0.1, "seed": 9}, top1=0.1, finished=False)
-    _, seeds = tables(tmp_path)
-    assert seeds is not None
-    values = [[cell.value for cell in row] for row in seeds.rows]
-    assert values[0] == ["0.2", 1, pytest.approx(0.8), None, pytest.approx(0.8)]
-    assert values[1] == ["0.1", 3, pytest.approx(0.73), pytest.approx(statistics.stdev(reached[0.1])), 0.72]
-    assert [cell.text for cell in seeds.rows[1]] == ["0.1", "3", "73.00", "3.61", "72.00"]
-
-
-def test_no_means_where_no_group_has_two_seeds(tmp_path: Path):
-    for seed in (0, 1):
-        make_run(tmp_path / str(seed), {"optim.lr": seed + 1, "seed": seed})
-    assert tables(tmp_path)[1] is None
 
 
 def test_numbers_have_four_digits():

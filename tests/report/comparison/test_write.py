@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.report.comparison.write import CSV_HEADER, MARKER, write_files
+from imagenet_ddp.report.comparison.write import CSV_HEADERS, MARKER, write_files
 
-OURS = {"report.md": f"<!-- {MARKER} -->\n".encode(), "report.csv": CSV_HEADER + b"x\n"}
+OURS = {"report.md": f"<!-- {MARKER} -->\n".encode(), "report.csv": CSV_HEADERS[0] + b"x\n"}
 
 
 def test_own_files_are_replaced_and_others_left(tmp_path: Path):

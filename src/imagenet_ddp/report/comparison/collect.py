@@ -46,13 +46,19 @@ def notes_on(runs: Sequence[Run], differences: Differences) -> list[str]:
         notes.append(f"Fewer than 5 classes: top-5 is top-{' or top-'.join(map(str, few))}.")
     if derived := differences.derived:
         notes.append(f"Not shown, because they follow from data= or another choice: {shorten_list(derived)}.")
-    for name, versions in sorted(_versions(runs).items()):
-        notes.append(f"The runs were made with different versions of {name}: {shorten_list(sorted(versions))}.")
+    notes += version_notes(runs)
     names = short_names([run.folder for run in runs]) if runs else []
     partial = [f"{name} ({'; '.join(run.problems)})" for name, run in zip(names, runs, strict=True) if run.problems]
     if partial:
         notes.append(f"Incomplete: {shorten_list(partial)}.")
     return [printable(note) for note in notes]
+
+
+def version_notes(runs: Sequence[Run]) -> list[str]:
+    return [
+        printable(f"The runs were made with different versions of {name}: {shorten_list(sorted(versions))}.")
+        for name, versions in sorted(_versions(runs).items())
+    ]
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:

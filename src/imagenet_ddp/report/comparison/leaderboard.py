@@ -1,7 +1,6 @@
-"""The leaderboard: runs in order, with the options in which they differ; and means over seeds."""
+"""The leaderboard: runs in order, with the options in which they differ."""
 
 from collections.abc import Sequence
-from statistics import mean, median, stdev
 
 from imagenet_ddp.report.comparison.differences import (
     Differences,
@@ -102,27 +101,3 @@ def _title(runs: Sequence[Run]) -> str:
     if set(counts) == {"finished"}:
         return f"{count_noun(len(runs), 'run')}, {'all ' if len(runs) > 1 else ''}finished"
     return f"{count_noun(len(runs), 'run')}: " + ", ".join(f"{count} {state}" for state, count in counts.items())
-
-
-def means_over_seeds(runs: Sequence[Run], differences: Differences) -> Table | None:
-    """Return None unless finished runs with otherwise equal options differ in their seed."""
-    keys = [key for key in differences.keys if key != "seed"]
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        if run.state == "finished" and run.best_top1 is not None and run.options is not None:
-            groups.setdefault(tuple(canonical(option(run, key)) for key in (*keys, *differences.derived)), []).append(
-                run
-            )
-    if not any(len({canonical(option(run, "seed")) for run in group}) > 1 for group in groups.values()):
-        return None
-    columns = [Column(key, printable(differences.title(key)), 1 + index, right=False) for index, key in enumerate(keys)]
-    columns += [Column("n", "runs"), Column("mean", "mean top-1 %"), Column("sd", "± sd"), Column("median", "median")]
-    rows = []
-    for group in groups.values():
-        top1 = [run.best_top1 for run in group if run.best_top1 is not None]
-        statistics = (mean(top1), stdev(top1) if len(top1) > 1 else None, median(top1))
-        options = [text_cell(format_option(option(group[0], key))) for key in keys]
-        rows.append([*options, Cell(len(group), str(len(group))), *map(percent_cell, statistics)])
-    rows.sort(key=lambda row: -row[-3].value)
-    note = "Best val top-1 of finished runs; sd is the sample standard deviation (n - 1)."
-    return Table(columns, rows, "Over seeds", [note])

@@ -7,7 +7,7 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.table import Table, as_markdown, escape_markdown
 
 MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is recognised by its header
-CSV_HEADER = b"place,run,best/val/top1,"
+CSV_HEADERS = (b"place,run,best/val/top1,", b"recipe,data,num_seeds,")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
@@ -25,13 +25,15 @@ def _is_foreign(path: Path) -> bool:
         return path.is_symlink() or path.exists()
     with path.open("rb") as file:
         start = file.read(4096)
-    return MARKER.encode() not in start and not (path.suffix == ".csv" and start.startswith(CSV_HEADER))
+    return MARKER.encode() not in start and not (path.suffix == ".csv" and start.startswith(CSV_HEADERS))
 
 
-def markdown_document(title: str, tables: Sequence[Table], picture: str) -> str:
-    """picture: file name of the curves."""
+def markdown_document(title: str, tables: Sequence[Table], picture: str | None) -> str:
+    """Return the text of report.md. picture: file name of the curves; None: without them."""
     lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
     for table in tables:
         lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
         lines += [line for note in table.notes for line in (escape_markdown(note), "")]
+    if picture is None:
+        return "\n".join(lines)
     return "\n".join([*lines, f"![Validation top-1 and training loss over the epochs]({picture})", ""])

@@ -1,0 +1,119 @@
+"""Train a recipe, the recipe with each of its parts switched off alone, and plain references, over several seeds:
+
+    python scripts/ablation.py experiment=quick data=imagefolder data.root=FOLDER [seeds=1,2] [variants=FILE] [out=DIR]
+
+seeds: by default 1,2,3. variants: a YAML file, {name: [options instead of those typed]}; by default
+scripts/ablations/<experiment>.yaml. out: by default runs/ablation_<experiment>; each run is in <out>/<name>/seed<seed>.
+
+The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes with
+time meets all of them. The same command continues a stopped ablation, and adds seeds to a finished one.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from imagenet_ddp.cli.overrides import in_folder
+
+BASE = "recipe"  # name of the variant that is the command as typed
+FILE = "ablation.yaml"  # in the folder: what its runs were made with
+
+
+def read(argv: list[str]) -> tuple[list[str], list[int], dict[str, list[str]], Path]:
+    """Return (options of all runs, seeds, {variant: its own options}, folder). Exit where they are not valid."""
+    words = {word.partition("=")[0]: word.partition("=")[2] for word in argv}
+    experiment = words.get("experiment", "")
+    seeds = words.get("seeds", "1,2,3").split(",")
+    if not all(seed.isdecimal() for seed in seeds) or len({*seeds}) < len(seeds):
+        sys.exit(f"seeds must be different whole numbers, got {','.join(seeds)}. Hint: seeds=1,2,3.")
+    default = Path(__file__).parent / "ablations" / f"{experiment}.yaml"
+    path = Path(words.get("variants", default))
+    if not path.is_file():
+        sys.exit(f"variants must be a YAML file, but there is no {path}. Hint: variants=FILE.")
+    variants = {BASE: [], **_variants(path)}
+    options = [word for word in argv if word.partition("=")[0] not in ("seeds", "variants", "out")]
+    folder = Path(words.get("out", f"runs/ablation_{experiment or path.stem}"))
+    return options, [int(seed) for seed in seeds], variants, folder
+
+
+def _variants(path: Path) -> dict[str, list[str]]:
+    try:
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        sys.exit(f"{path} must be YAML, but: {error}. Hint: no_mixup: [loss.mixup=0]")
+    is_valid = isinstance(found, dict) and all(
+        isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name != BASE
+        and isinstance(own, list) and all(isinstance(word, str) for word in own)
+        for name, own in found.items()
+    )  # fmt: skip
+    if not is_valid:
+        what = f"names of variants (letters, digits, _ . -, not {BASE}), each with a list of options"
+        sys.exit(f"{path} must hold {what}. Hint: no_label_smoothing: [loss.label_smoothing=0]")
+    return found
+
+
+def merged(options: list[str], own: list[str]) -> list[str]:
+    """Return the options of all with a variant's own in place of those with the same key."""
+    keys = {word.partition("=")[0] for word in own}
+    return [*(word for word in options if word.partition("=")[0] not in keys), *own]
+
+
+def require_same(folder: Path, options: list[str], variants: dict[str, list[str]]) -> None:
+    """Exit where the folder holds runs of other options: they would be taken for finished ones of these."""
+    path, content = folder / FILE, {"options": options, "variants": variants}
+    if path.exists():
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        common = stored["variants"].keys() & variants.keys()
+        if stored["options"] != options or any(stored["variants"][name] != variants[name] for name in common):
+            sys.exit(f"{path} lists other options or variants than these. Hint: out=FOLDER, another one.")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def summary(run_dir: Path) -> dict[str, Any] | None:
+    """Return what a finished run left; None where there is none."""
+    try:
+        return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def train(options: list[str], seed: int, run_dir: Path) -> None:
+    """Train one run, from its last checkpoint where it has one. Exit with its code where it fails or is stopped."""
+    words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
+    process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
+    # Ctrl-C reaches the training too; either signal lets it save its state before this script ends with its exit code
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    code = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if code:
+        print(f"{run_dir} ended with exit code {code}; the same command continues.", file=sys.stderr)
+        sys.exit(code)
+
+
+def main(argv: list[str]) -> None:
+    options, seeds, variants, folder = read(argv)
+    require_same(folder, options, variants)
+    for number, seed in enumerate(seeds, 1):
+        for name, own in variants.items():
+            run_dir = folder / name / f"seed{seed}"
+            if summary(run_dir) is None:
+                train(merged(options, own), seed, run_dir)
+            found = summary(run_dir) or {}
+            figures = f"top-1 {100 * found['best/val/top1']:.2f} %, {found['train_cpu_s']:.0f} CPU seconds"
+            print(f"round {number} of {len(seeds)}, {name}: {figures}", flush=True)
+    against = f"against={folder / BASE / f'seed{seeds[0]}'}"
+    command = [sys.executable, "-m", "imagenet_ddp.report", str(folder), "by=recipe", against]
+    sys.exit(subprocess.run(command).returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(__doc__) if {*sys.argv[1:]} <= {"-h", "--help"} else main(sys.argv[1:])

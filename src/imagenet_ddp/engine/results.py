@@ -1,0 +1,58 @@
+"""What a finished run leaves for tables of results: the content of summary.json."""
+
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.hardware import describe_hardware
+from imagenet_ddp.engine.build import Run
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.world import World
+from imagenet_ddp.runs import summary
+
+
+def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
+    """Return the content of summary.json. train_s, train_cpu_s: of all ranks, the parts before a resume added."""
+    info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
+    images_per_s, data_wait_frac = parts.metrics.speed()
+    best = parts.metrics.best.value
+    options = plan.config["data"]
+    root = options["root"]
+    return {
+        "experiment": job.experiment,
+        "data": {
+            "name": options["_target_"] or options["name"],
+            "folder": Path(root).absolute().name if root else None,
+        },
+        "hardware": describe_hardware(plan.accelerator.value, world.gpu_models or _own_gpus(plan), info.num_nodes),
+        **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
+        "best/val/top1": best,
+        "best_epoch": parts.metrics.best.epoch if best is not None else None,
+        "num_val_images": parts.module.num_counted[0],
+        "num_train_images": len(data.train_images),
+        "num_unreadable_images": len(data.bad_images.board.all()),
+        "num_classes": len(data.source.classes),
+        "world_size": info.world_size,
+        "num_devices": plan.num_devices,
+        "num_nodes": info.num_nodes,
+        "global_batch_size": plan.global_batch_size,
+        "epochs": parts.metrics.num_epochs,
+        "steps": parts.trainer.global_step,
+        "images_per_s": None if images_per_s is None else round(images_per_s, 2),
+        "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
+        "train_s": round(train_s, 2),
+        "train_cpu_s": round(train_cpu_s, 2),
+        "precision": parts.trainer.precision,  # read back from what ran
+        "seed": plan.config["seed"],
+        "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
+        "finished": True,
+        "plan": plan.choices(),
+        **summary.provenance(job.command),
+    }
+
+
+def _own_gpus(plan: Plan) -> list[str]:
+    """Return the models of this process's GPUs, where it is the only one."""
+    gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
+    return [gpu.model for gpu in gpus]

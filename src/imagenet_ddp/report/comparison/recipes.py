@@ -1,0 +1,149 @@
+"""Group finished runs that differ only in their seed: one recipe, on one data set and one kind of machine."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_ddp.report.comparison.differences import (
+    Differences,
+    canonical,
+    find_differences,
+    format_option,
+    option,
+    printable,
+)
+from imagenet_ddp.report.run import Run, as_number
+
+OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # shown beside the recipe, or no part of it
+OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "sweep.resume", "sweep.job")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    runs: list[Run]  # one per seed, in the order of the seeds
+    label: str  # the experiment, and the typed options in which the recipes differ
+    command: str  # trains all of its seeds; FOLDER in place of the data's folder
+    num_repeated: int = 0  # runs left out, because a newer one has the same seed
+
+    @property
+    def data(self) -> str:
+        return _data(self.runs[0])
+
+    @property
+    def hardware(self) -> str:
+        return _hardware(self.runs[0])
+
+    def values(self, attribute: str) -> list[float]:
+        """Return one value per seed, of the runs that have it. attribute: of Run, a number."""
+        return [value for run in self.runs if (value := getattr(run, attribute)) is not None]
+
+
+def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]:
+    """Return the recipes in the order in which their first runs come. differences: of all runs."""
+    keys = [key for key in (*differences.keys, *differences.derived) if key not in ("seed", "name")]
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        if run.state == "finished" and run.best_top1 is not None and run.options is not None:
+            group = (*(canonical(option(run, key)) for key in keys), _hardware(run))
+            groups.setdefault(group, []).append(run)
+    newest = [_one_per_seed(group) for group in groups.values()]
+    return [
+        Recipe(kept, label, _command(kept, differences), len(group) - len(kept))
+        for group, kept, label in zip(groups.values(), newest, _labels(newest, differences), strict=True)
+    ]
+
+
+def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
+    """Return the number of the recipe with this label, of the only one whose label contains it, or of the one with a
+    run in this folder; None where there is none, or several."""
+    labels = [recipe.label for recipe in recipes]
+    for found in (
+        [number for number, label in enumerate(labels) if label == wanted],
+        [number for number, label in enumerate(labels) if wanted in label],
+        [number for number, recipe in enumerate(recipes) if Path(wanted).resolve() in [r.folder for r in recipe.runs]],
+    ):
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _one_per_seed(group: Sequence[Run]) -> list[Run]:
+    """Keep the newest run of each seed: a repeated seed is not an independent sample."""
+    by_time = sorted(group, key=lambda run: str(run.summary.get("finished_at") or ""))
+    newest = {canonical(option(run, "seed")): run for run in by_time}
+    return sorted(newest.values(), key=lambda run: as_number(option(run, "seed")) or 0)
+
+
+def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[str]:
+    first = [group[0] for group in groups]
+    keys = [key for key in differences.keys if key not in OWN_COLUMNS]
+    shown = []
+    for run in first:
+        typed = {_key(word) for word in _words(run)}
+        shown.append([key for key in keys if key in typed or key.removesuffix(".name") in typed])
+    labels = [_label(run, own, differences) for run, own in zip(first, shown, strict=True)]
+    # the same words for different options: a resumed run, or one of an older version, does not tell what was typed
+    seen = [(label, _data(run)) for label, run in zip(labels, first, strict=True)]
+    for clash in [each for each, number in Counter(seen).items() if number > 1]:
+        members = [number for number, each in enumerate(seen) if each == clash]
+        more = find_differences([first[number] for number in members]).keys
+        for number in members:
+            own = [key for key in keys if key in shown[number] or key in more]
+            labels[number] = _label(first[number], own, differences)
+    return labels
+
+
+def _label(run: Run, keys: Sequence[str], differences: Differences) -> str:
+    options = [f"{printable(differences.title(key))}={format_option(option(run, key))}" for key in keys]
+    experiment = run.summary.get("experiment")
+    return " ".join([*([printable(str(experiment))] if experiment else []), *options]) or "no experiment"
+
+
+def _command(runs: Sequence[Run], differences: Differences) -> str:
+    """Return a command that trains all seeds: as typed for the first, without what belongs to one run."""
+    words, run = _words(runs[0]), runs[0]
+    if not words or any(_key(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
+        return ""
+    is_sweep = bool({"-m", "--multirun"} & {*words})
+    kept = []
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if word in ("-m", "--multirun") or _key(word) in OF_ONE_RUN:
+            continue
+        if _key(word) == "data.root":
+            word = f"{key}=FOLDER"
+        elif is_sweep and _key(word) == "experiment":
+            word = f"{key}={run.summary.get('experiment')}"
+        elif is_sweep and equals:
+            options = [name for name in (_key(word), f"{_key(word)}.name") if name in differences.keys]
+            word = f"{key}={format_option(option(run, options[0]))}" if options else word
+        kept.append(word)
+    seeds = [format_option(option(run, "seed")) for run in runs]
+    kept = [*(["-m"] if len(seeds) > 1 else []), *kept, f"seed={','.join(seeds)}"]
+    return printable(f"python -m imagenet_ddp.train {shlex.join(kept)}")
+
+
+def _words(run: Run) -> list[str]:
+    """Return what was typed after the command's name; [] where the run does not tell."""
+    _, _, typed = str(run.summary.get("command") or "").partition("imagenet_ddp.train")
+    try:
+        return shlex.split(typed)
+    except ValueError:
+        return []
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")
+
+
+def _data(run: Run) -> str:
+    """Return "imagefolder pets": the source, and the last name of its folder."""
+    data = run.summary.get("data")
+    names = data.values() if isinstance(data, dict) else [option(run, "data.name")]
+    return printable(" ".join(str(name) for name in names if isinstance(name, str)))
+
+
+def _hardware(run: Run) -> str:
+    return printable(str(run.summary.get("hardware") or ""))
