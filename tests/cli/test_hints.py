@@ -6,9 +6,7 @@ Hint in the source that no line here has brought up.
 """
 
 import ast
-import functools
 import itertools
-import pickle
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,13 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hydra.core.override_parser.types import Override
-from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli.compose import Composer, apply
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
@@ -117,29 +112,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch):
-    """Hydra reads the same files for each of a thousand command lines: here once for the same choices of groups."""
-    load, kept = Composer._load, {}
-
-    def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
-        lines = [str(override.input_line) for override in overrides]
-        exists = functools.cache(self.loader.get_group_options)
-        choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
-                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
-        if len(self.loader.get_search_path().get_path()) > 3:
-            return load(self, overrides, mode)
-        key = (self.config_name, mode, *(str(o.input_line) for o in choices))
-        if key not in kept:
-            kept[key] = pickle.dumps(load(self, choices, mode))
-        config = pickle.loads(kept[key])
-        values = [o for o in overrides if not any(o is choice for choice in choices)]
-        for override in values:
-            apply(override, config)
-        with open_dict(config.hydra.overrides):
-            config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
-        return config
-
-    monkeypatch.setattr(Composer, "_load", loaded)
-    monkeypatch.setattr(commands, "register", functools.cache(commands.register))
+    compose_once(monkeypatch)
 
 
 EXAMPLES = "--dist-url tcp://127.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed"

@@ -2,6 +2,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from torch.utils.data import BatchSampler as TorchBatches
+from torch.utils.data import DistributedSampler
 
 from imagenet_ddp.data.loading.balanced import balanced_order
 from imagenet_ddp.data.loading.key import Key
@@ -64,6 +66,36 @@ def test_every_image_counts_once_over_all_ranks(num_images: int, world_size: int
             assert [key.counts for key in batch] == [True] * count + [False] * (len(batch) - count)
             assert len(batch) == max(count, min(fill_to, batch_size))
             assert all(0 <= key.index < num_images for key in batch)
+
+
+@pytest.mark.parametrize("batch_size", [4, 7])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("num_images", [56, 57, 29])
+def test_an_epoch_has_the_steps_of_torchs_sampler_but_no_image_twice(num_images: int, world_size: int, batch_size: int):
+    """DistributedSampler, as pytorch/examples and torchvision train with it, repeats images until the ranks have as
+    many each; with drop_last, as pytorch/examples validates, it leaves some out. On one rank it does neither."""
+
+    def theirs(drop_last: bool) -> list[list[list[int]]]:
+        samplers = [DistributedSampler(range(num_images), world_size, rank, drop_last=drop_last)  # type: ignore[arg-type]
+                    for rank in range(world_size)]  # fmt: skip
+        return [list(TorchBatches(sampler, batch_size, drop_last=False)) for sampler in samplers]
+
+    def images(ranks: list[list[list[int]]]) -> int:
+        return sum(len(batch) for batches in ranks for batch in batches)
+
+    ours = [
+        [[key.index for key in batch if key.counts] for batch in batches]
+        for batches in all_ranks(num_images, batch_size, world_size)
+    ]
+    padded, cut = theirs(drop_last=False), theirs(drop_last=True)
+    assert [len(batches) for batches in ours] == [len(batches) for batches in padded]
+    full = num_images // (batch_size * world_size) - (num_images % (batch_size * world_size) > 0)
+    for mine, other in zip(ours, padded, strict=True):
+        assert [len(batch) for batch in mine[:full]] == [len(batch) for batch in other[:full]] == [batch_size] * full
+    rest = num_images % world_size
+    assert images(ours) == num_images
+    assert images(padded) - num_images == (world_size - rest if rest else 0)
+    assert num_images - images(cut) == rest
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
