@@ -86,7 +86,7 @@ class Sizes:
         if self.start is None or epoch >= self.end:
             return self.image_size
         share = max(epoch - self.begin, 0) / (self.end - self.begin)
-        steps = round(share * (self.image_size - self.start) / SIZE_STEP)
+        steps = int(share * (self.image_size - self.start) / SIZE_STEP + 0.5)
         return min(self.start + steps * SIZE_STEP, self.image_size)
 
 
