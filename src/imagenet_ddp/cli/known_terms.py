@@ -136,7 +136,7 @@ _TABLE = """
 --mixup-off-epoch | | batches are mixed throughout
 * --cutmix-minmax | | the box is drawn by data.cutmix_alpha alone
 --auto-augment | | what has no pixels gets the mean colour, there black | policy
---aa | | the nearest of torchvision's: timm's strength varies (mstd), and its lists differ | timm_policy
+--aa | | the nearest of torchvision's, three times the number: it is of 30, timm's of 10 and varies (mstd) | timm_policy
 --ra-magnitude | data.policy_magnitude={} |
 --augmix-severity | data.policy=augmix data.policy_magnitude={} |
 --random-erase --reprob | data.erasing={} | erased to the mean colour
@@ -249,8 +249,11 @@ def options(term: Term, value: str) -> list[str]:
         values = [",".join(values)] if "[{}]" in here else values
     found = [word.strip("'").replace("{}", each) for each in values for word in here.split()]
     if term.role == "timm_policy" and found:  # rand-m9-n3-mstd0.5-inc1
-        keys = {"m": "data.policy_magnitude", "n": "data.policy_ops", "w": "data.policy_ops"}
-        found += [f"{keys[kind]}={number}" for kind, number in re.findall(r"-([mnw])(\d+)(?=-|$)", value)]
+        parts = {kind: int(number) for kind, number in re.findall(r"-([mnw])(\d+)(?=-|$)", value)}
+        is_rand = value.startswith("rand")  # its strength is of 10, torchvision's of 30
+        magnitude = min(3 * parts.get("m", 10), 30) if is_rand else parts.get("m")
+        numbers = {"policy_magnitude": magnitude, "policy_ops": parts.get("n" if is_rand else "w")}
+        found += [f"data.{key}={number}" for key, number in numbers.items() if number is not None]
     return found
 
 

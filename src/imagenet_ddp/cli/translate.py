@@ -89,11 +89,9 @@ def _read(verb: str, argv: Sequence[str], keys: Mapping[str, object]) -> tuple[l
             kept.append(token)
         else:
             words.append(word)
-    numbers = [word for word in kept if word.isdecimal()]
-    if len(numbers) == 2 and verb == "train":  # main.py RANK LOCAL_RANK
-        kept = [word for word in kept if not word.isdecimal()]
-        for name, number in zip(("rank", "local_rank"), numbers, strict=True):
-            words.append(Word(number, [f"cluster.{name}={number}"], "", name, number))
+    if len(kept) == len(argv) == 2 and all(word.isdecimal() for word in kept) and verb == "train":
+        names = zip(("rank", "local_rank"), kept, strict=True)  # main.py RANK LOCAL_RANK
+        return flags, [], [Word(number, [f"cluster.{name}={number}"], "", name, number) for name, number in names]
     return flags, kept, words
 
 

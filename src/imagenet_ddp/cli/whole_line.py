@@ -63,7 +63,8 @@ def _set_number(word: Word, said: Mapping[str, str], typed: Mapping[str, str]) -
         rate = _float(said.get("rate") or typed.get("optim.lr")) or _LR
         word.options = [f"{key}={number / rate:g}"]
     elif word.role == "crop_share":
-        size = _float(said.get("image_size") or typed.get("data.image_size")) or _IMAGE_SIZE
+        shape = said.get("input_size", "").split()[-1:]  # channels, height, width
+        size = _float(said.get("image_size") or "".join(shape) or typed.get("data.image_size")) or _IMAGE_SIZE
         word.options = [f"{key}={int(size / (number or 1))}"]
     elif word.role == "input_size":
         word.options = [f"{key}={number:g}"]

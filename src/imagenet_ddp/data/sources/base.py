@@ -71,3 +71,10 @@ class Source:
                     f"images of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
                     "Hint: subclass imagenet_ddp.data.Images."
                 )
+            if images is None or images.weights is None:
+                continue
+            if (images.weights.dtype, images.weights.shape) != (np.float32, (len(images),)):
+                raise ConfigError(
+                    f"weights of data._target_ must be float32 of shape ({len(images)},), got {images.weights.dtype} "
+                    f"of shape {images.weights.shape}. Hint: numpy.asarray(weights, numpy.float32), one per image."
+                )

@@ -42,6 +42,7 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
     ("content", "said"),
     [
         ("path,label\na.jpg,cat,x\nb.jpg\n", "cells as the first one, 2, but has not in 2 rows: row 2 (3 cells)"),
+        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be of one line, but is not in 1 row: row 5. H"),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
         ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),

@@ -1,6 +1,7 @@
 """Read image files below a folder, by position."""
 
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -78,12 +79,23 @@ def digest(splits: Sequence[FileImages]) -> str:
     return found.hexdigest()[:8]
 
 
+def _hashes(names: Names, seed: int) -> np.ndarray:
+    """Return uint64 (N,)."""
+    text, ends, key = names.text.tobytes(), names.ends.tolist(), seed.to_bytes(16, "little", signed=True)
+    parts = (text[begin:end] for begin, end in itertools.pairwise([0, *ends]))
+    return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
+
+
 def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
-    """(train, val): of each class the same share, at least one image in each where the class has two."""
-    generator = np.random.default_rng(seed)
+    """(train, val): of each class the same share, at least one image in each where the class has two.
+
+    Which ones depends on their names, not on their order or the other images: a list that is sorted anew or grows does
+    not bring trained images into the validation, but for the few by which the share grows.
+    """
+    ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)
     for target in np.unique(images.targets):
         members = np.flatnonzero(images.targets == target)
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
-        val[generator.permutation(members)[:count]] = True
+        val[members[np.argsort(ranks[members], kind="stable")[:count]]] = True
     return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))

@@ -154,10 +154,13 @@ def _wrong_rows(
     for purpose in NEEDED:
         empty = [(number, "") for number, cell in zip(numbers, columns[purpose], strict=True) if not cell]
         found += _rows(f"{path}: {purpose} must not be empty, but is", empty, "correct those rows, or remove them")
+        broken = [(number, "") for number, cell in zip(numbers, columns[purpose], strict=True) if "\n" in cell]
+        hint = "correct those rows, or the row before them: a quote may not be closed"
+        found += _rows(f"{path}: {purpose} must be of one line, but is not", broken, hint)
     if "split" in columns:
         known = frozenset(SPLITS)
         others = [(n, cell or "empty") for n, cell in zip(numbers, columns["split"], strict=True) if cell not in known]
-        hint = "correct those rows, or remove them where they are of another split"
+        hint = "correct those rows, or remove those of a third split"
         found += _rows(f"{path}: split must be train or val, but is not", others, hint)
     if weights is not None:
         wrong = [
