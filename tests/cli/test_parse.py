@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import mistakes, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
@@ -500,3 +500,31 @@ def test_a_merge_is_checked_again():
 def test_strategies_for_nets_in_pieces_lead_to_ddp(name: str):
     (text,) = refused(f"strategy={name}", "trainer.num_nodes=2", "cluster.address=tcp://127.0.0.1:29500")
     assert text.endswith(f"one of auto, balanced_dp, ddp, dp, got {name}. Hint: set strategy=ddp.")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("experiment=fast", {"optim.name": "adamw", "optim.lr": 0.0015}),
+        ("experiment=fast optim=sgd", {"optim.name": "sgd", "optim.lr": 0.1}),
+        ("optim=sgd", {"optim.name": "sgd"}),  # the recipe of shapes has AdamW
+        (
+            "data=imagefolder data.root=x optim=adamw",
+            {"optim.name": "adamw", "optim.lr": 1e-3, "optim.reference_batch": 256},
+        ),
+        ("optim.lr=0.3 experiment=quick optim=lamb", {"optim.name": "lamb", "optim.lr": 0.3}),
+        ("experiment=torchvision_v2 averaging=none", {"averaging.name": "none"}),
+        ("experiment=deit_small model=resnet18", {"model.name": "resnet18", "model.library": "torchvision"}),
+    ],
+)
+def test_a_typed_group_wins_over_recipe_and_experiment(typed: str, expected: dict[str, object]):
+    (config,) = command_line("train", typed.split(), {}, compose_only=True).configs
+    assert {key: OmegaConf.select(config, key) for key in expected} == expected
+
+
+def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]):
+    argv = ["experiment=fast", "optim=sgd", "--cfg", "job"]
+    command.with_hydra("train", argv, lambda config: None)
+    shown = OmegaConf.create(capsys.readouterr().out)
+    (config,) = command_line("train", argv[:2], {}, compose_only=True).configs
+    assert shown.optim == config.optim
