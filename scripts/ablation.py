@@ -106,7 +106,7 @@ def train(options: list[str], seed: int, run_dir: Path) -> None:
         print(f"Stopped by signal {came[0]} in {run_dir}; the same command continues.", file=sys.stderr)
         sys.exit(128 + came[0])
     if code:
-        print(f"{run_dir} failed with exit code {code}; the others are trained all the same.", file=sys.stderr)
+        print(f"{run_dir} failed with exit code {code}; the other runs go on.", file=sys.stderr)
 
 
 def main(argv: list[str]) -> None:

@@ -60,7 +60,7 @@ def test_runs_that_fail_are_named(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("odd: [optim.lr=fast]\n")
     done = start(tmp_path, "data=imagefolder", "data.root=none", "variants=mine.yaml", "out=o", "seeds=1")
     assert done.returncode == 1
-    assert "o/recipe/seed1 failed with exit code 2; the others are trained all the same." in done.stderr
+    assert "o/recipe/seed1 failed with exit code 2; the other runs go on." in done.stderr
     assert done.stderr.endswith("Failed: o/recipe/seed1, o/odd/seed1. The same command trains them again.\n")
 
 

@@ -20,7 +20,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     by_class = np.argsort(targets, kind="stable")
     classes, begins = np.unique(targets[by_class], return_index=True)
     each, left = divmod(len(targets), len(classes))
-    # of `left` classes there is one image more, in turn: turn[k] says which place class k has among them
+    # of `left` classes there is one image more; they take turns, and class k is the turn[k]-th
     turn = _generator(seed, 1).permutation(len(classes))
     first, last = (number * each + _times_in_turn(turn, number * left) for number in (epoch, epoch + 1))
     drawn = [

@@ -62,7 +62,7 @@ def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str
 
 
 def with_sizes(fingerprint: str, states: Mapping[str, np.ndarray]) -> str:
-    """Add the sizes of the files; not the times, which are no part of a pack."""
+    """Add the sizes of the files, but not their times, which a pack does not store."""
     sha = hashlib.sha256(fingerprint.encode())
     for array in states.values():
         sha.update(array[:, 0].astype("<i8").tobytes())

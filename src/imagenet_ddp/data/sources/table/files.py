@@ -44,7 +44,7 @@ def _missing(folder: str, below: str, paths: Sequence[str], positions: list[int]
                 return
     for position in positions:
         path = paths[position]
-        # asked again where it is not listed: some disks write ü otherwise than the table does
+        # looked up where it is not listed: some file systems encode ü differently from the table
         if path.rpartition("/")[2] in names or os.path.exists(os.path.join(folder, path)):  # noqa: PTH110, PTH118
             continue
         if time.monotonic() > end_s:
