@@ -89,8 +89,8 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
 def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
     """(train, val): of each class the same share, at least one image in each where the class has two.
 
-    Which ones depends on their names, not on their order or the other images: a list that is sorted anew or grows does
-    not bring trained images into the validation, but for the few by which the share grows.
+    The choice depends on the images' names, not on their order: a list that is sorted again, or grows, moves no trained
+    image into the validation, except for the few by which the share grows.
     """
     ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)

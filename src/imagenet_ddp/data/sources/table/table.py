@@ -123,7 +123,7 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
 
 def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list[str]:
     missing = [purpose for purpose in NEEDED if purpose not in cells.columns]
-    # a name that was typed is one that is expected to be there
+    # a column whose name was typed must exist
     missing += [p for p in COLUMNS if p not in NEEDED and names[p] != p and p not in cells.columns]
     if not missing:
         return []
