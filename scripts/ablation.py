@@ -6,7 +6,8 @@ seeds: by default 1,2,3. variants: a YAML file, {name: [options instead of those
 scripts/ablations/<experiment>.yaml. out: by default runs/ablation_<experiment>; each run is in <out>/<name>/seed<seed>.
 
 The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes with
-time meets all of them. The same command continues a stopped ablation, and adds seeds to a finished one.
+time meets all of them. The same command continues a stopped ablation, trains again what failed, and adds seeds to a
+finished one. Exit code 1: a run failed, or the options were refused; 128 + number: stopped by a signal.
 """
 
 import json
@@ -66,14 +67,15 @@ def merged(options: list[str], own: list[str]) -> list[str]:
 
 def require_same(folder: Path, options: list[str], variants: dict[str, list[str]]) -> None:
     """Exit where the folder holds runs of other options: they would be taken for finished ones of these."""
-    path, content = folder / FILE, {"options": options, "variants": variants}
+    path, made = folder / FILE, variants
     if path.exists():
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
         common = stored["variants"].keys() & variants.keys()
         if stored["options"] != options or any(stored["variants"][name] != variants[name] for name in common):
             sys.exit(f"{path} lists other options or variants than these. Hint: out=FOLDER, another one.")
+        made = {**stored["variants"], **variants}  # a variant may be left out, and come back later
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.safe_dump({"options": options, "variants": made}, sort_keys=False), encoding="utf-8")
 
 
 def summary(run_dir: Path) -> dict[str, Any] | None:
@@ -85,34 +87,51 @@ def summary(run_dir: Path) -> dict[str, Any] | None:
 
 
 def train(options: list[str], seed: int, run_dir: Path) -> None:
-    """Train one run, from its last checkpoint where it has one. Exit with its code where it fails or is stopped."""
+    """Train one run, from its last checkpoint where it has one. Report a failure. Exit where a signal came: with 128 +
+    its number, also after a training that had no steps left to stop at."""
     words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
     process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
-    # Ctrl-C reaches the training too; either signal lets it save its state before this script ends with its exit code
-    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    came = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        if number == signal.SIGTERM:  # Ctrl-C reaches the training too; either lets it save its state
+            process.terminate()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     code = process.wait()
     for number, handler in before.items():
         signal.signal(number, handler)
+    if came:
+        print(f"Stopped by signal {came[0]} in {run_dir}; the same command continues.", file=sys.stderr)
+        sys.exit(128 + came[0])
     if code:
-        print(f"{run_dir} ended with exit code {code}; the same command continues.", file=sys.stderr)
-        sys.exit(code)
+        print(f"{run_dir} failed with exit code {code}; the other runs go on.", file=sys.stderr)
 
 
 def main(argv: list[str]) -> None:
     options, seeds, variants, folder = read(argv)
     require_same(folder, options, variants)
+    failed = []
     for number, seed in enumerate(seeds, 1):
         for name, own in variants.items():
             run_dir = folder / name / f"seed{seed}"
             if summary(run_dir) is None:
                 train(merged(options, own), seed, run_dir)
-            found = summary(run_dir) or {}
-            figures = f"top-1 {100 * found['best/val/top1']:.2f} %, {found['train_cpu_s']:.0f} CPU seconds"
+            found = summary(run_dir)
+            if found is None:
+                failed.append(run_dir)
+                continue
+            top1 = found["best/val/top1"]
+            reached = "no validation" if top1 is None else f"top-1 {100 * top1:.2f} %"
+            figures = f"{reached}, {found['train_cpu_s']:.0f} CPU seconds"
             print(f"round {number} of {len(seeds)}, {name}: {figures}", flush=True)
-    against = f"against={folder / BASE / f'seed{seeds[0]}'}"
-    command = [sys.executable, "-m", "imagenet_ddp.report", str(folder), "by=recipe", against]
-    sys.exit(subprocess.run(command).returncode)
+    of_base = [run_dir for seed in seeds if (run_dir := folder / BASE / f"seed{seed}") not in failed]
+    against = [f"against={run_dir}" for run_dir in of_base[:1]]
+    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.report", str(folder), "by=recipe", *against]).returncode
+    if failed:
+        print(f"Failed: {', '.join(map(str, failed))}. The same command trains them again.", file=sys.stderr)
+    sys.exit(1 if failed else code)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def plain_training() -> None:
     from torchvision.datasets.folder import pil_loader
 
     from imagenet_ddp.data.loading import dataloader
-    from imagenet_ddp.data.loading.sampler import Key
+    from imagenet_ddp.data.loading.key import Key
     from imagenet_ddp.data.seeding import hash_seed
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
     from imagenet_ddp.train import main

@@ -2,12 +2,14 @@
 
 import csv
 import re
+import shlex
 from pathlib import Path
 
 import yaml
 from omegaconf import MISSING
 
 from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
+from imagenet_ddp.cli.translate import translate
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
@@ -72,7 +74,8 @@ Options of other programs are answered with the line to type here, one line for 
     $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
 
 names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
-Nothing is started. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
+Nothing is started. Where several values are one option there, as in `--opt-betas 0.9 0.95`, VALUE has commas between
+them. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
 
 Generated from `src/imagenet_ddp/cli/known_terms.py` by `python scripts/doc_pages.py`.
 """
@@ -82,9 +85,9 @@ Generated from `src/imagenet_ddp/cli/known_terms.py` by `python scripts/doc_page
 PROGRAMS = {
     "pytorch/examples, imagenet/main.py": (
         "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both "
-        "are per process. The folder is the last word there; here it is `data=imagenet data.root=FOLDER`.",
-        "-a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed -b "
-        "--batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
+        "are per process. The folder, `DIR`, is the last word there.",
+        "DIR -a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed "
+        "-b --batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
         "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",
     ),
     "torchvision, references/classification/train.py": (
@@ -92,20 +95,29 @@ PROGRAMS = {
         "--model --weights --lr --momentum --wd --weight-decay --opt --epochs --start-epoch --lr-scheduler "
         "--lr-step-size --lr-gamma --lr-warmup-epochs --lr-min --lr-warmup-method --lr-warmup-decay --label-smoothing "
         "--clip-grad-norm --sync-bn --amp --use-deterministic-algorithms --mixup-alpha --cutmix-alpha --auto-augment "
-        "--random-erase --model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay --model-ema "
-        "--ra-sampler --ra-reps --ra-magnitude --augmix-severity --interpolation "
+        "--random-erase --model-ema-steps --model-ema-decay --norm-weight-decay --bias-weight-decay "
+        "--transformer-embedding-decay --model-ema --ra-sampler --ra-reps --ra-magnitude --augmix-severity "
+        "--interpolation --backend --use-v2 "
         "--data-path -b --batch-size -j --workers --train-crop-size --val-resize-size --val-crop-size "
         "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
     ),
     "timm, train.py": (
         "Batch size and workers are per process in both. The folder is the last word there; here it is "
         "`data=imagenet data.root=FOLDER`.",
-        "--model --pretrained --initial-checkpoint --lr --momentum --weight-decay --opt --optimizer --epochs "
-        "--start-epoch --sched --decay-epochs --decay-rate --warmup-epochs --min-lr --warmup-lr --smoothing "
-        "--clip-grad --sync-bn --amp --grad-accum-steps --seed --mixup --cutmix --mixup-prob --aa --reprob --drop-path "
-        "--color-jitter --grayscale-prob --gaussian-blur-prob --interpolation "
-        "--aug-repeats --model-ema-decay --model-ema --data-dir --data_dir --dataset --num-classes -b --batch-size "
-        "--validation-batch-size -j --workers --img-size --log-interval --resume --output --experiment --device",
+        "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --num-classes --model "
+        "--pretrained --pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --in-chans --gp "
+        "--img-size --input-size --crop-pct --mean --std --interpolation --train-interpolation -b --batch-size -vb "
+        "--validation-batch-size -j --workers --pin-mem --no-prefetcher --use-multi-epochs-loader --channels-last "
+        "--grad-accum-steps --grad-checkpointing --torchcompile --torchscript --device --amp --amp-dtype --sync-bn "
+        "--dist-bn --bn-momentum --bn-eps --no-ddp-bb --opt --optimizer --opt-eps --opt-betas --opt-kwargs "
+        "--momentum --weight-decay --clip-grad --clip-mode --layer-decay --sched --sched-on-updates --lr --lr-base "
+        "--lr-base-size --lr-noise --warmup-lr --min-lr --epochs --start-epoch --decay-milestones --decay-epochs "
+        "--decay-rate --warmup-epochs --warmup-prefix --cooldown-epochs --patience-epochs --no-aug --scale --ratio "
+        "--hflip --vflip --color-jitter --color-jitter-prob --grayscale-prob --gaussian-blur-prob --aa "
+        "--aug-repeats --jsd-loss --bce-loss --bce-sum --bce-target-thresh --reprob --remode --recount --mixup "
+        "--cutmix --cutmix-minmax --mixup-prob --mixup-switch-prob --mixup-mode --mixup-off-epoch --smoothing "
+        "--model-ema --model-ema-decay --model-ema-warmup --model-ema-force-cpu --seed --log-interval --log-wandb "
+        "--recovery-interval --checkpoint-hist --resume --no-resume-opt --output --experiment --eval-metric --tta",
     ),
     "torchrun, torch.distributed, Lightning": (
         "torchrun's own options work as they are, in front of `-m imagenet_ddp.train`. Behind it they mean:",
@@ -122,6 +134,23 @@ PROGRAMS = {
 }
 
 
+# Whole commands of tutorials, and of pytorch/examples on several machines.
+LINES = (
+    "mnist.py -n 2 -g 8 -nr 0 --epochs 20",
+    "main.py -bk nccl -im tcp://10.0.0.1:23456 -rn 0 -ws 2",
+    "main.py --init-method tcp://10.0.0.1:23456 --rank 3 --world-size 8",
+    "main.py 2 0",
+    "main.py -a resnet50 --dist-url tcp://10.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed "
+    "--world-size 2 --rank 0 FOLDER",
+)
+_LINES_HEAD = """## Whole commands
+
+Of tutorials (`main.py 2 0`: rank and local rank, of as many processes as its code says), and of pytorch/examples:
+
+| there | here |
+|---|---|"""
+
+
 def coming_from() -> str:
     """Return the text of docs/coming-from.md."""
     parts = [_COMING_FROM]
@@ -135,12 +164,22 @@ def coming_from() -> str:
         ]
         head = "| there | here | difference in meaning |\n|---|---|---|"
         parts.append("\n".join([f"## {title}\n\n{introduction}\n", head, *rows, ""]))
+    parts.append("\n".join([_LINES_HEAD, *(f"| `{line}` | `{_line_here(line)}` |" for line in LINES), ""]))
     return "\n".join(parts)
+
+
+def _line_here(line: str) -> str:
+    translation = translate("train", line.split()[1:], {})
+    assert translation is not None
+    return shlex.join(["python", "-m", f"imagenet_ddp.{translation.verb}", *translation.argv])
 
 
 def _here(term: Term) -> str:
     if values := VALUES.get(term.role):
-        return "; ".join(f"{name}: `{here}`" for name, here in values.items())
+        others = [f"others: `{term.here.replace('{}', 'VALUE')}`"] if term.here else []
+        return "; ".join(
+            [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in values.items()), *others]
+        )
     return f"`{term.here.replace('{}', 'VALUE')}`" if term.here else "nothing"
 
 

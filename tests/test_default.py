@@ -86,7 +86,7 @@ def test_weights_of_other_classes_beat_a_start_from_scratch(run: Run, shared_dat
         return json.loads((tmp_path / folder / "summary.json").read_text())["best/val/top1"]
 
     assert top1("start", "data.root=first") > 0.4
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         options = ["data.root=second", f"seed={seed}"]
         fine_tuned = top1(f"fine_tuned_{seed}", *options, "model.weights=start/checkpoints/best.ckpt")
         assert fine_tuned > top1(f"scratch_{seed}", *options), f"seed {seed}"

@@ -37,6 +37,7 @@ def test_core_dependencies():
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
         "dali",
         "mlflow",
+        "parquet",
         "s3",
         "slurm",
         "tensorboard",

@@ -39,7 +39,7 @@ def test_its_choices_are_there(verb: str):
 
 
 def test_the_default_comes_first():
-    assert help.choices("data") == ["shapes", "imagefolder", "imagenet", "packed", "stl10", "streamed"]
+    assert help.choices("data") == ["shapes", "imagefolder", "imagenet", "packed", "stl10", "streamed", "table"]
     assert help.choices("search")[0] == "sgd"
     base = (conf_dir() / "base.yaml").read_text()
     for group in help.GUIDES["train"].groups:

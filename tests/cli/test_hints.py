@@ -8,24 +8,17 @@ Hint in the source that no line here has brought up.
 import ast
 import functools
 import itertools
-import pickle
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import Override
-from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli.compose import Composer, apply
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
@@ -38,14 +31,16 @@ SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/translate", "cli/validate",
     "config/validators", "config/trainer_options",
-    "data/validate", "data/validate_augment", "models/validate", "runs/validate", "distributed/validate",
+    "data/validate", "data/validate_augment", "data/sources/table/table",
+    "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
     "distributed/launchers/address", "distributed/network/nccl", "distributed/strategies/ddp_options",
     "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.
 PLACEHOLDERS = {
-    "FOLDER": "pets", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets", "VALUE": "1", "SWEEP": "s",
+    "FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets",
+    "VALUE": "1", "SWEEP": "s",
     "<address of node 0>": "127.0.0.1", "<address of rank 0's machine>": "127.0.0.1", "PATH": "job", "PORT": "29500",
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
     "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "<name>/<time>/checkpoints/last": "x",
@@ -89,6 +84,18 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (tmp_path / tree / folder / "1.jpg").touch()
     (tmp_path / "x.ckpt").touch()
     (tmp_path / "pets" / "1.jpg").touch()
+    pet = "pets/train/cat/1.jpg"
+    for table, rows in {
+        "x": [f"path,label,split\n{pet},cat,train\n{pet.replace('train', 'val')},cat,val"],
+        "no_split": [f"path,label\n{pet},cat\n{pet.replace('train', 'val')},cat"],
+        "named": [f"file,animal\n{pet},cat"],
+        "no_names": [f"{pet},cat"],
+        "no_rows": ["path,label"],
+        "only_train": [f"path,label,split\n{pet},cat,train"],
+        "wrong": [f"path,label,split,weight\n{pet},cat,train,0\n{pet},,val,1\n{pet},cat,test,x\n,dog,val,1\na,b"],
+        "gone": ["path,label,split\ngone.jpg,cat,train\ngone2.jpg,cat,val"],
+    }.items():
+        (tmp_path / f"{table}.csv").write_text("\n".join(rows))
     (tmp_path / "flat_val" / "val").mkdir()
     (tmp_path / "flat_val" / "val" / "1.jpg").touch()
     (tmp_path / "empty_class" / "val" / "cat" / "1.jpg").unlink()
@@ -106,42 +113,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch):
-    """Hydra reads the same files for each of a thousand command lines: here once for the same choices of groups."""
-    load, kept = Composer._load, {}
-    list_options, listed = ConfigLoaderImpl.get_group_options, {}
-
-    def options(
-        self: ConfigLoaderImpl, group: str, *rest: Any, overrides: Sequence[str] = (), **more: Any
-    ) -> list[str]:
-        path = tuple(str(each.path) for each in self.get_search_path().get_path())
-        key = (path, group, rest, tuple(overrides), *sorted(more.items()))
-        if key not in listed:
-            listed[key] = list_options(self, group, *rest, overrides=list(overrides), **more)
-        return listed[key]
-
-    def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
-        lines = [str(override.input_line) for override in overrides]
-        exists = self.loader.get_group_options
-        choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
-                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
-        if len(self.loader.get_search_path().get_path()) > 3:
-            return load(self, overrides, mode)
-        key = (self.config_name, mode, *(str(o.input_line) for o in choices))
-        if key not in kept:
-            kept[key] = pickle.dumps(load(self, choices, mode))
-        config = pickle.loads(kept[key])
-        values = [o for o in overrides if not any(o is choice for choice in choices)]
-        for override in values:
-            apply(override, config)
-        with open_dict(config.hydra.overrides):
-            config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
-        return config
-
-    monkeypatch.setattr(Composer, "_load", loaded)
-    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", options)
-    # Hydra copies all registered classes with each loader, and again what it takes of them
-    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
-    monkeypatch.setattr(commands, "register", functools.cache(commands.register))
+    compose_once(monkeypatch)
 
 
 EXAMPLES = "--dist-url tcp://127.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed"
@@ -246,6 +218,13 @@ LINES = [
         "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
         "hydra.job.num=abc",
         "data.root=${nope}", "data.root=packed",
+        "data=table", "data=table data.root=gone_table.csv", "data=table data.root=pets", "data=x.csv", "x.csv",
+        "data=imagefolder data.root=x.csv", "data=table data.root=no_split.csv", "data=table data.root=wrong.csv",
+        "data=table data.root=named.csv data.val_fraction=0.1", "data=table data.root=no_names.csv",
+        "data=table data.root=no_rows.csv", "data=table data.root=only_train.csv",
+        "data=table data.root=x.csv data.val_fraction=0.1", "data=table data.root=gone.csv",
+        "data=table data.root=x.csv +data.args.labels=x",
+        "data.sampling=balanced data.repeats=3", "data.sampling=balanced loss.class_weights=balanced",
     )),
     # ---- machines and processes
     *(Case(line) for line in (
@@ -363,6 +342,7 @@ _OPTION = re.compile(
 )
 # What is typed nowhere: something to do with files, machines or other programs. A hint of this kind is to be rare.
 PROSE = [
+    r"correct those rows",
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
@@ -565,6 +545,7 @@ ELSEWHERE = {
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     "models/validate.py": ("model.weights=PATH", "model.args."),  # a net of one's own: tests/models/test_validate.py
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
+    "data/sources/table/table.py": ("chmod", "names another one"),  # a disk that fails: tests/data/sources/table
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import mistakes, parse
+from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
@@ -87,7 +87,8 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
         environ = {**ENVIRON, "MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     if str(path.parent) == "data" and path.stem not in ("shapes", "stl10"):
         typed.append("data.root=pets")
-    said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://"}.get(path.stem, "")
+    said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
+    said = said.get(path.stem, "")
     if str(path.parent) == "data" and said and verb not in ("evaluate", "predict", "prepare", "benchmark"):
         assert all(said in text for text in refused(*typed))  # pets are none
     else:
@@ -205,7 +206,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("schedule=null", "Hint: set schedule.name=step."),
         ("data.val_resize=abc", "Hint: set data.val_resize=null."),
         ("hydra.run.dir=${nope}", "hydra.run.dir does not resolve"),
-        ("data=null", "must be one of imagefolder, imagenet, packed, shapes, stl10, streamed, got null."),
+        ("data=null", "must be one of imagefolder, imagenet, packed, shapes, stl10, streamed, table, got null."),
         ("model=resnet50", "Hint: set model.name=resnet50."),
         ("recipe=gone", "recipe must be one of"),
         ("experiment=gone", "experiment must be one of aws_stl10, deit_small, "),
@@ -499,3 +500,31 @@ def test_a_merge_is_checked_again():
 def test_strategies_for_nets_in_pieces_lead_to_ddp(name: str):
     (text,) = refused(f"strategy={name}", "trainer.num_nodes=2", "cluster.address=tcp://127.0.0.1:29500")
     assert text.endswith(f"one of auto, balanced_dp, ddp, dp, got {name}. Hint: set strategy=ddp.")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("experiment=fast", {"optim.name": "adamw", "optim.lr": 0.0015}),
+        ("experiment=fast optim=sgd", {"optim.name": "sgd", "optim.lr": 0.1}),
+        ("optim=sgd", {"optim.name": "sgd"}),  # the recipe of shapes has AdamW
+        (
+            "data=imagefolder data.root=x optim=adamw",
+            {"optim.name": "adamw", "optim.lr": 1e-3, "optim.reference_batch": 256},
+        ),
+        ("optim.lr=0.3 experiment=quick optim=lamb", {"optim.name": "lamb", "optim.lr": 0.3}),
+        ("experiment=torchvision_v2 averaging=none", {"averaging.name": "none"}),
+        ("experiment=deit_small model=resnet18", {"model.name": "resnet18", "model.library": "torchvision"}),
+    ],
+)
+def test_a_typed_group_wins_over_recipe_and_experiment(typed: str, expected: dict[str, object]):
+    (config,) = command_line("train", typed.split(), {}, compose_only=True).configs
+    assert {key: OmegaConf.select(config, key) for key in expected} == expected
+
+
+def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]):
+    argv = ["experiment=fast", "optim=sgd", "--cfg", "job"]
+    command.with_hydra("train", argv, lambda config: None)
+    shown = OmegaConf.create(capsys.readouterr().out)
+    (config,) = command_line("train", argv[:2], {}, compose_only=True).configs
+    assert shown.optim == config.optim

@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 TINY = (
     "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1", "data.batch_size=4", "data.val_batch_size=4", "data.num_workers=0",
-    "cluster.num_threads=1", "trainer.devices=1", "trainer.num_nodes=1",
+    "cluster.num_threads=1", "trainer.devices=1", "trainer.num_nodes=1", "averaging.start_epoch=0",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_images
+from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
@@ -226,6 +227,30 @@ def test_reading_time_of_an_image(tree: Path):
     seconds = inspect.reading_s(keys(tree), lambda content, path: paths.append(path), 5.0)
     assert 0 < seconds < 1 and len(paths) == 12 and all("/train/" in path for path in paths)
     assert inspect.reading_s(keys(None, "shapes"), decode, 5.0) == 0.0
+
+
+def test_a_table_is_counted(tree: Path, tmp_path: Path):
+    found = look(write_table(tmp_path / "t.csv", tree, absolute=True), "table")
+    assert found.mistakes == [] and found.notes == [] and found.num_classes == 3
+    assert found.splits["train"].folder == tmp_path / "t.csv"
+    assert found.splits["train"].counts == {"cat": 10, "dog": 10, "owl": 9}
+    assert found.splits["val"].counts == {"cat": 4, "dog": 4, "owl": 3}
+    reading = read_samples(found, decode)
+    assert reading.num_read == 6 and reading.mistakes == []
+    paths = []
+    inspect.reading_s(keys(tmp_path / "t.csv", "table"), lambda content, path: paths.append(path), 5.0, num_classes=3)
+    assert len(paths) == 15 and all("/train/" in path for path in paths)
+
+
+def test_a_table_to_be_split(tree: Path, tmp_path: Path):
+    table = write_table(tmp_path / "t.csv", tree, absolute=True, split=False)
+    assert look(table, "table", val_fraction=0.1).splits.keys() == {"train"}
+    with table.open("a") as file:
+        file.write(f"{tree}/val/owl/000.jpg,rare\n")
+    found = look(table, "table", val_fraction=0.1)
+    (mistake,) = found.mistakes
+    assert "but rare has 1. Hint: add images, or remove the class." in mistake
+    assert found.num_classes == 4
 
 
 def test_an_unreadable_image_does_not_end_the_timing(tmp_path: Path):

@@ -104,6 +104,20 @@ def test_images_that_only_fill_up_stay_as_they_are_and_are_in_no_other(alphas: t
     assert not torch.equal(filled["image"][:4], whole["image"][:4])
 
 
+@pytest.mark.parametrize("count", [6, 4])
+def test_a_weight_is_mixed_as_the_target_is(count: int):
+    mixing = Mixing(CLASSES, 1.0, 0.0)
+    seed, draw = seed_of(mixing, count, lambda draw: draw.share < 0.4)
+    batch = batch_of(6, count, seed)
+    batch["weight"] = weight = torch.tensor([1.0, 2, 3, 4, 50, 60])
+    mixing.apply(batch)
+    expected = [draw.share * weight[i] + (1 - draw.share) * weight[(i - draw.shift) % count] for i in range(count)]
+    torch.testing.assert_close(batch["weight"], torch.tensor([*expected, *weight[count:]]))
+    plain = batch_of(6, count, seed)
+    mixing.apply(plain)
+    assert "weight" not in plain and torch.equal(plain["image"], batch["image"])
+
+
 def test_a_batch_of_one_is_not_mixed_but_has_a_soft_target():
     batch = batch_of(1)
     plain = batch["image"].clone()

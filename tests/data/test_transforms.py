@@ -1,4 +1,7 @@
 import random
+import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.decoding.image import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
 
@@ -51,14 +55,39 @@ def test_any_shape_becomes_a_square_of_the_size(height: int, width: int):
     assert image.dtype == torch.uint8
 
 
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (56, 75), (256, 256)])
-def test_evaluation_sees_what_pillow_would_show(height: int, width: int):
-    image = photo(height, width)
-    found = EvalTransform(224, 256, MEAN, STD)(image)
-    pillow = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])(Image.fromarray(image.permute(1, 2, 0).numpy()))
-    difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(pillow))
-    assert difference.mean() < 0.5
-    assert difference.max() <= 3
+LEVEL = 1 / 255 / min(STD)  # one of the 256 grey levels, at most, after normalising
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "torchvision", "simplejpeg"])
+def test_validation_shows_the_net_what_torchvisions_references_would(tmp_path: Path, decoder: str):
+    """Resize 256, centre crop 224, normalise. On tensors they resize with the same kernel: equal to 1e-5, as all three
+    decoders give Pillow's pixels. Pillow's own kernel weighs pixels in 22 bits and torch's in 16: about one value in
+    a hundred is one level apart."""
+    sizes = [(375, 500), (500, 333), (56, 75), (256, 256), (257, 300)]
+    for number, size in enumerate(sizes):
+        path = tmp_path / "val" / "ab"[number % 2] / f"{number}.jpg"
+        for folder in (path.parent, tmp_path / "train" / path.parent.name):
+            folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo(*size, number).permute(1, 2, 0).numpy()).save(path, quality=92)
+        shutil.copy(path, tmp_path / "train" / path.parent.name)
+    options: dict[str, Any] = {"decoder": decoder, "batch_size": len(sizes), "num_workers": 0}
+    data = ImageDataModule.from_options("imagefolder", tmp_path, image_size=224, val_resize=256, **options)
+    batch = data.finish(next(iter(data.val_dataloader())), training=False)
+    resize, normal = (
+        [v2.Resize(256), v2.CenterCrop(224)],
+        [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+    )
+    by_pillow = v2.Compose([*resize, v2.PILToTensor(), *normal])
+    by_tensor = v2.Compose([v2.PILToTensor(), *resize, *normal])
+    # without AVX2 torchvision resizes tensors in floats
+    exactly = 1e-5 if "AVX" in torch.backends.cpu.get_cpu_capability() else 1.01 * LEVEL
+    assert sorted(batch["index"].tolist()) == list(range(len(sizes)))
+    for index, found in zip(batch["index"].tolist(), batch["image"], strict=True):
+        image = Image.open(data.val_images.path(index)).convert("RGB")
+        assert (found - by_tensor(image)).abs().max() < exactly
+        difference = (found - by_pillow(image)).abs()
+        assert difference.max() < 1.01 * LEVEL
+        assert (difference > 0.1 * LEVEL).float().mean() < 0.03
 
 
 def test_the_crop_is_the_centre():
@@ -164,6 +193,6 @@ def test_resizing_is_pillows(size: tuple[int, int]):
 
 
 def test_sizes_grow_by_32_pixels_between_two_epochs():
-    assert [Sizes(192, 160, 2, 4).at(epoch) for epoch in range(6)] == [160, 160, 160, 160, 192, 192]
+    assert [Sizes(192, 160, 2, 4).at(epoch) for epoch in range(6)] == [160, 160, 160, 192, 192, 192]
     assert [Sizes(192, 128, 0, 4).at(epoch) for epoch in range(6)] == [128, 128, 160, 192, 192, 192]
     assert [Sizes(224).at(epoch) for epoch in (0, 99)] == [224, 224]

@@ -134,6 +134,9 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"mean": [0.5, 0.5]}, "data.mean must be three numbers"),
         ({"std": [0.5, 0.5, 0.0]}, "data.std must be three numbers > 0"),
         ({"val_fraction": 1.0}, "data.val_fraction must be a number > 0 and < 1 or null"),
+        ({"sampling": "even"}, "data.sampling must be shuffled or balanced, got even"),
+        ({"sampling": "balanced", "repeats": 3}, "but data.repeats is 3. Hint: set data.repeats=1, or data.sampling="),
+        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or data.sam"),
         ({"val_fraction": 0.1}, "shapes has validation images of its own"),
         ({"fold": 3}, "data.fold is for stl10's official folds"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
@@ -151,6 +154,19 @@ def test_stl10(tmp_path: Path):
     assert text.startswith("data.fold must be an integer from 0 to 9 or null, got 10.")
     (text,) = validate(config("stl10", root=str(tmp_path), download=False), {})
     assert "data.download" in text
+
+
+def test_a_table(tmp_path: Path):
+    """Its rules are in sources/table/test_table.py."""
+    (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
+    for verb, count in (("train", 1), ("evaluate", 1), ("predict", 0)):
+        assert len(validate(config("table", root=str(tmp_path / "t.csv")), {}, verb=verb)) == count
+    assert validate(config("table", root=str(tmp_path / "t.csv")), {}, elsewhere=True) == []
+    assert len(validate(config("table"), {}, elsewhere=True)) == 1
+    (text,) = validate(config("imagefolder", root=str(tmp_path / "t.csv")), {})
+    assert text.endswith(f"is a file. Hint: data=table data.root={tmp_path}/t.csv.")
+    (text,) = validate(config("tabel"), {})
+    assert text.endswith("Hint: set data=table data.root=FILE.csv.")
 
 
 def test_own_data_is_left_alone():

@@ -188,7 +188,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
 
 
 def test_the_same_command_on_both_nodes(trained: Trained) -> None:
-    """No rank is given, names resolve to 127.0.1.1 as Debian has it, and node 0's sorts last (T27, T28, T29)."""
+    """No rank is given, names resolve to 127.0.1.1 as Debian has it, and node 0's sorts last."""
     zeta, alpha = trained.found
     assert f"Rendezvous: MASTER_ADDR at {ZETA}:29500, rank 0 of 4, local rank 0 of 2, node 0 of 2." in zeta.out
     assert "GLOO_SOCKET_IFNAME=ens5: it routes to" in zeta.out
@@ -211,7 +211,7 @@ def test_the_same_command_on_both_nodes(trained: Trained) -> None:
 
 
 def test_a_checkpoint_of_node_0_is_sent(trained: Trained) -> None:
-    """Nodes meet by a file, resume is node 0's own path (T31)."""
+    """Nodes meet by a file, resume is node 0's own path."""
     hosts = trained.zeta, trained.alpha
     pointer = trained.shared / "pointers/job"
     pointer.parent.mkdir()
@@ -345,7 +345,7 @@ def test_ways_to_start(
 
 
 def test_three_nodes_meet_in_a_stale_file(tree: Path, small: list[str], tmp_path: Path) -> None:
-    """Its owner was killed: the file is named, replaced, and taken away at the end (T10)."""
+    """Its owner was killed: the file is named, replaced, and taken away at the end."""
     folder = tmp_path / "pointers"
     folder.mkdir()
     options = [*small, "trainer.num_nodes=3", "trainer.devices=1", f"cluster.address=file://{folder}/job"]
@@ -368,7 +368,7 @@ def test_three_nodes_meet_in_a_stale_file(tree: Path, small: list[str], tmp_path
 
 
 def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """Five jobs at once, each at an address of its own, each with somebody missing (T1, T11)."""
+    """Five jobs at once, each at an address of its own, each with somebody missing."""
     zeta, alpha = two
     options = [*small, "cluster.timeout_s=12"]
     by_rank = ["cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", "trainer.devices=1"]
@@ -414,7 +414,7 @@ def test_a_node_rank_given_twice(two: tuple[Host, Host], small: list[str]) -> No
 
 
 def test_two_jobs_in_one_file(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """The first waits for its third node all along, and takes the file away when it is stopped (T32)."""
+    """The first waits for its third node all along, and takes the file away when it is stopped."""
     folder = tmp_path / "pointers"
     folder.mkdir()
     zeta, alpha = two
@@ -458,7 +458,7 @@ def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> 
     ids=["zeta", "alpha"],
 )
 def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: int, sentence: str) -> None:
-    """Only the rendezvous port of one of the two lets strangers in (T33)."""
+    """Only the rendezvous port of one of the two lets strangers in."""
     two[blocked].block(except_ports=[29500])
     found = ends(*start(two, *small, *TWO, env=AT_ZETA))
     refused(found, sentence, "the cloud's security group, and each machine's firewall")

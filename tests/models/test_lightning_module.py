@@ -130,6 +130,19 @@ def test_images_that_fill_up_have_no_part_in_the_loss():
     assert not result["loss_sum"].requires_grad
 
 
+def test_a_weight_multiplies_the_loss_of_its_image():
+    """The mean is over the images, so that twice the weights are twice the loss, in full batches and in remainders."""
+    classifier, images = as_one_of(make(Shown(3), 3), 1), torch.randn(4, 3, 1, 1)
+    target, weight = torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, 0.5, 2.0, 3.0])
+    losses = F.cross_entropy(images.flatten(1), target, reduction="none")
+    for counted, update_images in ((4, 4), (3, 3), (4, 8)):
+        more: Any = {"num_counted": counted, "update_images": update_images, "weight": weight}
+        result = classifier.training_step(batch_of(images, target, **more), 0)
+        expected = (losses * weight)[:counted].sum().item()
+        assert result["loss"].item() == pytest.approx(expected / update_images)
+        assert result["loss_sum"].item() == pytest.approx(expected)
+
+
 def test_a_rank_without_images_has_no_loss_but_gradients():
     """Of zero: each rank takes part in every all-reduce."""
     classifier = as_one_of(make(Shown(3), 3), 2)

@@ -51,9 +51,11 @@ def test_the_blocks_of_a_resnet():
     assert depths["layer2.0.downsample.0.weight"] == 3
 
 
+@pytest.mark.parametrize("kinds", [["norm"], ["norm", "bias", "embedding"]], ids=",".join)
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "convnext_tiny"])
-def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name: str):
-    """references/classification/utils.py, set_weight_decay, with 0 for norms, biases and embeddings."""
+def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name: str, kinds: list[str]):
+    """references/classification/utils.py, set_weight_decay, with 0 for norms, as in its newer recipe, or for norms,
+    biases and embeddings."""
     net = meta(name)
     norms = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.LayerNorm, torchvision.models.convnext.LayerNorm2d)
     expected = set()
@@ -61,9 +63,10 @@ def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name
         for key, _ in module.named_parameters(prefix, recurse=False):
             last = key.rpartition(".")[2]
             # torchvision leaves out only those named bias, timm in_proj_bias too
-            if last.endswith("bias") or last in ("class_token", "pos_embedding") or isinstance(module, norms):
+            others = last.endswith("bias") or last in ("class_token", "pos_embedding")
+            if isinstance(module, norms) or (others and len(kinds) > 1):
                 expected.add(key)
-    made = groups(net, 0.1, "fc", weight_decay=0.05, no_decay_on=["norm", "bias", "embedding"])
+    made = groups(net, 0.1, "fc", weight_decay=0.05, no_decay_on=kinds)
     names = {id(parameter): key for key, parameter in net.named_parameters()}
     found = {names[id(p)] for group in made if group.get("weight_decay") == 0 for p in group["params"]}
     assert found == expected

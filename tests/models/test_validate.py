@@ -25,6 +25,7 @@ def config(**typed: Any) -> dict[str, Any]:
         "teacher": asdict(TeacherConfig()),
         "averaging": asdict(AveragingConfig()),
         "trainer": {"max_epochs": 90},
+        "data": {"sampling": "shuffled"},
     }
     for key, value in typed.items():
         node, _, name = key.partition("__")
@@ -91,6 +92,7 @@ def test_well(typed: dict[str, Any]):
         ({"schedule__final_fraction": 1.5}, "schedule.final_fraction must be "),
         ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine needs to know the last epoch"),
         ({"loss__name": "mse"}, "loss.name must be cross_entropy, bce or focal"),
+        ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together count rare classes twice"),
         ({"loss__label_smoothing": 1.0}, "loss.label_smoothing must be "),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_path(tmp_path: Path) -> None:
     for asked in (tmp_path / "r", checkpoint):
         found = find_resume(str(asked), None, tmp_path)
         assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         find_resume(str(tmp_path), None, tmp_path)
 
 

@@ -1,9 +1,12 @@
 """A recipe and its variants in rounds, continued where they were stopped, and compared."""
 
 import csv
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, SMALL, clean_environ
@@ -53,12 +56,68 @@ def test_two_variants_and_two_seeds(tree: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_ends_the_ablation(tmp_path: Path):
+def test_runs_that_fail_are_named(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("odd: [optim.lr=fast]\n")
-    done = start(tmp_path, "data=imagefolder", "data.root=none", "variants=mine.yaml", "out=o")
-    assert done.returncode == 2
-    assert done.stderr.endswith("o/recipe/seed1 ended with exit code 2; the same command continues.\n")
-    assert not (tmp_path / "o/odd").exists()
+    done = start(tmp_path, "data=imagefolder", "data.root=none", "variants=mine.yaml", "out=o", "seeds=1")
+    assert done.returncode == 1
+    assert "o/recipe/seed1 failed with exit code 2; the other runs go on." in done.stderr
+    assert done.stderr.endswith("Failed: o/recipe/seed1, o/odd/seed1. The same command trains them again.\n")
+
+
+def test_the_others_are_trained_where_one_fails(tmp_path: Path, monkeypatch: Any, capsys: Any):
+    (tmp_path / "mine.yaml").write_text("odd: [optim.lr=1]\nquiet: [trainer.limit_val_batches=0]\n")
+    folder, reports = tmp_path / "o", []
+
+    def train(options: list[str], seed: int, run_dir: Path) -> None:
+        name = run_dir.parent.name
+        if (name, seed) != ("recipe", 1) and name != "odd":
+            run_dir.mkdir(parents=True)
+            best = None if name == "quiet" else 0.5
+            (run_dir / "summary.json").write_text(json.dumps({"best/val/top1": best, "train_cpu_s": 7}))
+
+    def report(command: list[str]) -> subprocess.CompletedProcess[str]:
+        reports.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(ablation, "train", train)
+    monkeypatch.setattr(ablation.subprocess, "run", report)
+    with pytest.raises(SystemExit) as left:
+        ablation.main([f"variants={tmp_path / 'mine.yaml'}", f"out={folder}", "seeds=1,2"])
+    said = capsys.readouterr()
+    assert left.value.code == 1
+    assert said.out.splitlines() == [
+        "round 1 of 2, quiet: no validation, 7 CPU seconds",
+        "round 2 of 2, recipe: top-1 50.00 %, 7 CPU seconds",
+        "round 2 of 2, quiet: no validation, 7 CPU seconds",
+    ]
+    assert said.err.startswith(f"Failed: {folder}/recipe/seed1, {folder}/odd/seed1, {folder}/odd/seed2.")
+    assert [command[-1] for command in reports] == [f"against={folder}/recipe/seed2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_step_ends_the_ablation(number: int, tmp_path: Path, monkeypatch: Any):
+    class Process:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def terminate(self) -> None: ...
+
+        def wait(self) -> int:
+            signal.raise_signal(number)
+            return 0
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(ablation.subprocess, "Popen", Process)
+    with pytest.raises(SystemExit) as left:
+        ablation.train([], 1, tmp_path / "seed1")
+    assert (left.value.code, signal.getsignal(number)) == (128 + number, before)
+
+
+def test_a_variant_that_was_left_out_is_not_forgotten(tmp_path: Path):
+    for variants in ({"recipe": [], "odd": ["optim.lr=1"]}, {"recipe": []}, {"recipe": [], "odd": ["optim.lr=1"]}):
+        ablation.require_same(tmp_path, ["a=1"], variants)
+    ablation.require_same(tmp_path, ["a=1"], {"recipe": []})
+    with pytest.raises(SystemExit, match="other options or variants"):
+        ablation.require_same(tmp_path, ["a=1"], {"recipe": [], "odd": ["optim.lr=2"]})
 
 
 def test_own_options_stand_in_place_of_the_typed_ones():

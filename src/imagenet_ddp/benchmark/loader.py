@@ -28,7 +28,7 @@ from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.runs import summary
-from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.progress_bar import Progress
 
 BASELINE = "plain"
@@ -146,8 +146,4 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    cpu, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = info.read_text().splitlines()
-        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
-    return {"cpu": cpu, "num_cores": num_cores(), "system": platform.system(), "load": os.getloadavg()[0]}
+    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": platform.system(), "load": os.getloadavg()[0]}

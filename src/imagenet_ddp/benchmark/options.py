@@ -12,7 +12,7 @@ from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
 
 # The packs are made from image files, and compared with them.
-FILE_SOURCES = ("imagefolder", "imagenet", "shapes")
+FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: P
     tree = work / "files"
     _link(config, options["num_images"], tree)
     data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
-    data["val_fraction"] = None
+    data |= {"val_fraction": None, "args": {}}
     files = _train({**config, "data": data})
     side = options["short_side"]
     variants = [Variant(FILES, "files", files, _mib(files))]

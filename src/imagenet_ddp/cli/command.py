@@ -11,6 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
+from imagenet_ddp.cli.compose import group_values
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -72,7 +73,8 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
             print(help.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
-    sys.argv = [sys.argv[0], *argv]
+    values = group_values(argv, [str(conf_dir())]) if hydra_flags.only_prints(argv) else []  # as Composer does
+    sys.argv = [sys.argv[0], *values, *argv]
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if hydra_flags.only_prints(argv):
         printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback

@@ -4,8 +4,10 @@ Hydra stops at its first error. Where it refuses all options together, they are 
 """
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import SearchPathQuery
@@ -19,7 +21,26 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError
+
+RECIPE_GROUPS = ("optim", "averaging", "model")  # of which recipes and experiments set keys
+
+
+def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Return the values in the files of typed groups as options, which are to stand before the typed ones.
+
+    Hydra reads recipe and experiment after the group's file: without this, optim=adamw beside a recipe of SGD would be
+    ignored. folders: of the groups, the first that has the file counts.
+    """
+    found = []
+    for group, _, name in (line.partition("=") for line in lines):
+        files = [Path(folder) / group / f"{name}.yaml" for folder in folders] if group in RECIPE_GROUPS else []
+        if file := next((file for file in files if file.is_file()), None):
+            content: Any = OmegaConf.to_container(OmegaConf.load(file))
+            values = {key: value for key, value in (content or {}).items() if key != "defaults"}
+            found += [f"{key}={json.dumps(value)}" for key, value in leaves(values, f"{group}.").items()]
+    return found
 
 
 class Composer:
@@ -129,7 +150,9 @@ class Composer:
         return config, found
 
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
-        return self.loader.load_configuration(self.config_name, [line_of(o) for o in overrides], mode)
+        lines = [line_of(override) for override in overrides]
+        folders = [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
+        return self.loader.load_configuration(self.config_name, [*group_values(lines, folders), *lines], mode)
 
     def _options(self, override: Override, search: list[Override]) -> list[str]:
         """Return the options of a group of conf/, or of the folders that search names; empty if it is not a group."""

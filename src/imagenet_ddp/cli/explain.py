@@ -19,6 +19,7 @@ from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
+from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.system.text import first_line
 
@@ -82,7 +83,7 @@ class Explainer:
             return f"set model.name={value.lower()}"
         if group == "optim" and value.lower() in known_terms.OPTIMISERS:
             return f"set {known_terms.OPTIMISERS[value.lower()]}"
-        if group == "data" and (os.sep in value or Path(value).is_dir()):
+        if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
         if meant := intended_option(group, value, options):
             return f"set {group}={meant}"

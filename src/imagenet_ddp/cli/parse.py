@@ -19,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.cli.explain import first_sentence, line_of
-from imagenet_ddp.cli.translate import Translation, quoted, translate
+from imagenet_ddp.cli.translate import Translation, translate
 from imagenet_ddp.cli.validate import refused_targets, validate
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.config import commands
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env

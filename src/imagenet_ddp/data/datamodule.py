@@ -40,7 +40,8 @@ class ImageDataModule(L.LightningDataModule):
     A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
     flipped and normalised on the device; `target` int64 (B,); the first `num_counted` images count, the others fill
     up a batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
-    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image.
+    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image. Where
+    the source has weights, a training batch has `weight`, float32 (B,), mixed in the same shares.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ImageDataModule(L.LightningDataModule):
     ) -> "ImageDataModule":
         """Open the data that the options of `data:` describe; those not given have DataConfig's defaults.
 
-        name: shapes, imagefolder, imagenet, stl10, packed or streamed. Raises ConfigError with all mistakes.
+        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all mistakes.
         """
         group, loader_group = asdict(DataConfig()), {**asdict(LoaderConfig()), **(loader or {})}
         if unknown := sorted(options.keys() - group.keys()):
@@ -149,6 +150,7 @@ class ImageDataModule(L.LightningDataModule):
             shuffle=not self._overfit,
             fill_to=SMALLEST_TRAINING_BATCH,
             repeats=self.options["repeats"],
+            balance=self.train_images.targets if self.options["sampling"] == "balanced" else None,
         )
         sampler.start_at(*self._start)
         self.train_sampler = sampler
@@ -173,9 +175,7 @@ class ImageDataModule(L.LightningDataModule):
         self._loaders[split] = loader
         return loader
 
-    def _sampler(
-        self, images: Images, batch_size: int, *, shuffle: bool, fill_to: int, repeats: int = 1
-    ) -> BatchSampler:
+    def _sampler(self, images: Images, batch_size: int, **options: Any) -> BatchSampler:
         world_size = self.trainer.world_size if self.trainer else 1
         rank = self.trainer.global_rank if self.trainer else 0
         return BatchSampler(
@@ -183,15 +183,13 @@ class ImageDataModule(L.LightningDataModule):
             batch_size,
             world_size,
             rank,
-            shuffle=shuffle,
             seed=self.seed,
-            fill_to=fill_to,
             order_of=images.order,
             # GradientAccumulationScheduler changes it from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
-            repeats=repeats,
+            **options,
         )
 
     @property

@@ -18,6 +18,7 @@ from imagenet_ddp.data.sources import shapes
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 UNEVEN = 10  # largest class over smallest, from which on it is noted
@@ -25,9 +26,9 @@ UNEVEN = 10  # largest class over smallest, from which on it is noted
 
 @dataclass
 class Split:
-    """One folder of class folders."""
+    """One folder of class folders, or those rows of a table."""
 
-    folder: Path
+    folder: Path  # or the table
     counts: dict[str, int]  # class -> images, those that were counted in time
     num_classes: int
     samples: list[Path]  # one image of each class
@@ -71,19 +72,23 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
         train, val = (count * len(shapes.CLASSES) for count in shapes.NUM_PER_CLASS.values())
         layout.notes.append(f"{train} training and {val} validation images will be drawn in {root}")
         return layout
-    end_s = time.monotonic() + budget_s
-    for name in ["train"] if data["val_fraction"] is not None else ["train", "val"]:
-        layout.splits[name] = _count(root / data[f"{name}_dir"], seed, end_s)
+    if data["name"] == "table":
+        layout.splits = _table(data, seed, environ)
+    else:
+        end_s = time.monotonic() + budget_s
+        names = ["train"] if data["val_fraction"] is not None else ["train", "val"]
+        layout.splits = {name: _count(root / data[f"{name}_dir"], seed, end_s) for name in names}
+    for name in layout.splits:
         _report_split(layout, data, name)
     layout.num_classes = layout.splits["train"].num_classes
     single = [name for name, number in layout.splits["train"].counts.items() if number == 1]
     if data["val_fraction"] is not None and single:
         layout.mistakes.append(
             f"every class must have 2 images, so that data.val_fraction can take one, but "
-            f"{shorten_list(single)} {'has' if len(single) == 1 else 'have'} 1. Hint: add images, or remove the folder."
+            f"{shorten_list(single)} {'has' if len(single) == 1 else 'have'} 1. Hint: add images, or remove the class."
         )
     if len(layout.splits) == 2 and layout.splits["val"].num_images > layout.splits["train"].num_images:
-        layout.notes.append("more validation than training images: are the two folders swapped?")
+        layout.notes.append("more validation than training images: are the two swapped?")
     return layout
 
 
@@ -104,6 +109,20 @@ def _count(folder: Path, seed: int, end_s: float) -> Split:
     samples = [path for _, path in found.values() if path is not None]
     random.Random(seed).shuffle(samples)
     return Split(folder, {name: number for name, (number, _) in found.items()}, len(classes), samples, num_stray)
+
+
+def _table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> dict[str, Split]:
+    found, splits = table.read_table(data, environ), {}
+    for name in ("train",) if found.splits is None else table.SPLITS:
+        by_class: dict[str, list[int]] = {}
+        for row in found.rows_of(name):
+            by_class.setdefault(found.labels[row], []).append(row)
+        chosen = [random.Random(f"{seed} {label}").choice(rows) for label, rows in by_class.items()]
+        samples = [found.folder / found.paths[row] for row in chosen]
+        random.Random(seed).shuffle(samples)
+        counts = {label: len(by_class[label]) for label in sorted(by_class)}
+        splits[name] = Split(found.file, counts, len(counts), samples, 0)
+    return splits
 
 
 def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
@@ -155,11 +174,18 @@ def reading_s(
 ) -> float:
     """Return the median seconds per image from the disk to the model's input, of a few training images of a few
     classes, by one thread; 0 where there are no image files."""
-    folder = Path(data["root"] or "") / data["train_dir"]
-    if data["_target_"] or not data["root"] or not folder.is_dir():
+    if data["_target_"] or not data["root"]:
         return 0.0
-    classes = [folder / name for name in class_folders(folder)[:num_classes]]
-    paths = (path / image for path in classes for image in list_folder(path)[0][:4])
+    folder = Path(data["root"]) / data["train_dir"]
+    if data["name"] == "table":
+        found = table.read_table(data, {})
+        rows = found.rows_of("train")
+        paths = (found.folder / found.paths[row] for row in rows[:: max(len(rows) // (4 * num_classes), 1)])
+    elif folder.is_dir():
+        classes = [folder / name for name in class_folders(folder)[:num_classes]]
+        paths = (path / image for path in classes for image in list_folder(path)[0][:4])
+    else:
+        return 0.0
     return statistics.median(_read(paths, read, budget_s).times_s or [0.0])
 
 

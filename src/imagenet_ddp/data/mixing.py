@@ -42,7 +42,8 @@ class Mixing:
 
     def apply(self, batch: Batch) -> None:
         """Mix the images that count among themselves, and add soft_target. target becomes the label with the
-        greater share: the one that training top-1 counts. image: float (B, 3, H, W)."""
+        greater share: the one that training top-1 counts; a weight, the mean of both by their shares. image: float
+        (B, 3, H, W)."""
         count = batch["num_counted"]
         images, target = batch["image"][:count], batch["target"]
         batch["soft_target"] = soft_target = one_hot(target, self.num_classes)
@@ -54,6 +55,8 @@ class Mixing:
         parts = (mixed, batch["image"][count:]), (soft, soft_target[count:]), (greater, target[count:])
         whole = [first if count == len(target) else torch.cat([first, rest]) for first, rest in parts]
         batch["image"], batch["soft_target"], batch["target"] = whole
+        if (weight := batch.get("weight")) is not None:
+            batch["weight"] = torch.cat([blended(weight[:count], draw.shift, draw.share), weight[count:]])
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
         """None: the batch stays as it is."""

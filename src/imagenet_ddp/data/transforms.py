@@ -69,7 +69,7 @@ def empty(*shape: int) -> Tensor:
 @dataclass(frozen=True)
 class Sizes:
     """Progressive sizes: the training images grow from `start` to `image_size` between the two epochs (counted from
-    0), in steps of 32 pixels."""
+    0), through the nearest multiples of 32 pixels, as in FFCV's ImageNet script."""
 
     image_size: int
     start: int | None = None
@@ -85,9 +85,11 @@ class Sizes:
     def at(self, epoch: int) -> int:
         if self.start is None or epoch >= self.end:
             return self.image_size
-        share = max(epoch - self.begin, 0) / (self.end - self.begin)
-        steps = round(share * (self.image_size - self.start) / SIZE_STEP)
-        return min(self.start + steps * SIZE_STEP, self.image_size)
+        if epoch <= self.begin:
+            return self.start
+        share = (epoch - self.begin) / (self.end - self.begin)
+        nearest = round((self.start + share * (self.image_size - self.start)) / SIZE_STEP) * SIZE_STEP
+        return min(max(nearest, self.start), self.image_size)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer
 from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.data.validate_augment import unsupported_by_dali, validate_augment
 from imagenet_ddp.data.validate_folders import validate_folders
 from imagenet_ddp.system.text import install
@@ -29,7 +30,7 @@ def validate(
 ) -> list[str]:
     """Sentences, none where all is well.
 
-    verb: evaluate needs only the validation images, predict no folder at all.
+    verb: evaluate needs only the validation images, predict no folder at all; check reads every image later.
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
     elsewhere: the folders are another machine's, so look only at how they are named.
     """
@@ -40,6 +41,7 @@ def validate(
     if not data["_target_"] and data["name"] not in NAMES:
         name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
         more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
+        more = " data.root=FILE.csv" if name == "table" and not data["root"] else more
         found += expect("data.name", data["name"], choice(*NAMES), f"data={name}{more}")
         return found
     if partial:
@@ -51,7 +53,7 @@ def validate(
         )
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
-    found += validate_augment(data)
+    found += validate_augment(data) + _sampling(data)
     if data["_target_"] or verb == "predict":
         return found
     if data["fold"] is not None and data["name"] != "stl10":
@@ -64,6 +66,8 @@ def validate(
         pass  # the job looks for it
     elif data["name"] in OF_FOLDERS:
         found += validate_folders(data, environ, verb)
+    elif data["name"] == "table":
+        found += table.validate(data, environ, verb)
     elif data["name"] == "stl10":
         from imagenet_ddp.data.sources import stl10  # here, because it imports numpy: 0.1 s that only this source costs
 
@@ -80,10 +84,10 @@ def validate(
         from imagenet_ddp.data.sources.packed import object_store  # here, because it imports fsspec
 
         found += object_store.validate(data["root"])
-    if data["name"] not in OF_FOLDERS and data["val_fraction"] is not None:
+    if data["name"] not in (*OF_FOLDERS, "table") and data["val_fraction"] is not None:
         found.append(
-            f"data.val_fraction is for folders of images without val/, but {data['name']} has validation "
-            "images of its own. Hint: set data.val_fraction=null."
+            f"data.val_fraction is for folders of images without val/ and tables without a split, but {data['name']} "
+            "has validation images of its own. Hint: set data.val_fraction=null."
         )
     return found
 
@@ -110,6 +114,17 @@ def _has_dali() -> bool:
         return importlib.util.find_spec("nvidia.dali") is not None  # finds the file, and imports none of it
     except ModuleNotFoundError:  # nothing of NVIDIA's is there
         return False
+
+
+def _sampling(data: Mapping[str, Any]) -> list[str]:
+    if data["sampling"] != "balanced":
+        return []
+    return [
+        f"data.sampling=balanced takes images from all places in an order of its own, but data.{key} is {data[key]}. "
+        f"Hint: set data.{key}={off}, or data.sampling=shuffled."
+        for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
+        if integer(off + 1).accepts(data[key])
+    ]
 
 
 def _progressive(data: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image
+from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
 
@@ -23,6 +24,8 @@ def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         hint = f"data.root=FOLDER, with {layout}"
+        if root.suffix.lower() in table.SUFFIXES:
+            hint = shlex.join(options_for(data["root"]))
         if data["root"].startswith("~"):  # no shell expands it behind "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
         return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: {hint}."]

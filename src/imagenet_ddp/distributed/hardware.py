@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from imagenet_ddp.distributed.devices import cpu_has_bf16
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
+from imagenet_ddp.system.text import count_noun
 
 
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
@@ -16,6 +17,6 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
         return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))
     if kind == "mps":
         return f"{cpu_model()}, GPU (mps)"
-    cores, units = num_cores(), "with" if cpu_has_bf16() else "without"
+    units = "with" if cpu_has_bf16() else "without"
     nodes = f"{num_nodes} × " if num_nodes > 1 else ""
-    return f"{nodes}{cpu_model()}, {cores} core{'' if cores == 1 else 's'}, {units} bf16 units"
+    return f"{nodes}{cpu_model()}, {count_noun(num_cores(), 'core')}, {units} bf16 units"

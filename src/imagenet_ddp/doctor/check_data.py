@@ -1,12 +1,15 @@
 """Check what a run reads and writes: the layout of the images, whether they can be read, the run folder."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.inspect import Layout
+from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
 from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
@@ -100,13 +103,16 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Count the classes by the folders; 1,000 where there are none to count."""
+    """Count the classes by the folders or the table; 1,000 where there are none to count."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:
         return 10
     if data["name"] == "imagefolder" and not data["_target_"] and data["root"] and folder.is_dir():
         return len(inspect.class_folders(folder)) or 1000
+    if data["name"] == "table" and not data["_target_"]:
+        with suppress(ConfigError):
+            return len(set(table.read_table(data, {}).labels))
     return 1000
 
 

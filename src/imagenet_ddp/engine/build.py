@@ -185,6 +185,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),
+        "images_digest": source.digest,
         "eval_transform": data.eval_transform.as_dict(),
     }
     agreement = StopAgreement(signals, info.rank, info.world_size, world.store_client)

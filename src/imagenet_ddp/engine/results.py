@@ -13,7 +13,8 @@ from imagenet_ddp.runs import summary
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
-    """Return the content of summary.json. train_s, train_cpu_s: of all ranks, the parts before a resume added."""
+    """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and of the CPUs of all ranks;
+    both with the parts before a resume, while `hardware` is that of the last part."""
     info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
     images_per_s, data_wait_frac = parts.metrics.speed()
     best = parts.metrics.best.value

@@ -37,3 +37,9 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
             f" written, got {len(parts.data.train_images)}. Hint: point data.root to the images this run began with,"
             " or start a new run."
         )
+    digest = parts.data.source.digest
+    if digest != stored.get("images_digest", digest):
+        raise ConfigError(
+            f"the data's images must be those that {checkpoint} was trained with, in the same order, but their names, "
+            "labels or weights differ. Hint: point data.root to the images this run began with, or start a new run."
+        )

@@ -73,9 +73,10 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
     few = ""
     if len(source.classes) < 5:
         few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}."
+    sampled = " Each class is equally frequent in training." if config["data"]["sampling"] == "balanced" else ""
     return (
         f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
-        f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{few}"
+        f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{sampled}{few}"
     )
 
 

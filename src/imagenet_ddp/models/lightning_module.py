@@ -111,21 +111,24 @@ class ImageClassifier(L.LightningModule):
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
-        gradients add up to those of the mean over all images of the update."""
+        gradients add up to those of the mean over all images of the update. batch["weight"], where there is one,
+        multiplies the loss of each image; the mean is over the number of images, not over the sum of weights."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))
         if self.teacher is not None:
             share = self.teacher.share
             losses = (1 - share) * losses + share * self.teacher.losses(batch["image"], logits)
+        if (weight := batch.get("weight")) is not None:
+            losses = losses * weight
         batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
         if counted == size and batch["update_images"] == size * batches:
             loss = losses.mean()
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
         # a remainder: fewer images or batches than usual, or not the same number on each rank
-        weight = torch.zeros(size, device=losses.device)
-        weight[:counted] = 1.0
-        loss_sum = (losses * weight).sum()
+        counts = torch.zeros(size, device=losses.device)
+        counts[:counted] = 1.0
+        loss_sum = (losses * counts).sum()
         loss = loss_sum * (batches / batch["update_images"])
         return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
 

@@ -114,6 +114,11 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
         found.append(
             "model.freeze=backbone needs trained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
         )
+    if config["loss"]["class_weights"] == "balanced" and config.get("data", {}).get("sampling") == "balanced":
+        found.append(
+            "loss.class_weights=balanced and data.sampling=balanced do the same, and together count rare classes "
+            "twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
+        )
     if model["_target_"]:
         for key, off in (("drop_path", None), ("zero_init_last", False)):
             if model[key] != off:

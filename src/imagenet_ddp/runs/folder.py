@@ -193,7 +193,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
             checkpoint = last_checkpoint(checkpoint)
         if not checkpoint.is_file():
             raise ConfigError(
-                f"resume={option} must be a checkpoint or a run folder with one, but {checkpoint} is no file."
+                f"resume={option} must be a checkpoint or a run folder with one, but {checkpoint} is not a file."
             )
         folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
         finished = finished_epochs(folder) if folder else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def csv_bytes(head: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """Return the content of a CSV file, with backslashes for bytes of a file's name that are no text."""
+    """Return the content of a CSV file, with backslash escapes for bytes of file names that are not valid text."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue().encode(errors="backslashreplace")

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
@@ -352,3 +353,18 @@ def test_a_source_of_ones_own_may_only_read(images: FileImages):
     key = [Key(0, 12, True, 1, 1)]
     own, files = (ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
     assert torch.equal(own["image"], files["image"])
+
+
+def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):
+    transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+    keys = [Key(0, index, True, 3, 3) for index in (0, 1, 2)]
+    assert "weight" not in ImageDataset(images, transform, 0, replace=True).__getitems__(keys)
+    write_images(tmp_path, {"cat": 3})
+    weighted = walk(tmp_path, ["cat"])
+    weighted.weights = np.array([0.5, 1.0, 2.0], np.float32)
+    batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
+    assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 1.0, 2.0]
+    (tmp_path / "cat" / "001.jpg").write_bytes(b"")
+    batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
+    assert batch["index"].tolist() == [0, 2, 0]
+    assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 2.0, 0.5]  # of the image that replaces it

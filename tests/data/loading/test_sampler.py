@@ -1,8 +1,13 @@
 from collections import Counter
 
+import numpy as np
 import pytest
+from torch.utils.data import BatchSampler as TorchBatches
+from torch.utils.data import DistributedSampler
 
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.balanced import balanced_order
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.seeding import hash_seed
 
 COUNTS = (29, 11, 2, 1)
@@ -61,6 +66,36 @@ def test_every_image_counts_once_over_all_ranks(num_images: int, world_size: int
             assert [key.counts for key in batch] == [True] * count + [False] * (len(batch) - count)
             assert len(batch) == max(count, min(fill_to, batch_size))
             assert all(0 <= key.index < num_images for key in batch)
+
+
+@pytest.mark.parametrize("batch_size", [4, 7])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("num_images", [56, 57, 29])
+def test_an_epoch_has_the_steps_of_torchs_sampler_but_no_image_twice(num_images: int, world_size: int, batch_size: int):
+    """DistributedSampler, as pytorch/examples and torchvision train with it, repeats images until the ranks have as
+    many each; with drop_last, as pytorch/examples validates, it leaves some out. On one rank it does neither."""
+
+    def theirs(drop_last: bool) -> list[list[list[int]]]:
+        samplers = [DistributedSampler(range(num_images), world_size, rank, drop_last=drop_last)  # type: ignore[arg-type]
+                    for rank in range(world_size)]  # fmt: skip
+        return [list(TorchBatches(sampler, batch_size, drop_last=False)) for sampler in samplers]
+
+    def images(ranks: list[list[list[int]]]) -> int:
+        return sum(len(batch) for batches in ranks for batch in batches)
+
+    ours = [
+        [[key.index for key in batch if key.counts] for batch in batches]
+        for batches in all_ranks(num_images, batch_size, world_size)
+    ]
+    padded, cut = theirs(drop_last=False), theirs(drop_last=True)
+    assert [len(batches) for batches in ours] == [len(batches) for batches in padded]
+    full = num_images // (batch_size * world_size) - (num_images % (batch_size * world_size) > 0)
+    for mine, other in zip(ours, padded, strict=True):
+        assert [len(batch) for batch in mine[:full]] == [len(batch) for batch in other[:full]] == [batch_size] * full
+    rest = num_images % world_size
+    assert images(ours) == num_images
+    assert images(padded) - num_images == (world_size - rest if rest else 0)
+    assert num_images - images(cut) == rest
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
@@ -158,6 +193,59 @@ def test_repeats_go_on_where_an_epoch_was_left():
     whole = [key for batch in repeated(1)[0] for key in batch]
     (left,) = repeated(1, start=(0, 16))
     assert [key for batch in left for key in batch] == whole[16:]
+
+
+# ---- balanced
+
+RARE = np.array([0] * 25 + [1] * 3 + [2])
+
+
+def balanced(world_size: int, start: tuple[int, int] | None = None, epoch: int = 0) -> list[Key]:
+    """The keys that count, in the order of steps, and of ranks within a step."""
+    ranks = []
+    for rank in range(world_size):
+        sampler = BatchSampler(29, 4, world_size, rank, shuffle=True, seed=0, fill_to=2, balance=RARE)
+        sampler.set_epoch(epoch)
+        if start is not None:
+            sampler.start_at(*start)
+        ranks.append(list(sampler))
+    return [key for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_all_ranks_together_have_one_balanced_order(world_size: int):
+    for epoch in range(3):
+        indices = [key.index for key in balanced(world_size, epoch=epoch)]
+        assert indices == balanced_order(RARE, 0, epoch).tolist()
+        assert sorted(Counter(RARE[indices].tolist()).values()) == [9, 10, 10]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("image", [1, 16, 28])
+def test_a_balanced_epoch_goes_on_exactly_where_it_was_left(world_size: int, image: int):
+    whole = balanced(2, epoch=3)
+    told_apart = lambda keys: [(key.epoch, key.index, key.repeat) for key in keys]  # noqa: E731
+    assert told_apart(balanced(world_size, (3, image), 3)) == told_apart(whole)[image:]
+
+
+def test_an_image_that_comes_again_is_augmented_anew():
+    keys = balanced(1)
+    assert max(Counter(key.index for key in keys).values()) >= 9  # the only image of class 2
+    assert len({key.image_seed(5) for key in keys}) == 29
+    assert all(key.repeat == [other.index for other in keys[:place]].count(key.index) for place, key in enumerate(keys))
+
+
+def test_a_source_is_asked_for_its_order_though_the_balanced_one_is_taken():
+    asked = []
+    sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=3, fill_to=2, balance=RARE,
+                           order_of=lambda *of: asked.append(of))  # fmt: skip
+    assert sampler.order().tolist() == balanced_order(RARE, 3, 0).tolist()
+    assert asked == [(3, 0)]  # one that fetches its files ahead begins
+
+
+def test_in_order_is_not_balanced():
+    sampler = BatchSampler(29, 4, 1, 0, shuffle=False, seed=3, fill_to=2, balance=RARE)
+    assert sampler.order().tolist() == list(range(29))
 
 
 def test_without_repeats_an_image_has_the_seed_it_always_had():

@@ -1,4 +1,4 @@
-"""A batch that does not come: what is said, and what is not taken for it."""
+"""A batch that does not arrive is reported; a slow one is not."""
 
 import os
 import threading

@@ -43,6 +43,14 @@ def test_an_object_of_another_class_is_refused():
         Source(["cat"], None, Plain())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("weights", [np.ones(2, np.float32), np.ones(1)])
+def test_weights_of_another_shape_or_kind_are_refused(weights: np.ndarray):
+    images = Subclass()
+    images.weights = weights
+    with pytest.raises(ConfigError, match=r"must be float32 of shape \(1,\), got float"):
+        Source(["cat"], images, None)
+
+
 def test_the_package_imports_no_torch_until_a_name_is_used():
     code = "import sys, imagenet_ddp.data as d; assert 'torch' not in sys.modules; d.ImageDataModule; d.Images; d.gone"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -15,6 +15,7 @@ from imagenet_ddp.data.sources.detect import name_of, options_for
         (["cat/", "dog/"], ["data=imagefolder", "data.root={}", "data.train_dir=.", "data.val_fraction=0.1"]),
         (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
         (["packed.json"], ["data=packed", "data.root={}"]),
+        (["labels.csv", "1.jpg"], ["data=imagefolder", "data.root={}"]),
         (["stl10_binary/"], ["data=stl10", "data.root={}"]),
     ],
 )
@@ -25,13 +26,20 @@ def test_options_for(made: list[str], typed: list[str], tmp_path: Path):
     assert options_for(str(tmp_path)) == [option.replace("{}", str(tmp_path)) for option in typed]
 
 
+def test_files_that_are_tables():
+    assert options_for("pets/labels.csv", "imagenet") == ["data=table", "data.root=pets/labels.csv"]
+    assert options_for("labels.Parquet") == ["data=table", "data.root=labels.Parquet"]
+    assert options_for("labels.zip") == ["data=imagefolder", "data.root=labels.zip"]
+
+
 def test_elsewhere():
     assert options_for("s3://bucket/pets") == ["data=streamed", "data.root=s3://bucket/pets"]
     assert options_for("gone", "imagenet") == ["data=imagenet", "data.root=gone"]
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [("STL-10", "stl10"), ("ImageNet-1k", "imagenet"), ("imagefolder", "imagefolder"), ("x", None)]
+    ("text", "name"),
+    [("STL-10", "stl10"), ("ImageNet-1k", "imagenet"), ("imagefolder", "imagefolder"), ("CSV", "table"), ("x", None)],
 )
 def test_name_of(text: str, name: str | None):
     assert name_of(text) == name

@@ -88,7 +88,7 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
         ({}, ""),
         ({}, "num_nodes=1 devices=8"),
         ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
-        ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before (T3): says nothing by itself
+        ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before: says nothing by itself
         ({"NODE_RANK": "0"}, ""),
         ({"NODE_RANK": "3"}, "num_nodes=1"),  # left over too
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, ""),
@@ -297,7 +297,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environ", "line", "said"),
     [
-        # row 2, T1: several nodes, and nowhere to meet
+        # several nodes, and nowhere to meet
         ({}, "num_nodes=2 devices=8", "needs an address where the nodes meet, but there is no cluster.address, no "
          "MASTER_ADDR"
          "...Hint: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
@@ -389,7 +389,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "process; or trainer.devices=1 where each machine has one process; or where one command is one machine: "
          "trainer.num_nodes=4 cluster.node_rank=$RANK."),
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
-        # SLURM (T2, T24)
+        # SLURM
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
          "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). Hint: "
          "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),

@@ -103,7 +103,7 @@ def test_a_missing_chief_is_named(fake_ranks: FakeRanks):
 
 
 def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
-    """At once, long before the end of the wait (T11)."""
+    """At once, long before the end of the wait."""
     fake_ranks.timeout_s = 60
     begin = time.monotonic()
     futures = [fake_ranks.join(number, 4) for number in (0, 1, 1)]

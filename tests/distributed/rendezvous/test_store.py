@@ -1,4 +1,4 @@
-"""The store all meet at: served, found, and what is said where it is not."""
+"""The rendezvous store: serving it, finding it, and the errors where it is missing."""
 
 import os
 import threading

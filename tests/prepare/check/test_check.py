@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Run, clean_environ
+from helpers.image_table import write_table
 
 from imagenet_ddp.data.sources import registry
 from imagenet_ddp.errors import ConfigError
@@ -170,6 +171,24 @@ def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Pat
     with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    table = write_table(tmp_path / "t.csv", pets)
+    options = ["prepare=check", "data=table", "data.root=t.csv", "out=report"]
+    assert done(*options) == 0
+    assert "train: 29 of 29 images can be read, 3 classes, 9 to 10 of each" in capsys.readouterr().out
+    (pets / "train" / "dog" / "003.jpg").unlink()
+    (pets / "val" / "cat" / "001.jpg").write_bytes(b"none")
+    assert done(*options) == 1
+    assert bad_images(tmp_path / "report") == {
+        "pets/train/dog/003.jpg": "No such file or directory",
+        "pets/val/cat/001.jpg": "it is no image of a known format",
+    }
+    assert "found: t.csv: path must name a file," in capsys.readouterr().out
+    table.write_text("path,label\n")
+    with pytest.raises(ConfigError, match="must have a row for each image"):
+        done(*options)
 
 
 def test_packed_images_against_their_checksums(done: Callable[..., int], pets: Path, tmp_path: Path):

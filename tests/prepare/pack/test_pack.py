@@ -7,10 +7,12 @@ import io
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run, write_images
+from helpers.image_table import write_table
 from PIL import Image
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.jpeg_bitstream import read_header
 from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
 from imagenet_ddp.data.sources.packed import manifest
@@ -107,6 +111,29 @@ def _in_a_process(source: Path, out: Path, options: tuple[str, ...], said: Path)
     torch.set_num_threads(1)
     sys.stderr = sys.stdout = said.open("a", buffering=1)
     sys.exit(packs(source, out, *options))
+
+
+def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
+    weight = lambda path: 1 + int(path.stem) / 4  # noqa: E731
+    table = write_table(tmp_path / "t.csv", photos, absolute=True, weight=weight)
+    (photos / "train" / "b" / "odd.jpg").write_bytes(b"none")
+    try:
+        write_table(table, photos, absolute=True, weight=lambda path: 9 if path.stem == "odd" else weight(path))
+        assert packs(table, tmp_path / "out", "data=table", "data.on_bad_image=skip") == 0
+    finally:
+        (photos / "train" / "b" / "odd.jpg").unlink()
+    write_table(table, photos, absolute=True, weight=weight)
+    found = open_source({**asdict(DataConfig()), "name": "packed", "root": str(tmp_path / "out")}, 0, {}).train
+    expected = open_source({**asdict(DataConfig()), "name": "table", "root": str(table)}, 0, {}).train
+    assert found is not None and expected is not None
+    for images in (found, pickle.loads(pickle.dumps(found))):
+        assert images.weights is not None and expected.weights is not None
+        assert images.weights.tolist() == expected.weights.tolist()
+        assert images.targets.tolist() == expected.targets.tolist()
+    assert opened(tmp_path / "out", "val").weights is None
+    # a pack of the same images with other weights is another one
+    write_table(table, photos, absolute=True, weight=lambda path: 1.0)
+    assert "other images" in refused(table, tmp_path / "out", "data=table")
 
 
 def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):

@@ -60,8 +60,10 @@ def test_an_older_version_lacks_keys(tmp_path: Path):
     del config["optim"]["weight_decay"], config["cluster"]
     (tmp_path / "1/config.yaml").write_text(yaml.safe_dump(config))
     found[1] = read_run(tmp_path / "1")
-    assert find_differences(found[:2]).keys == [], "not there is not known"
+    assert find_differences(found[:2]).keys == [], "not there is the default"
     assert find_differences(found).keys == ["trainer.gradient_clip_val"], "not there is null in an open group"
+    newer = runs(tmp_path / "newer", {"data.repeats": 4})
+    assert find_differences([*found[:1], *newer]).keys == ["data.repeats"]
 
 
 def test_a_run_without_options_is_no_difference(tmp_path: Path):

@@ -59,6 +59,14 @@ def test_medians_ranges_and_comparison(tmp_path: Path):
     assert not {"data", "hardware"} & {*shown}, "the same in all rows"
 
 
+def test_a_value_that_a_seed_lacks_has_no_median(tmp_path: Path):
+    summaries: list[dict[str, Any]] = [{"train_cpu_s": 7.0}, {}]
+    for seed, more in enumerate(summaries):
+        make_run(tmp_path / str(seed), {"seed": seed}, **more)
+    (row,) = rows(table_of(tmp_path), "value")
+    assert (row["num_seeds"], row["train_s_median"], row["train_cpu_s_median"]) == (2, 37.5, None)
+
+
 def test_what_differs_has_a_column(tmp_path: Path):
     for number, name in enumerate("AB"):
         make_run(tmp_path / name, {"seed": number}, hardware=name, data={"name": "x", "folder": name})

@@ -20,21 +20,21 @@ _EPOCHS = kind(
 
 @dataclass
 class DataConfig:
-    name: Annotated[str, "shapes, imagefolder, imagenet, stl10, packed or streamed; any name with _target_."] = MISSING
+    name: Annotated[str, "shapes, imagefolder, imagenet, table, stl10, packed, streamed; any with _target_."] = MISSING
     _target_: Annotated[str | None, "Your own source: called with root= and the keys of args."] = None
-    args: Annotated[dict[str, Any], "Keyword arguments of _target_; streamed: of its file system."] = field(
-        default_factory=dict
-    )
-    root: Annotated[str | None, "Folder of the data set: train/<class>/, val/<class>/; null: the source's default."] = (
-        None
-    )
+    args: Annotated[
+        dict[str, Any], "Arguments of _target_; streamed: of its file system; table: names of its columns."
+    ] = field(default_factory=dict)
+    root: Annotated[
+        str | None, "Folder of the data set: train/<class>/, val/<class>/; table: its file; null: the source's default."
+    ] = None
     train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
     val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
     val_fraction: Annotated[
         float | None,
         number(above=0, below=1),
         Example("0.1"),
-        "Share of each class kept for validation where there is no val_dir.",
+        "Share of each class kept for validation where there is no val_dir, or no column split.",
     ] = None
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
@@ -98,6 +98,11 @@ class DataConfig:
     cutout: Annotated[
         int, integer(0), Example("0"), "Pixels of the side of a square erased to the mean colour; 0: none."
     ] = 0
+    sampling: Annotated[
+        str,
+        choice("shuffled", "balanced"),
+        "shuffled: an epoch has each training image once; balanced: each class as often as any other.",
+    ] = "shuffled"
     repeats: Annotated[
         int,
         integer(1),

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
@@ -33,6 +34,7 @@ class Batch(TypedDict):
     update_images: int  # that count in this update of the weights, over all ranks; see sampler.py
     seed: int  # of what is drawn for the batch as a whole (mixup)
     unreadable: list[Bad]
+    weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, where the training images have weights
     soft_target: NotRequired[Tensor]  # float32 (B, num_classes), where the batch was mixed, on the device
 
 
@@ -75,7 +77,7 @@ class ImageDataset(Dataset):
                 images[len(indices)].zero_()
                 flips.append(False)
                 indices.append(key.index)
-        return Batch(
+        batch = Batch(
             image=images,
             flip=torch.tensor(flips, dtype=torch.bool),
             target=torch.from_numpy(self.images.targets[indices]),
@@ -86,6 +88,9 @@ class ImageDataset(Dataset):
             seed=keys[0].batch_seed(self.seed),
             unreadable=unreadable,
         )
+        if self.images.weights is not None:
+            batch["weight"] = torch.from_numpy(self.images.weights[indices])
+        return batch
 
     def _new_images(self, count: int, size: int) -> Tensor:
         return _new_images(count, size)

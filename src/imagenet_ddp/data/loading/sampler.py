@@ -1,5 +1,5 @@
-"""Which image each rank takes at each step: every image once per epoch over all ranks, the same number of steps on
-each.
+"""Which image each rank takes at each step: every image once per epoch over all ranks (or every class as often as any
+other), the same number of steps on each.
 
 Full steps take `batch_size` images per rank. Where the images do not divide, the last two steps share what is left,
 and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch says
@@ -15,32 +15,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from imagenet_ddp.data.loading.balanced import balanced_order, count_earlier
+from imagenet_ddp.data.loading.key import Key
 from imagenet_ddp.data.seeding import hash_seed
-
-
-class Key(NamedTuple):
-    """All that a sample depends on, so that any worker on any rank makes the same one."""
-
-    epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    counts: bool
-    step_images: int  # images that count in this step, over all ranks
-    update_images: int  # images that count in this update of the weights, over all ranks
-    repeat: int = 0  # which of the augmented copies of the image (data.repeats)
-
-    def image_seed(self, seed: int) -> int:
-        """Seed of the image's own randomness."""
-        return hash_seed(seed, self.epoch, self.index, *((1, self.repeat) if self.repeat else ()))
-
-    def batch_seed(self, seed: int) -> int:
-        """Seed of the batch that begins with this image."""
-        return hash_seed(seed, self.epoch, self.index, 2, self.repeat)
 
 
 class BatchSampler(DistributedSampler):
@@ -50,7 +32,9 @@ class BatchSampler(DistributedSampler):
     order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
     accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
     are read when an epoch begins; its last update may have fewer batches. repeats: times that each image stands in
-    the order, one behind the other, so an epoch has that share of the images and as many steps.
+    the order, one behind the other, so an epoch has that share of the images and as many steps. balance: int64
+    (num_images,), their classes, each of which is to be as frequent as any other (balanced.py); None: each image once.
+    It goes before order_of, and has no repeats.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
     """
@@ -69,6 +53,7 @@ class BatchSampler(DistributedSampler):
         accumulate: Callable[[], int] = lambda: 1,
         num_steps: Callable[[], float] = lambda: math.inf,
         repeats: int = 1,
+        balance: np.ndarray | None = None,
     ):
         super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
         self.num_images = num_images
@@ -79,6 +64,7 @@ class BatchSampler(DistributedSampler):
         self._accumulate, self._num_steps = accumulate, num_steps
         self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
         self._repeats = repeats
+        self._balance = balance
         self._start = (-1, 0, 0)
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
@@ -96,7 +82,11 @@ class BatchSampler(DistributedSampler):
     def _order_of_images(self) -> np.ndarray:
         if not self.shuffle:
             return np.arange(self.num_images)
-        if self._order_of is not None and (order := self._order_of(self.seed, self.epoch)) is not None:
+        # asked in any case: a remote source begins to fetch the epoch's files
+        order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
+        if self._balance is not None:
+            return balanced_order(self._balance, self.seed, self.epoch)
+        if order is not None:
             return order
         generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
         return torch.randperm(self.num_images, generator=generator).numpy()
@@ -122,6 +112,7 @@ class BatchSampler(DistributedSampler):
 
     def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
         order = self.order()
+        repeats = count_earlier(order) if self._repeats > 1 or self._balance is not None else np.zeros_like(order)
         steps = list(pairwise(self.steps(self._start[1] if self._start[0] == self.epoch else 0)))
         update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
         for (begin, end), in_update in zip(steps, update_images, strict=True):
@@ -129,14 +120,12 @@ class BatchSampler(DistributedSampler):
             # every rank's images stand together: the first `rest` ranks take one more
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
-            batch = [self._key(order, position, True, end - begin, in_update) for position in mine]
+            sizes = end - begin, in_update
+            batch = [Key(self.epoch, int(order[place]), True, *sizes, int(repeats[place])) for place in mine]
             while len(batch) < self.fill_to:
-                batch.append(self._key(order, len(batch) % self.num_images, False, end - begin, in_update))
+                place = len(batch) % self.num_images
+                batch.append(Key(self.epoch, int(order[place]), False, *sizes, int(repeats[place])))
             yield batch
-
-    def _key(self, order: np.ndarray, position: int, counts: bool, step_images: int, update_images: int) -> Key:
-        repeat = position % self._repeats
-        return Key(self.epoch, int(order[position]), counts, step_images, update_images, repeat)
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
         """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights

@@ -17,6 +17,7 @@ class Images:
     """
 
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
+    weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
     location: str = ""  # folder or address of the images, for messages
     is_encoded: bool = False  # `encoded` returns image files, which loader=dali can decode
     reading: Reading = DEFAULT  # how those files are decoded
@@ -69,4 +70,11 @@ class Source:
                 raise ConfigError(
                     f"images of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
                     "Hint: subclass imagenet_ddp.data.Images."
+                )
+            if images is None or images.weights is None:
+                continue
+            if (images.weights.dtype, images.weights.shape) != (np.float32, (len(images),)):
+                raise ConfigError(
+                    f"weights of data._target_ must be float32 of shape ({len(images)},), got {images.weights.dtype} "
+                    f"of shape {images.weights.shape}. Hint: numpy.asarray(weights, numpy.float32), one per image."
                 )

@@ -1,14 +1,16 @@
-"""Which data= reads a folder, from a glance into it. No torch; nothing is counted (inspect.py does)."""
+"""Which data= reads a folder or a file, from a glance into it. No torch; nothing is counted (inspect.py does)."""
 
 import re
 from pathlib import Path
 
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources.table import table
 
 KAGGLE = Path("Data") / "CLS-LOC"  # where Kaggle's archive of ImageNet has its train and val
-NAMES = ("shapes", "imagefolder", "imagenet", "stl10", "packed", "streamed")
-_SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes"}
+NAMES = ("shapes", "imagefolder", "imagenet", "table", "stl10", "packed", "streamed")
+_SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes",
+         "csv": "table", "parquet": "table"}  # fmt: skip
 STL10 = ("stl10_binary", "stl10_binary.tar.gz")
 
 
@@ -36,7 +38,8 @@ def _options(root: str, folder: Path, otherwise: str) -> list[str]:
     if (folder / KAGGLE / "train").is_dir():
         return ["data=imagenet", f"data.root={Path(root) / KAGGLE}"]
     if not folder.is_dir():
-        return [f"data={otherwise}", f"data.root={root}"]
+        name = "table" if folder.suffix.lower() in table.SUFFIXES else otherwise
+        return [f"data={name}", f"data.root={root}"]
     train = folder / "train"
     if train.is_dir():
         more = [] if (folder / "val").is_dir() else ["data.val_fraction=0.1"]

@@ -17,6 +17,7 @@ from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
+from imagenet_ddp.data.sources.table.images import open_table
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import shorten_list
 
@@ -41,6 +42,8 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         return source
     if name == "stl10":
         return _stl10(data, need_train)
+    if name == "table":
+        return open_table(data, seed, environ, need_train=need_train)
     if name == "shapes":
         return _folders(shapes.ensure(seed, environ), data, seed, need_train)
     if name in ("packed", "streamed"):

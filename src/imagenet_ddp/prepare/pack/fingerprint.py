@@ -50,17 +50,19 @@ def file_states(images: Images) -> np.ndarray:
 
 
 def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:
-    """Return the SHA-256 of classes, names and targets."""
+    """Return the SHA-256 of classes, names, targets and weights."""
     sha = hashlib.sha256(json.dumps([source.classes, source.labels]).encode())
     for name, images in splits.items():
         sha.update(f"{name} {len(images)}".encode())
         for array in (names[name].text, names[name].ends, images.targets.astype("<i8")):
             sha.update(array.tobytes())
+        if images.weights is not None:
+            sha.update(images.weights.astype("<f4").tobytes())
     return sha.hexdigest()
 
 
 def with_sizes(fingerprint: str, states: Mapping[str, np.ndarray]) -> str:
-    """Add the sizes of the files; not the times, which are no part of a pack."""
+    """Add the sizes of the files, but not their times, which a pack does not store."""
     sha = hashlib.sha256(fingerprint.encode())
     for array in states.values():
         sha.update(array[:, 0].astype("<i8").tobytes())

@@ -232,6 +232,8 @@ def _write_index(
         "names": names.text[np.repeat(is_packed, lengths)],
         "name_ends": np.cumsum(lengths[is_packed]).astype("<i8"),
     }
+    if images.weights is not None:
+        arrays[manifests.WEIGHTS] = images.weights[is_packed].astype("<f4")
     return Split(
         int(is_packed.sum()),
         name == "train",

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from omegaconf import MISSING
+
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
@@ -52,16 +54,20 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 
 
 def option(run: Run, key: str) -> Any:
-    """Return the value of an option. A missing key is unknown, because an older version did not have it; in a group
-    that users may extend (callbacks, trainer, args) it is null."""
+    """Return the value of an option. A missing key has its default, because an older version did not have it; in a
+    group that users may extend (callbacks, trainer, args) it is null."""
     if run.options is None:
         return UNKNOWN
-    return run.options.get(key, UNKNOWN if key in _fixed_keys() else None)
+    return run.options[key] if key in run.options else _defaults().get(key)
 
 
 @cache
-def _fixed_keys() -> frozenset[str]:
-    return frozenset(key for key in declared("train") if not key.startswith("trainer."))
+def _defaults() -> dict[str, Any]:
+    return {
+        path: UNKNOWN if key.is_group or key.default == MISSING else key.default
+        for path, key in declared("train").items()
+        if not path.startswith("trainer.")
+    }
 
 
 def canonical(value: Any) -> str:

@@ -43,7 +43,7 @@ def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
             f"Compared with {recipes[0].label}: difference of the medians in points, ratio of the CPU seconds. "
             "p: Welch's t-test between the seeds of both, two-sided, not corrected for the number of rows."
         )
-    if num_repeated := sum(recipe.num_repeated for recipe in recipes):
+    if num_repeated := sum(len(recipe.repeated) for recipe in recipes):
         notes.append(f"Left out, because a newer run has the same seed: {count_noun(num_repeated, 'run')}.")
     notes += [f"Data: {_data_words(recipes[0])}."] if same_data else []
     notes += [f"Hardware: {_hardware_words(recipes[0])}."] if same_hardware and recipes[0].hardware else []

@@ -3,8 +3,8 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 
 from imagenet_ddp.report.comparison.differences import (
     Differences,
@@ -16,7 +16,12 @@ from imagenet_ddp.report.comparison.differences import (
 )
 from imagenet_ddp.report.run import Run, as_number
 
-OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # shown beside the recipe, or no part of it
+OWN_COLUMNS = (
+    "data.name",
+    "data.root",
+    "seed",
+    "name",
+)  # not in a label: have a column, or identify one run
 OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "sweep.resume", "sweep.job")
 
 
@@ -25,7 +30,7 @@ class Recipe:
     runs: list[Run]  # one per seed, in the order of the seeds
     label: str  # the experiment, and the typed options in which the recipes differ
     command: str  # trains all of its seeds; FOLDER in place of the data's folder
-    num_repeated: int = 0  # runs left out, because a newer one has the same seed
+    repeated: list[Run] = field(default_factory=list)  # left out, because a newer run has the same seed
 
     @property
     def data(self) -> str:
@@ -36,33 +41,34 @@ class Recipe:
         return _hardware(self.runs[0])
 
     def values(self, attribute: str) -> list[float]:
-        """Return one value per seed, of the runs that have it. attribute: of Run, a number."""
-        return [value for run in self.runs if (value := getattr(run, attribute)) is not None]
+        """Return one value per seed; [] where a run does not have it. attribute: of Run, a number."""
+        values = [getattr(run, attribute) for run in self.runs]
+        return [] if None in values else values
 
 
 def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]:
     """Return the recipes in the order in which their first runs come. differences: of all runs."""
-    keys = [key for key in (*differences.keys, *differences.derived) if key not in ("seed", "name")]
+    keys = [key for key in (*differences.keys, *differences.derived) if key not in ("data.root", "seed", "name")]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         if run.state == "finished" and run.best_top1 is not None and run.options is not None:
-            group = (*(canonical(option(run, key)) for key in keys), _hardware(run))
+            group = (*(canonical(option(run, key)) for key in keys), *_data_set(run), _hardware(run))
             groups.setdefault(group, []).append(run)
     newest = [_one_per_seed(group) for group in groups.values()]
     return [
-        Recipe(kept, label, _command(kept, differences), len(group) - len(kept))
+        Recipe(kept, label, _command(kept, differences), [run for run in group if all(run is not one for one in kept)])
         for group, kept, label in zip(groups.values(), newest, _labels(newest, differences), strict=True)
     ]
 
 
 def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
     """Return the number of the recipe with this label, of the only one whose label contains it, or of the one with a
-    run in this folder; None where there is none, or several."""
-    labels = [recipe.label for recipe in recipes]
+    run in this folder, which a newer one may have replaced; None where there is none, or several."""
+    labels, folder = [recipe.label for recipe in recipes], Path(wanted).resolve()
     for found in (
         [number for number, label in enumerate(labels) if label == wanted],
         [number for number, label in enumerate(labels) if wanted in label],
-        [number for number, recipe in enumerate(recipes) if Path(wanted).resolve() in [r.folder for r in recipe.runs]],
+        [n for n, recipe in enumerate(recipes) if folder in [run.folder for run in (*recipe.runs, *recipe.repeated)]],
     ):
         if len(found) == 1:
             return found[0]
@@ -140,9 +146,16 @@ def _key(word: str) -> str:
 
 def _data(run: Run) -> str:
     """Return "imagefolder pets": the source, and the last name of its folder."""
-    data = run.summary.get("data")
-    names = data.values() if isinstance(data, dict) else [option(run, "data.name")]
+    data, root = run.summary.get("data"), option(run, "data.root")
+    of_options = [option(run, "data.name"), PurePath(root).name if isinstance(root, str) else None]
+    names = data.values() if isinstance(data, dict) else of_options  # an older version did not store them
     return printable(" ".join(str(name) for name in names if isinstance(name, str)))
+
+
+def _data_set(run: Run) -> list[str]:
+    """Tell a data set by its name and size: the same images may be in another folder on another machine."""
+    counts = (run.summary.get(key) for key in ("num_train_images", "num_val_images", "num_classes"))
+    return [_data(run), *map(canonical, counts)]
 
 
 def _hardware(run: Run) -> str:

@@ -1,6 +1,7 @@
-"""Read image files below class folders, by position."""
+"""Read image files below a folder, by position."""
 
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class FileImages(Images):
     ):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
+        self.weights: np.ndarray | None = None
         self.left_out: Counter[str] = Counter()  # of the Listing
 
     def path(self, index: int) -> str:
@@ -53,7 +55,9 @@ class FileImages(Images):
 
     def subset(self, indices: np.ndarray) -> "FileImages":
         rows = np.asarray(indices, dtype=np.int64) if self._rows is None else self._rows[indices]
-        return FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
+        images = FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
+        images.weights = None if self.weights is None else self.weights[indices]
+        return images
 
 
 def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
@@ -65,20 +69,33 @@ def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileIm
 
 
 def digest(splits: Sequence[FileImages]) -> str:
-    """Return eight hexadecimal digits that depend on the name and position of every image."""
+    """Return eight hexadecimal digits that depend on the name, position and weight of every image."""
     found = hashlib.sha256()
     for images in splits:
         for array in (images.names.text, images.names.ends, images.targets):
             found.update(array.data)
+        if images.weights is not None:
+            found.update(images.weights.data)
     return found.hexdigest()[:8]
 
 
+def _hashes(names: Names, seed: int) -> np.ndarray:
+    """Return uint64 (N,)."""
+    text, ends, key = names.text.tobytes(), names.ends.tolist(), seed.to_bytes(16, "little", signed=True)
+    parts = (text[begin:end] for begin, end in itertools.pairwise([0, *ends]))
+    return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
+
+
 def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
-    """(train, val): of each class the same share, at least one image in each where the class has two."""
-    generator = np.random.default_rng(seed)
+    """(train, val): of each class the same share, at least one image in each where the class has two.
+
+    The choice depends on the images' names, not on their order: a list that is sorted again, or grows, moves no trained
+    image into the validation, except for the few by which the share grows.
+    """
+    ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)
     for target in np.unique(images.targets):
         members = np.flatnonzero(images.targets == target)
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
-        val[generator.permutation(members)[:count]] = True
+        val[members[np.argsort(ranks[members], kind="stable")[:count]]] = True
     return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))

@@ -49,7 +49,7 @@ def has_image(folder: Path) -> bool:
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (kind, path) of all that is no folder."""
+    """Yield (kind, path) of everything but folders."""
     todo = [""]
     while todo:
         prefix = todo.pop()

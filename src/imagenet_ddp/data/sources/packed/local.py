@@ -57,16 +57,28 @@ class PackedImages(Images):
         self._arrays: dict[str, np.ndarray] = {}
         self._shards: dict[int, Shard] = {}
         self._check_index()
+        self._set_index()
+
+    def _set_index(self) -> None:
         self.targets = self._array("targets")
+        if manifests.WEIGHTS in self.split.arrays:
+            self.weights = self._array(manifests.WEIGHTS)
 
     def __getstate__(self) -> dict[str, Any]:
         is_own = self.targets is self._arrays.get("targets")
-        return {**self.__dict__, "_arrays": {}, "_shards": {}, "targets": None if is_own else self.targets}
+        return {
+            **self.__dict__,
+            "_arrays": {},
+            "_shards": {},
+            "weights": None,
+            "targets": None if is_own else self.targets,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if state["targets"] is None:
-            self.targets = self._array("targets")
+        self._set_index()
+        if state["targets"] is not None:
+            self.targets = state["targets"]
 
     def path(self, index: int) -> str:
         return f"{self.location}/{self.name}: {self.names[index]}"

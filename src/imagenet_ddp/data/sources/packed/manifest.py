@@ -27,6 +27,7 @@ RECORD = [
 ]
 # SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, one after the other), name_ends int64 (N,)
 ARRAYS = ("records", "targets", "names", "name_ends")
+WEIGHTS = "weights"  # a further one of training images that have weights: float32 (N,)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Split:
     num_images: int
     shuffled: bool  # whether neighbours in a shard are strangers; else shards follow the order of the images
     shards: list[File]
-    arrays: dict[str, File]  # one of ARRAYS -> its file
+    arrays: dict[str, File]  # one of ARRAYS, or WEIGHTS -> its file
     source_bytes: int  # what its images took before they were packed
     left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
 
@@ -98,7 +99,8 @@ def parse(data: bytes, where: str) -> Manifest:
 
 def _split(plain: Mapping[str, Any]) -> Split:
     shards = [File(**shard) for shard in plain["shards"]]
-    arrays = {name: File(**plain["arrays"][name]) for name in ARRAYS}
+    names = (*ARRAYS, WEIGHTS) if WEIGHTS in plain["arrays"] else ARRAYS
+    arrays = {name: File(**plain["arrays"][name]) for name in names}
     return Split(plain["num_images"], plain["shuffled"], shards, arrays, plain["source_bytes"], plain["left_out"])
 
 

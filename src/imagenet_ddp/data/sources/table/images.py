@@ -1,0 +1,58 @@
+"""Open the images of a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.table.table import Table, read_table
+from imagenet_ddp.system.text import count_noun, shorten_list
+
+
+def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
+    """data: the resolved data.* keys. Raises ConfigError where the table has mistakes; no image is looked for."""
+    verb = "train" if need_train else "evaluate"
+    table = read_table(data, environ, verb)
+    reading = Reading(data["decoder"], data["exif_orientation"])
+    if data["val_fraction"] is not None:
+        classes = sorted(set(table.labels))
+        whole = _images(table, range(len(table.paths)), classes, reading)
+        train, val = split_validation(whole, data["val_fraction"], seed)
+        digits = digest([whole])
+    else:
+        train_rows, val_rows = table.rows_of("train", verb) if need_train else [], table.rows_of("val", verb)
+        classes = sorted({table.labels[row] for rows in (train_rows, val_rows) for row in rows})
+        train = _images(table, train_rows, classes, reading) if need_train else None
+        val = _images(table, val_rows, classes, reading)
+        digits = digest([val] if train is None else [train, val])
+    val.weights = None  # a validation counts all images alike
+    return Source(classes, train, val, notes=[table.note, *_notes(table, classes, train, val)], digest=digits)
+
+
+def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: Reading) -> FileImages:
+    positions = {name: position for position, name in enumerate(classes)}
+    targets = np.fromiter((positions[table.labels[row]] for row in rows), np.int64, len(rows))
+    images = FileImages(table.folder, Names.of(table.paths[row] for row in rows), targets, reading)
+    if table.weights is not None:
+        images.weights = np.fromiter((table.weights[row] for row in rows), np.float32, len(rows))
+    return images
+
+
+def _notes(table: Table, classes: list[str], train: FileImages | None, val: FileImages) -> list[str]:
+    """Sentences for the start of a training."""
+    if train is None or not len(train):
+        return []
+    notes = []
+    if (weights := train.weights) is not None:
+        notes.append(
+            f"The loss of each training image is multiplied by its weight, {weights.min():g} to {weights.max():g}, "
+            f"{weights.mean():.4g} on average."
+        )
+    if absent := sorted(set(train.targets.tolist()) - set(val.targets.tolist())):
+        names = shorten_list([classes[target] for target in absent])
+        notes.append(f"{table.file} has no validation images of {count_noun(len(absent), 'class')}: {names}.")
+    return notes

@@ -1,0 +1,53 @@
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.data.sources.table import files
+from imagenet_ddp.data.sources.table.files import find_missing
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def test_the_missing_ones_of_any_mixture(tmp_path: Path):
+    chance = random.Random(0)
+    paths = [f"{folder}{number}.jpg" for folder, many in (("", 30), ("a/", 5), ("a/b/", 40)) for number in range(many)]
+    paths += [str(tmp_path / "c" / f"{number}.png") for number in range(12)]
+    chance.shuffle(paths)
+    there = set(chance.sample(paths, 50))
+    make(tmp_path, *there)
+    assert find_missing(str(tmp_path), paths) == [place for place, path in enumerate(paths) if path not in there]
+    assert len(find_missing(str(tmp_path), paths)) == 37
+
+
+@pytest.mark.parametrize("many", [1, files.FEW + 1])
+def test_folders_that_are_none(many: int, tmp_path: Path):
+    make(tmp_path, "file")
+    for below in ("gone", "file", "a\0b"):
+        assert find_missing(str(tmp_path), [f"{below}/{number}" for number in range(many)]) == list(range(many))
+
+
+def test_a_folder_of_many_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    names = [f"{number}.jpg" for number in range(1000)]
+    make(tmp_path, *names)
+    asked: list[str] = []
+    listdir, exists = os.listdir, os.path.exists
+    monkeypatch.setattr(os, "listdir", lambda path: asked.append(path) or listdir(path))
+    monkeypatch.setattr(os.path, "exists", lambda path: asked.append(path) or exists(path))
+    assert find_missing(str(tmp_path), names) == []
+    assert len(asked) == 1
+    assert find_missing(str(tmp_path), [*names, "gone.jpg"]) == [1000]
+    assert len(asked) == 3
+
+
+def test_a_disk_that_is_too_slow_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: time.sleep(0.05) or exists(path))
+    paths = [f"{number}/gone.jpg" for number in range(2000)]  # 100 s by one thread
+    assert len(find_missing(str(tmp_path), paths, budget_s=0.2)) < 2000

@@ -1,0 +1,160 @@
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.table.table import read_table, validate
+from imagenet_ddp.errors import ConfigError
+
+GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"
+
+
+def keys(root: Path | str | None, **typed: Any) -> dict[str, Any]:
+    return asdict(DataConfig(name="table", root=None if root is None else str(root))) | typed
+
+
+def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list[str]:
+    for name in "abcde":
+        (folder / f"{name}.jpg").touch()
+    (folder / "t.csv").write_text(content)
+    return validate(keys(folder / "t.csv", **typed), {}, verb)
+
+
+def test_a_good_table(tmp_path: Path):
+    assert found(tmp_path, GOOD) == found(tmp_path, GOOD, "evaluate") == []
+    table = read_table(keys(tmp_path / "t.csv"), {})
+    assert (table.folder, table.paths, table.labels) == (tmp_path, ["a.jpg", "b.jpg", "c.jpg"], ["cat", "dog", "cat"])
+    assert (table.splits, table.weights) == (["train", "train", "val"], [1.0, 0.5, 2.0])
+    assert (table.rows_of("train"), table.rows_of("val")) == ([0, 1], [2])
+    assert table.note == f"{tmp_path}/t.csv: 3 rows; columns path, label, split, weight read."
+
+
+def test_the_note_names_what_is_not_read(tmp_path: Path):
+    assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\n", val_fraction=0.5) == []
+    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).note.endswith(
+        "t.csv: 1 row; columns path, label read; weights, url ignored."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("path,label\na.jpg,cat,x\nb.jpg\n", "cells as the first one, 2, but has not in 2 rows: row 2 (3 cells)"),
+        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be of one line, but is not in 1 row: row 5. H"),
+        ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
+        ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
+        (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
+        (GOOD + "d.jpg,cat,val,0\n", "weight must be a number > 0, but is not in 1 row: row 5 (0)."),
+        (GOOD + "d.jpg,cat,val,-1\ne.jpg,cat,val,\n", "but is not in 2 rows: row 5 (-1), row 6 (empty)."),
+        (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
+        (GOOD + "d.jpg,cat,val,nan\n", "row 5 (nan)."),
+        (GOOD + "./x/../a.jpg,cat,val,1\n", "no image of val may be in train too, but it is in 1 row: row 5 (./x"),
+        (GOOD + "c.jpg,dog,val,1\n", "must have one row, but is named again in 1 row: row 5 (c.jpg, as row 4)"),
+        (GOOD + "x.jpg,cat,val,1\n", "must name a file, below {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
+        (GOOD + "d.jpg,owl,val,1\n", "each label of val must be one of train too, but 1 of 2 is not: owl. Hint"),
+        ("path,label,split\na.jpg,cat,train\n", "split must be val in some rows, but is in none."),
+        ("path,label,split\na.jpg,cat,val\n", "split must be train in some rows, but is in none."),
+        ("path,label\na.jpg,cat\n", "which share of each class is kept for validation, got neither. Hint: data."),
+        ("path,label,split\n", "t.csv must have a row for each image, but has none. Hint: data.root=FILE.csv"),
+        ("path,species\na.jpg,cat\n", "no label: its columns are path, species. Hint: +data.args.label=species "),
+        ("a.jpg,cat\n", "has no path and no label: its columns are a.jpg, cat. Hint: correct those rows: the first"),
+        ("", "has no path and no label: its columns are none. Hint: correct those rows: the first one is to name"),
+    ],
+)  # fmt: skip
+def test_one_mistake(content: str, said: str, tmp_path: Path):
+    texts = found(tmp_path, content)
+    assert [said.format(tmp_path) in text for text in texts].count(True) == 1, texts
+    assert all("Hint: " in text for text in texts)
+    assert len(texts) <= 2
+
+
+def test_all_kinds_are_found_at_once_and_ten_rows_of_each_are_named(tmp_path: Path):
+    wrong = "".join(f"{number}.jpg,,test,zero\n" for number in range(1200))
+    texts = found(tmp_path, GOOD + wrong)
+    assert len(texts) == 3
+    for text in texts:
+        assert " in 1,200 rows: row 5" in text
+        assert ", row 14" in text and "row 15" not in text
+        assert "and 1,190 more. Hint:" in text
+
+
+def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):
+    gone = "".join(f"{number}.jpg,cat,train,1\n" for number in range(12))
+    (text,) = found(tmp_path, GOOD + gone)
+    assert "row 5 (0.jpg), " in text and "row 14 (9.jpg) and 2 more" in text
+    assert found(tmp_path, GOOD + gone, "evaluate") == []  # of the training images alone
+    assert found(tmp_path, GOOD + gone, "check") == []  # which reads all of them, and lists them
+    (text,) = found(tmp_path, "path,label,split\na.jpg,cat,train\ngone.jpg,cat,val\n", "evaluate")
+    assert "row 3 (gone.jpg)" in text
+
+
+def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
+    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", "evaluate") == []
+    assert read_table(keys(tmp_path / "t.csv"), {}, "evaluate").rows_of("val", "evaluate") == [0, 1]
+    assert found(tmp_path, "path,label,split\na.jpg,cat,val\n", "evaluate") == []
+    assert len(found(tmp_path, "path,label,split\na.jpg,cat,train\n", "evaluate")) == 1
+
+
+def test_val_fraction(tmp_path: Path):
+    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,cat\n", val_fraction=0.5) == []
+    (text,) = found(tmp_path, GOOD, val_fraction=0.5)
+    assert text.startswith("data.val_fraction is 0.5, but ") and text.endswith("Hint: set data.val_fraction=null.")
+    (text,) = found(tmp_path, "path,label\na.jpg,cat\na.jpg,cat\n", val_fraction=0.5)
+    assert "an image must have one row" in text  # one of both might be split off
+
+
+def test_columns_of_other_names(tmp_path: Path):
+    content = "file,breed,fold\na.jpg,pug,train\nb.jpg,pug,val\n"
+    args = {"path": "file", "label": "breed", "split": "fold"}
+    assert found(tmp_path, content, args=args) == []
+    (text,) = found(tmp_path, content, args={"path": "file", "label": "bread"})
+    assert "must have the columns file and bread, but has no bread" in text
+    (text,) = found(tmp_path, content, args={**args, "weight": "importance"})
+    assert "but has no importance" in text  # a name that is typed is meant
+    (text,) = found(tmp_path, content, args={"labels": "breed"})
+    assert text.startswith("data.args of data=table name its columns path, label, split, weight, got labels.")
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        (None, "must be the table of the images, got null. Hint: data.root=FILE.csv, with the columns path and label."),
+        ("gone.csv", "gone.csv) does not exist. Hint: data.root=FILE.csv."),
+        ("~/pets.csv", "does not exist. Hint: data.root=/home/ann/pets.csv."),
+        (".", ") is a folder. Hint: data.root=FILE.csv, or data=imagefolder with data.root=.."),
+    ],
+)
+def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (text,) = validate(keys(root), {"HOME": "/home/ann"})
+    assert text.startswith("data.root must be ") and text.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied"), r"t\.csv must be readable, but is not\. Hint: chmod u\+r on it\."),
+        (OSError(5, "Input/output error"), r"t\.csv must be readable, but: Input/output error\. Hint: data\.root=FILE"),
+    ],
+)
+def test_a_table_that_cannot_be_read(error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text(GOOD)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=said):
+        read_table(keys(tmp_path / "t.csv"), {})
+
+
+def test_the_table_may_be_named_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An image is one image by its absolute and by its relative path."""
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub" / "a.jpg").touch()
+    (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\na.jpg,cat,train\n{tmp_path}/sub/a.jpg,cat,val\n")
+    (text,) = validate(keys("sub/t.csv"), {})
+    assert "no image of val may be in train too, but it is in 1 row: row 3" in text

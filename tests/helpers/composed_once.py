@@ -1,0 +1,58 @@
+"""Compose many command lines in little time."""
+
+import functools
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
+
+from imagenet_ddp.cli.compose import Composer, apply
+from imagenet_ddp.config import commands
+
+_KEPT: dict[tuple[object, ...], bytes] = {}
+
+
+def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra reads the same files for each of a thousand command lines: here once for the same choices of groups,
+    of files in conf/."""
+    load = Composer._load
+    list_options, listed = ConfigLoaderImpl.get_group_options, {}
+
+    def options(
+        self: ConfigLoaderImpl, group: str, *rest: Any, overrides: Sequence[str] = (), **more: Any
+    ) -> list[str]:
+        path = tuple(str(each.path) for each in self.get_search_path().get_path())
+        key = (path, group, rest, tuple(overrides), *sorted(more.items()))
+        if key not in listed:
+            listed[key] = list_options(self, group, *rest, overrides=list(overrides), **more)
+        return listed[key]
+
+    def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
+        lines = [str(override.input_line) for override in overrides]
+        exists = self.loader.get_group_options
+        choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
+                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
+        if len(self.loader.get_search_path().get_path()) > 3:
+            return load(self, overrides, mode)
+        key = (self.config_name, mode, *(str(o.input_line) for o in choices))
+        if key not in _KEPT:
+            _KEPT[key] = pickle.dumps(load(self, choices, mode))
+        config = pickle.loads(_KEPT[key])
+        values = [o for o in overrides if not any(o is choice for choice in choices)]
+        for override in values:
+            apply(override, config)
+        with open_dict(config.hydra.overrides):
+            config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
+        return config
+
+    monkeypatch.setattr(Composer, "_load", loaded)
+    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", options)
+    # Hydra copies all registered classes with each loader, and again what it takes of them
+    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
+    monkeypatch.setattr(commands, "register", functools.cache(commands.register))
