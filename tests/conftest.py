@@ -130,18 +130,8 @@ def run(tmp_path: Path) -> Run:
         verb: str, *options: str, timeout_s: float = 240, **environ: str | None
     ) -> subprocess.CompletedProcess[str]:
         environment = clean_environ(**environ)
-        # what Python and OpenMP read when they start has to be there then
-        at_start = {name: value for name, value in environ.items() if name.startswith(("PYTHON", "OMP_"))}
-        if sys.platform == "linux" and at_start in ({}, {"PYTHONPATH": PROBES}):
-            return forked_commands.run(verb, *options, folder=tmp_path, environment=environment, timeout_s=timeout_s)
-        return subprocess.run(
-            [sys.executable, "-m", f"imagenet_ddp.{verb}", *options],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        module = f"imagenet_ddp.{verb}"
+        return forked_commands.run(module, *options, folder=tmp_path, environment=environment, timeout_s=timeout_s)
 
     return start
 

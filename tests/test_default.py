@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Run
@@ -30,18 +31,36 @@ def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_quick_recipe_on_real_images(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """Ten classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 (docs/performance.md); half of it is
-    enough to see that it learns at the speed it should."""
-    options = ["experiment=quick", "data=imagefolder", f"data.root={shared_data / 'tiny10'}", "hydra.run.dir=r"]
+def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Path, tmp_path: Path) -> None:
+    """Five classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 of ten (docs/performance.md); half of it
+    is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
+    from those weights and from scratch at the same cost."""
+    classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
+    for root, names, count in (("first", classes[:5], None), ("second", classes[5:], 60)):
+        for split, name in itertools.product(("train", "val"), names):
+            (tmp_path / root / split / name).mkdir(parents=True)
+            for image in sorted((shared_data / "tiny10" / split / name).iterdir())[
+                : count if split == "train" else None
+            ]:
+                (tmp_path / root / split / name / image.name).symlink_to(image)
     # one thread: two that share a core with other work wait for each other in loops that cost CPU time
-    options += ["trainer.max_epochs=3", "cluster.num_threads=1"]
-    result = run("train", *options, timeout_s=900)
-    assert result.returncode == 0, result.stdout + result.stderr
-    summary = json.loads((tmp_path / "r/summary.json").read_text())
-    assert summary["best/val/top1"] >= 0.50
-    # far off: 75 to 135 were seen, by the machine and by what ran beside it
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 250
+    shape = ["experiment=quick", "data=imagefolder", "cluster.num_threads=1"]
+
+    def trained(folder: str, *options: str) -> dict[str, Any]:
+        result = run("train", *shape, *options, f"hydra.run.dir={folder}", timeout_s=900)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return json.loads((tmp_path / folder / "summary.json").read_text())
+
+    summary = trained("start", "data.root=first", "trainer.max_epochs=3")
+    assert summary["best/val/top1"] >= 0.55
+    # far off: 75 to 135 were seen with twice the images, by the machine and by what ran beside it
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 125
+
+    top1 = {}
+    for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):
+        found = trained(name, "data.root=second", "trainer.max_epochs=4", *more)
+        top1[name] = found["best/val/top1"]
+    assert top1["fine_tuned"] > top1["scratch"] + 0.02, top1
 
 
 @pytest.mark.slow
@@ -58,35 +77,3 @@ def test_an_epoch_of_natural_photographs(run: Run, shared_data: Path, tmp_path: 
     summary = json.loads((tmp_path / "r/summary.json").read_text())
     assert (summary["num_train_images"], summary["num_val_images"], summary["num_classes"]) == (461, 100, 100)
     assert summary["epochs"] == 1
-
-
-@pytest.mark.slow
-def test_weights_of_other_classes_beat_a_start_from_scratch(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """Five classes of Tiny-ImageNet give the weights; the other five, with 60 images each, are learned from them and
-    from scratch at the same cost: 0.55 to 0.57 against 0.46 to 0.48 were seen."""
-    classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
-    for root, names, count in (("first", classes[:5], None), ("second", classes[5:], 60)):
-        for split, name in itertools.product(("train", "val"), names):
-            (tmp_path / root / split / name).mkdir(parents=True)
-            for image in sorted((shared_data / "tiny10" / split / name).iterdir())[
-                : count if split == "train" else None
-            ]:
-                (tmp_path / root / split / name / image.name).symlink_to(image)
-    shape = [
-        "experiment=quick",
-        "data=imagefolder",
-        "data.image_size=32",
-        "data.val_resize=32",
-        "cluster.num_threads=1",
-    ]
-
-    def top1(folder: str, *options: str) -> float:
-        result = run("train", *shape, "trainer.max_epochs=4", *options, f"hydra.run.dir={folder}", timeout_s=900)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return json.loads((tmp_path / folder / "summary.json").read_text())["best/val/top1"]
-
-    assert top1("start", "data.root=first") > 0.4
-    for seed in (1, 2):
-        options = ["data.root=second", f"seed={seed}"]
-        fine_tuned = top1(f"fine_tuned_{seed}", *options, "model.weights=start/checkpoints/best.ckpt")
-        assert fine_tuned > top1(f"scratch_{seed}", *options), f"seed {seed}"

@@ -1,17 +1,22 @@
 """What the tests of command lines share."""
 
+import functools
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
+
+from imagenet_ddp.config import commands
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _files_parsed_once() -> Iterator[None]:
-    """Hydra parses the same twenty files for each of a thousand command lines: here once while they are the same."""
+    """Hydra parses the same twenty files for each of a thousand command lines, and copies all registered classes: here
+    once while they are the same."""
     load, kept = FileConfigSource.load_config, {}
 
     def loaded(self: FileConfigSource, config_path: str) -> ConfigResult:
@@ -25,4 +30,6 @@ def _files_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileConfigSource, "load_config", loaded)
+        patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
+        patch.setattr(commands, "register", functools.cache(commands.register))
         yield

@@ -65,16 +65,20 @@ def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
             printed = "\n".join(f"== exit code {each.returncode}\n{each.out}{each.err}" for each in processes)
             pytest.fail(f"{len(found)} of {len(processes)} commands ended within {timeout_s} s:\n{printed}")
         time.sleep(0.02)
-    return [End(process.returncode, process.out, process.err, found[process]) for process in processes]
+    return [End(process.wait(), process.out, process.err, found[process]) for process in processes]
 
 
 def start(
-    hosts: Sequence[Host], *options: str, each: Sequence[Sequence[str]] = (), env: dict[str, str] | None = None
+    hosts: Sequence[Host],
+    *options: str,
+    each: Sequence[Sequence[str]] = (),
+    env: dict[str, str] | None = None,
+    forked: bool = True,
 ) -> list[Process]:
     """train with the same options on every host. each: more of every host's own."""
     more = each or [()] * len(hosts)
     environ = {**PROBES, **(env or {})}
-    return [host.popen(command(*options, *own), environ) for host, own in zip(hosts, more, strict=True)]
+    return [host.popen(command(*options, *own), environ, forked=forked) for host, own in zip(hosts, more, strict=True)]
 
 
 def succeeded(found: Sequence[End]) -> Sequence[End]:
@@ -182,7 +186,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
     shared = tmp_path_factory.mktemp("trained")
     with Hosts(["alpha", "zeta"], shared) as (alpha, zeta):
         options = [*SMALL, f"data.root={tree}", "trainer.num_nodes=2", "trainer.devices=2", *probe(shared / "seen")]
-        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA)))
+        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA, forked=False)))
         left = {host.name: files(host) for host in (alpha, zeta)}
         yield Trained(zeta, alpha, shared, found[::-1], seen(shared / "seen"), run_folder(zeta), left)
 
@@ -243,7 +247,6 @@ def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree:
     """The second way of docs/two-machines.md: the same line, typed in the same folder; the nodes meet there too."""
     disk, hosts = trained.shared / "disk", (trained.alpha, trained.zeta)
     disk.mkdir()
-    here = ["env", f"--chdir={disk}"]
     options = [
         *SMALL,
         *TWO,
@@ -252,13 +255,13 @@ def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree:
         "name=both",
         f"cluster.address=file://{disk}/meet",
     ]
-    found = succeeded(ends(*(host.popen([*here, *command(*options)]) for host in hosts)))
+    found = succeeded(ends(*(host.popen(command(*options), folder=disk) for host in hosts)))
     assert sum("11 of 11 validation images, each once." in end.out for end in found) == 1
     (folder,) = (disk / "runs/both").iterdir()
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank0.log", "rank1.log"]
 
     resume = command(f"resume={folder.relative_to(disk)}", "trainer.max_epochs=2", *TWO, "cluster.address=null")
-    succeeded(ends(*(host.popen([*here, *resume], AT_ZETA) for host in hosts)))
+    succeeded(ends(*(host.popen(resume, AT_ZETA, folder=disk) for host in hosts)))
     assert len((folder / "metrics.csv").read_text().splitlines()) == 1 + 2
     assert sorted(path.name for path in disk.iterdir()) == ["runs"], (
         "neither the file of the meeting nor a copy is left"

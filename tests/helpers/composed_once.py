@@ -1,19 +1,16 @@
 """Compose many command lines in little time."""
 
-import functools
 import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from imagenet_ddp.cli.compose import Composer, apply
-from imagenet_ddp.config import commands
 
 _KEPT: dict[tuple[object, ...], bytes] = {}
 
@@ -53,6 +50,3 @@ def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Composer, "_load", loaded)
     monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", options)
-    # Hydra copies all registered classes with each loader, and again what it takes of them
-    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
-    monkeypatch.setattr(commands, "register", functools.cache(commands.register))

@@ -2,31 +2,21 @@
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, clean_environ
-
-PROBE = ROOT / "tests" / "helpers" / "probes" / "doctor_ranks.py"
+from conftest import PROBES, clean_environ
+from helpers import forked_commands
 
 
 def ranks(what: str, world_size: int, num_nodes: int, *options: str, folder: Path) -> list[Any]:
     """What each rank found."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environ = clean_environ(PYTHONPATH=str(ROOT / "src"), GLOO_SOCKET_IFNAME="lo")
+    environ = clean_environ(PYTHONPATH=PROBES, GLOO_SOCKET_IFNAME="lo")
     numbers = [[str(number) for number in (port, rank, world_size, num_nodes)] for rank in range(world_size)]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(PROBE), what, *each, *options],
-            env=environ,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        forked_commands.start("doctor_ranks", what, *each, *options, folder=folder, environment=environ)
         for each in numbers
     ]
     ended = [process.communicate(timeout=240) for process in started]

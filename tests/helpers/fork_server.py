@@ -1,6 +1,7 @@
 """A Python that has imported torch and Lightning, and forks the processes that helpers/forked_commands.py asks for.
 
-Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write].
+Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write,
+first process of the host (helpers/hosts.py) to run on, or null].
 A forked process runs as `python -m module` would: in that folder and environment, with the project's own modules still
 to be imported. What it starts by multiprocessing (ranks, loader workers) is forked likewise, from an idle copy that it
 makes of itself before anything else, and is its child as after a real start.
@@ -13,6 +14,7 @@ import importlib
 import json
 import multiprocessing.util
 import os
+import platform
 import runpy
 import signal
 import socket
@@ -30,22 +32,26 @@ PRELOADED = (
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LIBC = ctypes.CDLL(None, use_errno=True)
+SPACES = ("net", "uts", "ipc", "mnt")
 HIGH_FD = 200  # above any number that a process gives away
 
 
 def serve() -> None:
+    _end_with_parent()
     sys.path.pop(0)  # this file's folder
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:
-        module, arguments, folder, environment, stem = json.loads(line)
+        module, arguments, folder, environment, stem, host = json.loads(line)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if os.fork() == 0:
+            _end_with_parent()
             _redirect(stem)
-            _watch(stem)
+            _watch(stem, host)
             os.setsid()
             _set_up(folder, environment, folder)
             sys.argv[:] = ["-m", *arguments]
@@ -53,13 +59,30 @@ def serve() -> None:
             return
 
 
-def _watch(stem: str) -> None:
+def _watch(stem: str, host: int | None) -> None:
     """Return in a child; this process writes the child's number and its exit code to stem.pid and stem.code."""
+    spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in ("pid", *SPACES)] if host else []
+    for fd in spaces[:1]:
+        _enter(fd)  # for the child: a process cannot change its own number
     if pid := os.fork():
         _write(f"{stem}.pid", pid)
         _write(f"{stem}.code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _end_with_parent()
+    for fd in spaces[1:]:
+        _enter(fd)
+    for fd in spaces:
+        os.close(fd)
+
+
+def _enter(fd: int) -> None:
+    if LIBC.setns(fd, 0):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _end_with_parent() -> None:
+    """So that nothing is left where the tests are killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _write(path: str, number: int) -> None:
@@ -89,8 +112,10 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.modules["numpy"].random.seed()  # drawn anew, as by each Python that starts; `random` does so by itself
+    platform._uname_cache = None  # type: ignore[attr-defined]  # the host's name is another one there
     # an orphan becomes a child of the nearest subreaper: so a process forked by the copy becomes one of this process
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     mine, copys = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         mine.close()

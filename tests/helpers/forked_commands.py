@@ -7,6 +7,7 @@ test_packaging.py, distributed/test_several_hosts.py and tests/slurm, which begi
 """
 
 import atexit
+import contextlib
 import functools
 import itertools
 import json
@@ -29,8 +30,8 @@ class Command:
     """A running command, the first process of a session of its own, with what the tests use of subprocess.Popen. It
     prints to files."""
 
-    def __init__(self, stem: Path, arguments: Sequence[str]) -> None:
-        self._stem, self.args = stem, list(arguments)
+    def __init__(self, server: subprocess.Popen[str], stem: Path, arguments: Sequence[str]) -> None:
+        self._server, self._stem, self.args = server, stem, list(arguments)
         self.pid = self._read("pid", 300)  # the first waits for the imports
 
     @property
@@ -56,6 +57,10 @@ class Command:
         except TimeoutError:
             raise subprocess.TimeoutExpired(self.args, timeout, self.out, self.err) from None
 
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
+        self.wait(timeout)
+        return self.out, self.err
+
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)
@@ -66,6 +71,8 @@ class Command:
     def _read(self, end: str, timeout_s: float) -> int:
         file, limit = Path(f"{self._stem}.{end}"), time.monotonic() + timeout_s
         while not file.exists():
+            if self._server.poll() is not None and not file.exists():
+                raise RuntimeError(f"{SERVER.name} ended with code {self._server.returncode}: no {file.name}")
             if time.monotonic() > limit:
                 raise TimeoutError(f"no {file.name} within {timeout_s} s")
             time.sleep(0.01)
@@ -84,21 +91,28 @@ class ForkServer:
         )
         atexit.register(self._close)
 
-    def start(self, module: str, *arguments: str, folder: Path, environment: dict[str, str]) -> Command:
+    def start(
+        self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
+    ) -> Command:
+        """Start it. host: first process of a host of helpers/hosts.py; None: here."""
         assert self._server.stdin
         stem = self._folder / str(next(self._numbers))
-        request = [module, arguments, str(folder), environment, str(stem)]
+        request = [module, arguments, str(folder), environment, str(stem), host]
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
-        self._started.append(Command(stem, [module, *arguments]))
+        self._started.append(Command(self._server, stem, [module, *arguments]))
         return self._started[-1]
 
     def _close(self) -> None:
         for command in self._started:
-            command.kill()
+            with contextlib.suppress(ProcessLookupError):
+                command.kill()
         assert self._server.stdin
         self._server.stdin.close()
-        self._server.wait()
+        try:
+            self._server.wait(10)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -107,14 +121,40 @@ def fork_server() -> ForkServer:
     return ForkServer()
 
 
+# What Python and OpenMP read when they start has to be there then.
+AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
+
+
+def start(
+    module: str, *arguments: str, folder: Path, environment: dict[str, str], forked: bool = True
+) -> Command | subprocess.Popen[str]:
+    """Start `python -m module` in a session of its own. forked: unless its environment asks for a start of Python."""
+    here = clean_environ()
+    names = [name for name in {*here, *environment} if name.startswith(AT_START) and name != "PYTHONPATH"]
+    if forked and sys.platform == "linux" and all(here.get(name) == environment.get(name) for name in names):
+        return fork_server().start(module, *arguments, folder=folder, environment=environment)
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def run(
-    verb: str, *options: str, folder: Path, environment: dict[str, str], timeout_s: float
+    module: str, *arguments: str, folder: Path, environment: dict[str, str], timeout_s: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    """Run imagenet_ddp.VERB to its end, as subprocess.run would."""
-    command = fork_server().start(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment)
+    """Run it to its end, as subprocess.run would."""
+    process = start(module, *arguments, folder=folder, environment=environment)
     try:
-        code = command.wait(timeout_s)
+        out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        command.kill()
+        process.kill()
+        process.wait()
         raise
-    return subprocess.CompletedProcess(command.args, code, command.out, command.err)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess([module, *arguments], process.returncode, out, err)

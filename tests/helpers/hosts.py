@@ -24,12 +24,13 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environ
+from helpers import forked_commands
 from helpers.namespaces import BOOT, DISK, FLAGS, children_in, first, in_network, requirement
 
 INTERFACE = "ens5"
 
 
-class Process(subprocess.Popen[str]):
+class Started(subprocess.Popen[str]):
     """A command on a host, the first of a session of its own. `pid` is its number as seen from outside the host."""
 
     out_file: Path
@@ -42,6 +43,9 @@ class Process(subprocess.Popen[str]):
     @property
     def err(self) -> str:
         return self.err_file.read_text()
+
+
+Process = Started | forked_commands.Command
 
 
 class Host:
@@ -79,15 +83,28 @@ class Host:
                     process.wait()
                 starter.wait()
 
-    def popen(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Process:
-        """Start a command in DISK/work. `python` and `torchrun` are those of the tests; TMPDIR is on DISK. What it
-        prints goes to files, so that it never waits for a reader."""
+    def popen(
+        self,
+        command: Sequence[str | Path],
+        env: dict[str, str] | None = None,
+        *,
+        folder: Path = DISK / "work",
+        forked: bool = True,
+    ) -> Process:
+        """Start a command in `folder`. `python` and `torchrun` are those of the tests; TMPDIR is on DISK. What it
+        prints goes to files, so that it never waits for a reader. forked: a command of the project is forked from a
+        process that has imported torch."""
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
-        prefix = ["nsenter", f"--target={self.init}", *FLAGS, "--", "env", f"--chdir={DISK / 'work'}"]
+        match list(map(str, command)):
+            case ["python", "-m", module, *options] if forked and module.startswith("imagenet_ddp."):
+                start = forked_commands.fork_server().start
+                self._started.append(start(module, *options, folder=folder, environment=environ, host=self.init))
+                return self._started[-1]
+        prefix = ["nsenter", f"--target={self.init}", *FLAGS, "--", "env", f"--chdir={folder}"]
         out_file, err_file = (self._files / f"{len(self._started)}.{stream}" for stream in ("out", "err"))
         with out_file.open("wb") as out, err_file.open("wb") as err, children_in(self.init):
-            process = Process(
+            process = Started(
                 [*prefix, *map(str, command)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -105,13 +122,13 @@ class Host:
         """Past `timeout_s`, kills the command's session and raises TimeoutExpired with what it printed."""
         process = self.popen(command, env)
         try:
-            process.wait(timeout_s)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             error.add_note(f"{self.name} printed:\n{process.out}{process.err}")
             raise
-        return subprocess.CompletedProcess(list(command), process.returncode, process.out, process.err)
+        return subprocess.CompletedProcess(list(command), code, process.out, process.err)
 
     def processes(self) -> dict[int, str]:
         """What is alive on the host, but for its first process: the number outside -> the command line."""

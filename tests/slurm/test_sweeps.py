@@ -23,59 +23,60 @@ def options(tree: Path, *more: str) -> list[str]:
     return [*SMALL, f"data.root={tree}", "trainer.log_every_n_steps=1", *more]
 
 
-def test_six_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path) -> None:
-    """Two of them fail, and one is stopped by its time limit twice: it resumes after one requeue each
-    time. submitit's own handler would have ended it before its workers had saved."""
+def test_three_by_submitit_two_at_a_time(cluster: Cluster, work: Path, tree: Path) -> None:
+    """One fails, and one is stopped by its time limit and by a signal: it resumes after one requeue each time.
+    submitit's own handler would have ended it before its workers had saved."""
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
     kinds = "+callbacks.probe.what=nothing,crash,nothing"
-    swept = [*probe(work / "seen", step=2, slow_s=1.0), kinds, "trainer.max_epochs=1,12", "hydra.sweep.dir=s"]
+    # SLURM looks at time limits every half minute: until then job 0 has to train
+    swept = [*probe(work / "seen", step=2, slow_s=0.5), kinds, "trainer.max_epochs=12", "hydra.sweep.dir=s"]
     command = [*TRAIN, "-m", *options(tree), *swept, *SUBMITIT]
     with (work / "out").open("w") as out:
         environ = {**cluster.environ, "PYTHONPATH": PROBES}
         process = subprocess.Popen(command, cwd=work, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         most = turns = done = 0
-        slow, limit = work / "s/3/metrics.csv", time.monotonic() + 500
+        slow, limit = work / "s/0/metrics.csv", time.monotonic() + 500
         while process.poll() is None:
             most = max(most, cluster.run(["squeue", "-h", "-t", "RUNNING"], check=False).stdout.count("\n"))
             cluster.hasten()
             if turns < 2 and slow.exists() and len(rows(slow.parent)) > done:
-                (array,) = {path.name.partition("_")[0] for path in (work / "s/.submitit").glob("*_3")}
-                cluster.time_out(f"{array}_3")
+                (array,) = {path.name.partition("_")[0] for path in (work / "s/.submitit").glob("*_0")}
+                if turns:
+                    cluster.run(["scancel", "--signal=USR2", f"{array}_0"])
+                else:
+                    cluster.time_out(f"{array}_0")
                 turns, done = turns + 1, len(rows(slow.parent))
             assert time.monotonic() < limit, (work / "out").read_text()
             time.sleep(0.5)
     output = (work / "out").read_text()
     assert process.returncode == 1, output
     assert most == 2
-    assert "2 of 6 jobs failed:" in output
-    for number, (epochs, what) in enumerate((e, w) for e in (1, 12) for w in ("nothing", "crash", "nothing")):
-        run_dir = work / "s" / str(number)
-        assert (run_dir / "summary.json").exists() == (what == "nothing"), output
-        if what == "nothing":
-            assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, epochs + 1)]
-        else:
-            assert f"job {number} (trainer.max_epochs={epochs} +callbacks.probe.what=crash) in" in output
-    (path,) = (work / "s/.submitit").glob("*_3/*_log.out")
+    assert "1 of 3 jobs failed:" in output
+    assert "job 1 (+callbacks.probe.what=crash) in" in output
+    assert [(work / f"s/{number}/summary.json").exists() for number in range(3)] == [True, False, True], output
+    for number in (0, 2):
+        assert [row["epoch"] for row in rows(work / f"s/{number}")] == [str(epoch) for epoch in range(1, 13)]
+    (path,) = (work / "s/.submitit").glob("*_0/*_log.out")
     assert path.read_text().count("Stopped and saved after step") == 2
     assert path.read_text().count("Asking SLURM to requeue job") == 2
-    assert_equal_weights(work / "s/3", work / "s/5")
+    assert_equal_weights(work / "s/0", work / "s/2")
 
 
 def test_a_job_array(cluster: Cluster, work: Path, tree: Path) -> None:
     """Each task runs the job of its number, all in one folder; one is signalled and resumes."""
-    words = options(tree, "-m", "seed=0,1,2", "trainer.max_epochs=4", *probe(work / "seen", slow_s=0.2))
+    words = options(tree, "-m", "seed=0,1", "trainer.max_epochs=4", *probe(work / "seen", slow_s=0.2))
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
-    sbatch = ("--array=0-2", "--nodes=1", "--gpus-per-node=0", "--cpus-per-task=2")
+    sbatch = ("--array=0-1", "--nodes=1", "--gpus-per-node=0", "--cpus-per-task=2")
     env = {"DEVICES": "2", "PYTHONPATH": PROBES}
     job = cluster.submit(*sbatch, ROOT / "scripts/train.sbatch", *words, cwd=work, env=env)
     cluster.until(lambda: (work / "seen1/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", f"{job}_1"])
-    for number in range(3):
+    for number in range(2):
         assert cluster.end(f"{job}_{number}")["JobState"] == "COMPLETED"
     sweep_dir = work / "runs/imagefolder_mobilenet_v3_small" / f"slurm_{job}"
-    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "2", "sweep.yaml"]
-    assert yaml.safe_load((sweep_dir / "sweep.yaml").read_text())["jobs"] == [["seed=0"], ["seed=1"], ["seed=2"]]
-    for number in range(3):
+    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "sweep.yaml"]
+    assert yaml.safe_load((sweep_dir / "sweep.yaml").read_text())["jobs"] == [["seed=0"], ["seed=1"]]
+    for number in range(2):
         assert (summary(sweep_dir / str(number))["seed"], summary(sweep_dir / str(number))["world_size"]) == (number, 2)
         epochs = seen(work / f"seen{number}")
         assert {epoch: sorted(images) for epoch, images in epochs.items()} == {n: list(range(29)) for n in range(4)}
