@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     with turn(item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@pytest.hookimpl(trylast=True)  # of those that are left to run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests first, then those with the most tests: else one process waits for the other at
+    the end. (pytest-xdist hands out a file at a time, and by itself looks at the number alone.)"""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        sizes = Counter(item.path for item in items)
+        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        items.sort(key=lambda item: (-slow[item.path], -sizes[item.path]))  # stable: in a file, the order stays
 
 
 # ---- what tests share ----------------------------------------------------------------------------------------------

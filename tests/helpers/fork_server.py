@@ -19,6 +19,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -114,6 +115,7 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
     os.environ.update(environment)
     sys.modules["numpy"].random.seed()  # drawn anew, as by each Python that starts; `random` does so by itself
     platform._uname_cache = None  # type: ignore[attr-defined]  # the host's name is another one there
+    tempfile.tempdir = None  # and TMPDIR
     # an orphan becomes a child of the nearest subreaper: so a process forked by the copy becomes one of this process
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     mine, copys = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

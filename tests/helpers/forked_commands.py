@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from conftest import clean_environ
+from conftest import PROBES, clean_environ
 
 SERVER = Path(__file__).with_name("fork_server.py")
 
@@ -62,7 +62,7 @@ class Command:
         return self.out, self.err
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None:
+        if self.returncode is None and self._server.poll() is None:  # with the server ends all
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -125,13 +125,19 @@ def fork_server() -> ForkServer:
 AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
 
 
+def can_fork(environment: dict[str, str]) -> bool:
+    here = clean_environ()
+    if environment.get("PYTHONPATH") == PROBES:  # without a sitecustomize.py
+        here["PYTHONPATH"] = PROBES
+    names = [name for name in {*here, *environment} if name.startswith(AT_START)]
+    return sys.platform == "linux" and all(here.get(name) == environment.get(name) for name in names)
+
+
 def start(
     module: str, *arguments: str, folder: Path, environment: dict[str, str], forked: bool = True
 ) -> Command | subprocess.Popen[str]:
     """Start `python -m module` in a session of its own. forked: unless its environment asks for a start of Python."""
-    here = clean_environ()
-    names = [name for name in {*here, *environment} if name.startswith(AT_START) and name != "PYTHONPATH"]
-    if forked and sys.platform == "linux" and all(here.get(name) == environment.get(name) for name in names):
+    if forked and can_fork(environment):
         return fork_server().start(module, *arguments, folder=folder, environment=environment)
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
