@@ -97,7 +97,9 @@ class Host:
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
         match list(map(str, command)):
-            case ["python", "-m", module, *options] if forked and forked_commands.can_fork(environ):
+            case ["python", "-m", module, *options] if (
+                forked and module.startswith("imagenet_ddp.") and forked_commands.can_fork(environ)
+            ):
                 start = forked_commands.fork_server().start
                 self._started.append(start(module, *options, folder=folder, environment=environ, host=self.init))
                 return self._started[-1]
