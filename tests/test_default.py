@@ -60,7 +60,7 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
     for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):
         found = trained(name, "data.root=second", "trainer.max_epochs=2", *more)
         top1[name] = found["best/val/top1"]
-    assert top1["fine_tuned"] > top1["scratch"], top1
+    assert top1["fine_tuned"] > top1["scratch"] + 0.1, top1  # 0.51 and 0.25 were seen
 
 
 @pytest.mark.slow
