@@ -1,45 +1,97 @@
 """A forked command is what `python -m` would have started, but for the imports."""
 
 import json
+import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from conftest import clean_environ
-from helpers.forked_commands import fork_server
+from conftest import PROBES, clean_environ
+from helpers.forked_commands import ForkServer, can_fork, fork_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux adopts orphans")
 
 MODULE = """
-import json, multiprocessing, os, sys, time
+import json, multiprocessing, os, random, sys, tempfile, threading, time
+import numpy
+
+def here():
+    loaded = ["torch" in sys.modules, any(name.startswith("imagenet_ddp") for name in sys.modules)]
+    drawn = [random.random(), numpy.random.random()]
+    return [os.getcwd(), dict(os.environ), tempfile.gettempdir(), loaded, len(os.listdir("/proc/self/task"))], drawn
 
 def child(pipe):
-    pipe.send([os.getppid() == int(os.environ["PARENT"]), os.environ["WHO"], "torch" in sys.modules])
+    pipe.send([os.getppid() == int(os.environ["PARENT"]), os.getpgrp() == int(os.environ["PARENT"]), *here()])
     sys.exit(4)
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["wait"]:
+        print("ready", flush=True)
+        time.sleep(600)
     os.environ["PARENT"] = str(os.getpid())
+    leads = os.getpid() == os.getpgrp() == os.getsid(0)
+    state, drawn = here()
     receiver, sender = multiprocessing.Pipe(False)
     process = multiprocessing.get_context("spawn").Process(target=child, args=(sender,))
     process.start()
-    print(json.dumps([sys.argv[1:], os.getcwd(), *receiver.recv(), process.join(), process.exitcode]), flush=True)
-    if sys.argv[1:]:
-        sys.exit("one reason")
-    time.sleep(600)
+    process.join()
+    found = [sys.argv[1:], leads, sys.stdin.read(), process.exitcode, state, drawn, receiver.recv()]
+    print(json.dumps(found), flush=True)
+    sys.exit("one reason")
 """
 
 
-def test_folder_environment_children_and_end(tmp_path: Path):
+@pytest.fixture
+def module(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MODULE)
-    ends, waits = (
-        fork_server().start("mine", *words, folder=tmp_path, environment=clean_environ(WHO="ann"))
-        for words in (["a b"], [])
-    )
-    assert ends.wait(300) == 1
-    assert json.loads(ends.out) == [["a b"], str(tmp_path), True, "ann", True, None, 4]
-    assert ends.err == "one reason\n"
-    while not waits.out:
-        assert waits.poll() is None, waits.err
-    waits.send_signal(signal.SIGTERM)
-    assert waits.wait(300) == -signal.SIGTERM
+    return "mine"
+
+
+def test_it_is_as_a_process_that_has_just_started(module: str, tmp_path: Path):
+    (tmp_path / "tmp").mkdir()
+    environment = clean_environ(TMPDIR=str(tmp_path / "tmp"), WHO="ann")
+    commands = [
+        fork_server().start(module, "a b", str(number), folder=tmp_path, environment=environment) for number in range(2)
+    ]
+    drawn = []
+    for number, command in enumerate(commands):
+        assert command.wait(300) == 1
+        assert command.err == "one reason\n"
+        argv, leads, stdin, exitcode, state, mine, (is_child, in_group, of_child, childs) = json.loads(command.out)
+        assert (argv, leads, stdin, exitcode, is_child, in_group) == (["a b", str(number)], True, "", 4, True, True)
+        there = {**environment, "PARENT": str(command.pid)}
+        assert state == of_child == [str(tmp_path), there, str(tmp_path / "tmp"), [True, False], 1]
+        drawn += [*mine, *childs]
+    assert len(set(drawn)) == 8, "each process draws numbers of its own"
+
+
+def test_a_signal_ends_it(module: str, tmp_path: Path):
+    command = fork_server().start(module, "wait", folder=tmp_path, environment=clean_environ())
+    until(lambda: command.out == "ready\n")
+    os.killpg(command.pid, signal.SIGTERM)
+    assert command.wait(60) == -signal.SIGTERM
+
+
+def test_it_ends_with_its_server_and_nobody_waits_in_vain(module: str, tmp_path: Path):
+    server = ForkServer()
+    command = server.start(module, "wait", folder=tmp_path, environment=clean_environ())
+    until(lambda: command.out == "ready\n")
+    server._server.kill()
+    with pytest.raises(RuntimeError, match=r"fork_server.py ended with code -9: no 0\.code"):
+        command.wait(60)
+    until(lambda: not Path(f"/proc/{command.pid}").exists())
+
+
+def test_what_python_reads_as_it_starts_needs_a_start():
+    assert can_fork(clean_environ(PYTHONPATH=PROBES, MASTER_ADDR="a"))
+    for variable in ({"PYTHONPATH": "elsewhere"}, {"OMP_NUM_THREADS": None}, {"PYTHONHASHSEED": "0"}):
+        assert not can_fork(clean_environ(**variable))
+
+
+def until(condition) -> None:  # type: ignore[no-untyped-def]
+    limit = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.02)

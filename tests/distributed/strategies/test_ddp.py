@@ -4,8 +4,6 @@ once for all tests here; and the sentences for what torch or the device does not
 import inspect
 import json
 import socket
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, Run, clean_environ
+from conftest import PROBES, SMALL, Run, clean_environ
+from helpers import forked_commands
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,7 +20,6 @@ from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.errors import ConfigError
 
-PROBES = ROOT / "tests" / "helpers" / "probes"
 TWO_RANKS_S = 180
 SMALL_BYTES = 217_040  # of the gradients of ddp_ranks.Small.net in fp32
 
@@ -34,18 +32,18 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    ranks = []
-    for rank in range(2):
-        with (folder / f"rank{rank}.log").open("w") as log:
-            command = [sys.executable, str(PROBES / "ddp_ranks.py"), str(rank), str(port), str(folder)]
-            ranks.append(subprocess.Popen(command, env=clean_environ(), stdout=log, stderr=subprocess.STDOUT))
+    ranks = [
+        forked_commands.start(
+            "ddp_ranks", str(rank), str(port), str(folder), folder=folder, environment=clean_environ(PYTHONPATH=PROBES)
+        )
+        for rank in range(2)
+    ]
     try:
-        codes = [rank.wait(TWO_RANKS_S) for rank in ranks]
+        printed = [rank.communicate(timeout=TWO_RANKS_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    logs = [(folder / f"rank{rank}.log").read_text()[-3000:] for rank in range(2)]
-    assert codes == [0, 0], "\n".join(logs)
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(err[-3000:] for _, err in printed)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
 
 
