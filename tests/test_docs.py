@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import options as report_options
+from imagenet_ddp.tune import space
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,7 +47,7 @@ def documented() -> list[tuple[str, str, str]]:
 
 
 def _argv(rest: str) -> list[str]:
-    rest = ANY_OPTIONS.sub("", re.split(r"\s(?:#|\||>|&|2>)|;", rest)[0])
+    rest = ANY_OPTIONS.sub("", re.split(r"\s(?:#|\||>|&|2>)|;", f" {rest}")[0])
     for word, value in PLACEHOLDERS.items():
         rest = rest.replace(word, value)
     return shlex.split(rest)
@@ -60,6 +60,7 @@ def test_the_documentation_shows_every_command():
     assert {verb for _, verb, _ in COMMANDS_SHOWN} == {*COMMANDS, "report"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", sorted({where.partition(":")[0] for where, _, _ in COMMANDS_SHOWN}))
 def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch):
     compose_once(monkeypatch)
@@ -70,8 +71,8 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
                 if verb == "report":
                     report_options.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
                 else:
-                    shown = ["--cfg", "job"] if verb == "tune" else []  # as tune reads them: search.KEY is free
-                    command_line(verb, [*_argv(rest), *shown], {}, compose_only=True)
+                    argv = [space.as_override(word) if verb == "tune" else word for word in _argv(rest)]
+                    command_line(verb, argv, {}, compose_only=True)
             except (ConfigError, ValueError) as error:
                 refused.append(f"{place}: {verb} {rest}\n    {error}")
     assert not refused, "\n".join(refused)
