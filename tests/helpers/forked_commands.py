@@ -1,9 +1,10 @@
 """The project's commands as processes that start in a tenth of a second: helpers/fork_server.py forks them.
 
-    done = run("train", "seed=1", folder=tmp_path, environment=clean_environ())
+    done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
-Importing torch and Lightning takes four fifths of a small training. Python's own start is tested by test_startup.py,
-test_packaging.py, distributed/test_several_hosts.py and tests/slurm, which begin as a user does.
+Importing torch and Lightning takes four fifths of a small training. Commands begin as a user's do in test_startup.py,
+test_packaging.py, test_library.py, tests/slurm, tests/tune, distributed/rendezvous/test_refusal.py, where forked=False
+is said, and where another program (torchrun, a script) starts them.
 """
 
 import atexit
@@ -126,6 +127,7 @@ AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
 
 
 def can_fork(environment: dict[str, str]) -> bool:
+    """Return whether a process in this environment may be forked: what Python reads as it starts is as here."""
     here = clean_environ()
     if environment.get("PYTHONPATH") == PROBES:  # without a sitecustomize.py
         here["PYTHONPATH"] = PROBES
