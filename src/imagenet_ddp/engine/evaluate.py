@@ -3,6 +3,7 @@
 import torch
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.engine import build
 from imagenet_ddp.engine.job import Job
@@ -36,6 +37,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     )
     try:
         with build.refusing():
+            connect(trainer.loggers)
             trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()
