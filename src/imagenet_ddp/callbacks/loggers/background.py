@@ -4,6 +4,7 @@ import json
 import queue
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -42,6 +43,7 @@ class Background(Logger):
         if self._file.is_file():
             self.stored |= json.loads(self._file.read_text(encoding="utf-8"))
         self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
+        self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # metrics, for a checkpoint
         self._failure: str | None = None
         self._num_lost = 0
         self._thread: threading.Thread | None = None
@@ -78,7 +80,9 @@ class Background(Logger):
                 log(new, step)
                 steps.update(dict.fromkeys(new, step))
                 self._store()
+            self.unsent.popleft()
 
+        self.unsent.append((metrics, step))
         self._put(log_new)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -108,7 +112,7 @@ class Background(Logger):
     def finalize(self, status: str = "success") -> None:
         """Send what waits, for at most END_S seconds, and say what was lost."""
         ended = self._put(lambda: self._close(status))
-        seconds = UPLOAD_S if getattr(self, "_log_model", False) else END_S
+        seconds = UPLOAD_S if getattr(self, "_log_model", False) in (True, "all") else END_S
         try:
             ended.result(seconds if self.server else None)
         except TimeoutError:

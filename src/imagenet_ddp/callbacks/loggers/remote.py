@@ -126,6 +126,7 @@ class CometLogger(Background, loggers.CometLogger):
             "offline_directory": str(folder / "comet"),
             "tags": [group] if group else None,
             "display_summary_level": 0,
+            "auto_output_logging": False,  # the lines are in logs/
         }
         super().__init__(**{**own, **arguments})
         self._online = is_online  # given above, False would switch off the offline file too
