@@ -35,6 +35,7 @@ def test_core_dependencies():
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
+        "comet",
         "dali",
         "mlflow",
         "parquet",
@@ -43,6 +44,7 @@ def test_core_dependencies():
         "tensorboard",
         "timm",
         "tune",
+        "wandb",
     }
 
 

@@ -108,9 +108,13 @@ def test_more_than_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     released = threading.Event()
     logger = Sent(tmp_path, lambda *_: released.wait(120))
     logger.connect()
+    logger.log_metrics({"a": 0.0}, 0)
+    while logger._waiting.qsize():  # until the thread has taken it
+        time.sleep(0.01)
+    for step in range(1, 6):
+        logger.log_metrics({"a": 0.0}, step)
     with pytest.warns(UserWarning, match="switched off, and the training continues: 5 messages wait to be sent"):
-        for step in range(20):
-            logger.log_metrics({"a": 0.0}, step)
+        logger.log_metrics({"a": 0.0}, 20)
     released.set()
     with pytest.warns(UserWarning, match="mine lost"):
         logger.finalize("success")
