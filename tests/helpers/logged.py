@@ -68,13 +68,12 @@ def of_wandb(run_dir: Path) -> Curves:
 
 
 def of_comet(run_dir: Path) -> Curves:
-    """Of the newest offline file alone: a kill leaves none."""
-    newest = max((run_dir / "comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns)
-    with ZipFile(newest) as archive:
-        messages = [json.loads(line) for line in archive.read("messages.json").decode().splitlines()]
     curves: Curves = {}
-    for message in messages:
-        metric = message["payload"].get("metric")
-        if metric and metric["step"] is not None and not metric["metricName"].startswith("sys."):
-            curves.setdefault(metric["metricName"], []).append((metric["step"], float(metric["metricValue"])))
+    for path in sorted((run_dir / "comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns):
+        with ZipFile(path) as archive:
+            messages = [json.loads(line) for line in archive.read("messages.json").decode().splitlines()]
+        for message in messages:
+            metric = message["payload"].get("metric")
+            if metric and metric["step"] is not None and not metric["metricName"].startswith("sys."):
+                curves.setdefault(metric["metricName"], []).append((metric["step"], float(metric["metricValue"])))
     return curves

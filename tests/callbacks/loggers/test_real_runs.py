@@ -18,7 +18,10 @@ from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
+]
 needs_all = pytest.mark.skipif(
     not all(map(find_spec, ("mlflow", "wandb", "comet_ml", "tensorboard"))), reason="needs the loggers' extras"
 )
@@ -39,25 +42,36 @@ def train(folder: Path, *options: str, **environ: str | None) -> subprocess.Comp
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def resumed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4 steps an epoch, last.ckpt after the steps 8 and 16, SIGKILL after step 13, of 24."""
-    folder = tmp_path_factory.mktemp("resumed")
+def two_parts(folder: Path, tree: Path, loggers: str, *options: str) -> tuple[Any, Any]:
+    """4 steps an epoch, last.ckpt after the steps 8 and 16, the first part ends after step 13, of 24."""
     first = train(
         folder, *SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.devices=2", "trainer.max_epochs=6",
-        "logger=[csv,tensorboard,mlflow,wandb,comet]", "callbacks=gradient_norm",
-        "callbacks.checkpoint.every_n_epochs=2", "logger.mlflow.log_model=true",
+        f"logger={loggers}", "callbacks=gradient_norm", "callbacks.checkpoint.every_n_epochs=2",
         "trainer.log_every_n_steps=2", "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe",
-        "+callbacks.probe.folder=p", "+callbacks.probe.what=kill", "+callbacks.probe.step=13",
+        "+callbacks.probe.folder=p", "+callbacks.probe.step=13", *options,
     )  # fmt: skip
-    assert first.returncode == 1, first.stdout + first.stderr
-    assert "SIGKILL" in first.stderr
-    earlier = logged.of_csv(folder / "r")["train/loss"]
-    assert earlier[-1][0] > 8, "steps that are trained again were logged"
     second = train(folder, "resume=r", "++callbacks.probe=null")
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert "switched off" not in second.stdout
+    assert second.returncode == 0, first.stdout + first.stderr + second.stdout + second.stderr
     assert "Warning: " not in first.stdout + second.stdout
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def resumed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed: five steps are trained, and logged, again."""
+    folder = tmp_path_factory.mktemp("resumed")
+    options = ("+callbacks.probe.what=kill", "logger.mlflow.log_model=true")
+    first, _ = two_parts(folder, tree, "[csv,tensorboard,mlflow]", *options)
+    assert (first.returncode, "SIGKILL" in first.stderr) == (1, True)
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def stopped(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped by SIGTERM: a kill leaves no offline file of Comet, and an incomplete one of W&B."""
+    folder = tmp_path_factory.mktemp("stopped")
+    first, _ = two_parts(folder, tree, "[wandb,comet]", "+callbacks.probe.what=signal")
+    assert first.returncode == 128 + 15
     return folder / "r"
 
 
@@ -96,7 +110,7 @@ def test_tensorboard(resumed: Path) -> None:
     events = EventAccumulator(str(resumed / "tensorboard"))
     events.Reload()
     assert events.Tags()["images"] == ["pictures/train_batch", "pictures/curves", "pictures/confusion_matrix"]
-    assert "_hparams_/session_start_info" in events.SummaryMetadata
+    assert events.SummaryMetadata("_hparams_/session_start_info").plugin_data.plugin_name == "hparams"
 
 
 @needs_all
@@ -141,24 +155,21 @@ def test_mlflow_file(resumed: Path) -> None:
 
 
 @needs_all
-def test_wandb_offline(resumed: Path) -> None:
-    assert_whole(logged.of_wandb(resumed), resumed)
-    runs = [record.run for record in logged.wandb_records(resumed) if record.WhichOneof("record_type") == "run"]
-    stored = json.loads((resumed / "logger_wandb.json").read_text())["id"]
+def test_wandb_offline(stopped: Path) -> None:
+    assert_whole(logged.of_wandb(stopped), stopped)
+    runs = [record.run for record in logged.wandb_records(stopped) if record.WhichOneof("record_type") == "run"]
+    stored = json.loads((stopped / "logger_wandb.json").read_text())["id"]
     assert {(run.run_id, run.display_name) for run in runs} == {(stored, "r")}
-    assert len(list(resumed.glob("wandb/offline-run-*"))) == 2
-    assert {path.name.split("_")[0] for path in resumed.glob("wandb/*/files/media/images/pictures/*.png")} == {
+    assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
+    assert {path.name.split("_")[0] for path in stopped.glob("wandb/*/files/media/images/pictures/*.png")} == {
         "train", "curves", "confusion",
     }  # fmt: skip
 
 
 @needs_all
-def test_comet_offline(resumed: Path) -> None:
-    """The part after the kill; the part before it wrote no file."""
-    curves = logged.of_comet(resumed)
-    assert [step for step, _ in curves["train/loss"]] == list(range(13, 24, 2))
-    rows = [row for row in epochs(resumed) if row["step"] > 13]
-    assert [value for _, value in curves["val/loss"]] == pytest.approx([row["val/loss"] for row in rows], rel=1e-5)
+def test_comet_offline(stopped: Path) -> None:
+    assert_whole(logged.of_comet(stopped), stopped)
+    assert len(list(stopped.glob("comet/*.zip"))) == 2
 
 
 # ---- a server ------------------------------------------------------------------------------------------------------
