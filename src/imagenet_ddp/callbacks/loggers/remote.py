@@ -127,6 +127,8 @@ class CometLogger(Background, loggers.CometLogger):
             "tags": [group] if group else None,
             "display_summary_level": 0,
             "auto_output_logging": False,  # the lines are in logs/
+            "auto_metric_logging": False,  # it would take MLflow's, too, where both are on
+            "auto_param_logging": False,
         }
         super().__init__(**{**own, **arguments})
         self._online = is_online  # given above, False would switch off the offline file too
