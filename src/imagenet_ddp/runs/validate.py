@@ -20,12 +20,14 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers that need a package; any of the names is enough. The first is also the name of the extra.
+# Lightning's loggers that need a package; any of the names is enough.
 LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
+    "CometLogger": ("comet_ml",),
 }
+EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
 
@@ -75,7 +77,7 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"logger.{key} needs the package {package}, which is not installed. Hint: "
-        f"`{install(package if package == 'wandb' else f'imagenet_ddp[{package}]')}`, or logger.{key}=null."
+        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or logger.{key}=null."
         for key, package in missing
     ]
 
