@@ -101,6 +101,19 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
+    from helpers import forked_commands
+
+    folder = tmp_path_factory.mktemp("trained")
+    options = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
+    options += [f"data.root={tree}", "hydra.run.dir=r"]
+    result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "r/checkpoints/best.ckpt"
+
+
 # Hints begin with "uv run" where the tests are run so; they are compared with those of a plain shell.
 os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 

@@ -8,20 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, clean_environ, write_images
-from helpers import forked_commands
-
-FAST = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
-
-
-@pytest.fixture(scope="module")
-def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
-    folder = tmp_path_factory.mktemp("trained")
-    options = [*FAST, f"data.root={tree}", "hydra.run.dir=r"]
-    result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
-    assert result.returncode == 0, result.stdout + result.stderr
-    return folder / "r/checkpoints/best.ckpt"
+from conftest import Run, write_images
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ DIR --data-path --data-dir --data_dir --data --folder | data=imagenet data.root=
 --recovery-interval | | last.ckpt is written after each epoch, and where a signal stops the run
 --eval-metric | callbacks.checkpoint.monitor=val/{} | loss: with callbacks.checkpoint.mode=min | metric
 --tta | data.val_mirror=true | each image and its mirror image | tta
-! --log-wandb | +logger.wandb._target_=lightning.pytorch.loggers.WandbLogger | needs wandb
+! --log-wandb | logger=wandb | needs the extra wandb
 ! --no-resume-opt | | to start from the weights alone, model.weights=FILE without resume=
 ! --no-ddp-bb | strategy.forward_sync_buffers=false |
 --dist-bn | | rank 0's statistics are sent before each step (strategy.forward_sync_buffers)
