@@ -115,7 +115,7 @@ def test_other_programs_read_the_files(
 ) -> None:
     batches = {f"{number}": photo[None].numpy() for number, photo in enumerate(photos)}
     three = torch.stack([photos[0], photos[0].flip(2), photos[0].flip(1)])
-    np.savez(tmp_path / "images.npz", three=three.numpy(), **batches)
+    np.savez(tmp_path / "images.npz", allow_pickle=False, three=three.numpy(), **batches)
     (tmp_path / "reader.py").write_text(READER)
     command = [sys.executable, "reader.py", str(files), "images.npz"]
     environ = clean_environ(PYTHONPATH=None)
@@ -221,7 +221,8 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     assert str(tree) not in text, "where the images lie is nobody's concern"
     from huggingface_hub import ModelCard
 
-    (parsed,) = ModelCard(text).data.eval_results or []
+    data: Any = ModelCard(text).data
+    (parsed,) = data.eval_results
     assert (parsed.metric_type, parsed.metric_value) == ("accuracy", round(top1, 4))
     run_card(files, photos[0], expected(reference, photos[:1])[0])
 
