@@ -14,6 +14,7 @@ from statistics import median
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report import watch
 from imagenet_ddp.report.comparison import curves, write
 from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
@@ -42,9 +43,11 @@ seed, medians and significance.
             or ./report for several
   sort=     top1, top5, loss, epochs, images_per_s, train_s, folder,
             or an option that differs, such as optim.lr
+  watch=    true: follow a run in progress, on any machine that sees its folder
 
   python -m imagenet_ddp.report runs/shapes_resnet18 format=markdown out=report
   python -m imagenet_ddp.report runs/ablation by=recipe against=quick
+  python -m imagenet_ddp.report runs/shapes_resnet18/TIME watch=true
 """
 
 
@@ -55,7 +58,11 @@ def main() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
         else:
-            _report(*read(sys.argv[1:]))
+            options, mistakes = read(sys.argv[1:])
+            if options.watch == "true" and not mistakes:
+                watch.watch(options.folders[0])
+            else:
+                _report(options, mistakes)
 
 
 def _report(options: Options, mistakes: list[str]) -> None:

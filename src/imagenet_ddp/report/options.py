@@ -10,9 +10,9 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE",
+    "by": "by=recipe", "against": "against=RECIPE", "watch": "watch=true",
 }  # fmt: skip
-ALLOWED = {"format": choice("text", "markdown", "csv"), "by": choice("run", "recipe")}
+ALLOWED = {"format": choice("text", "markdown", "csv"), "by": choice("run", "recipe"), "watch": choice("true", "false")}
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Options:
     sort: str = "top1"
     by: str = "run"  # what is printed: a row per run, or per recipe over its seeds
     against: str | None = None  # the recipe that the others are compared with; None: the first
+
+    watch: str = "false"  # true: follow one run until it ends
 
     @property
     def out_folder(self) -> Path:
@@ -59,4 +61,6 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             mistakes.append(f"{word} must be a folder that exists. Hint: runs/<name>/<time>, or any folder above.")
     if not num_folders:
         mistakes.insert(0, "a folder must be given. Hint: python -m imagenet_ddp.report runs")
+    elif options.watch == "true" and num_folders > 1:
+        mistakes.append(f"watch=true follows one run, got {num_folders} folders. Hint: give one run folder.")
     return options, mistakes
