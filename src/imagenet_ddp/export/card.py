@@ -98,7 +98,7 @@ def _head(
     figures = [
         {"type": "accuracy", "name": f"top-{k}", "value": round(evaluation[f"val/top{k}"], 4)}
         for k in (1, 5)
-        if f"val/top{k}" in evaluation
+        if f"val/top{k}" in evaluation and k < len(metadata["classes"])
     ]
     if figures:
         result = {
@@ -134,10 +134,10 @@ def _facts(
         f"{contents['global_batch_size']}, weights at the start: {model['weights'] or 'random'}",
         "Program": f"imagenet_ddp {metadata['version']}",
     }
-    for key, name in (("val/top1", "Top-1"), ("val/top5", "Top-5")):
-        if key in evaluation:
+    for k in (1, 5):
+        if (key := f"val/top{k}") in evaluation and k < len(metadata["classes"]):
             count = f" of {evaluation['num_val_images']} validation images" if "num_val_images" in evaluation else ""
-            facts[name] = f"{percent(evaluation[key])}{count}"
+            facts[f"Top-{k}"] = f"{percent(evaluation[key])}{count}"
     for name, found in metadata["comparison"].items():
         same = f"top-1 class the same in {found['num_same_top1'][1]} of {found['num_images']} {found['images']}"
         facts[f"{name} compared with the checkpoint"] = f"{same}, probabilities within {found['max_difference'][1]:.1e}"
