@@ -133,7 +133,7 @@ def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
         return []
     if fraction is None:  # the model of a fold may be evaluated on all images of another folder
         text = f"data.val_fold must be 0 without data.val_fraction, got {fold}. Hint: set data.val_fold=0."
-        return [] if verb in ("evaluate", "predict") else [text]
+        return [] if verb in ("evaluate", "predict", "export") else [text]
     if not number(above=0, below=1).accepts(fraction):
         return []
     return expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
