@@ -27,13 +27,13 @@ class Predictor:
         device: torch.device,
         reading: Reading,
     ):
-        self._net, self._device = net.eval().to(device), device
-        self._transform, self._channels_last, self._reading = transform, channels_last, reading
+        self.net, self.device, self.transform = net.eval().to(device), device, transform
+        self._channels_last, self._reading = channels_last, reading
 
     def read(self, path: str) -> Tensor | UnreadableImage:
         """Return uint8 (3, image_size, image_size). Thread-safe."""
         try:
-            return self._transform(decode(read_file(path), path, self._reading))
+            return self.transform(decode(read_file(path), path, self._reading))
         except UnreadableImage as error:
             return error
         except OSError as error:
@@ -48,9 +48,9 @@ class Predictor:
 
     def _top(self, images: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
         """images: uint8 (B, 3, H, W)."""
-        mean, std = self._transform.mean, self._transform.std
-        batch = normalise(images.to(self._device), mean, std, self._channels_last)
-        logits = average_mirrored(self._net, batch) if self._transform.mirror else self._net(batch)
+        mean, std = self.transform.mean, self.transform.std
+        batch = normalise(images.to(self.device), mean, std, self._channels_last)
+        logits = average_mirrored(self.net, batch) if self.transform.mirror else self.net(batch)
         top = logits.float().softmax(dim=1).topk(top_k)
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return [list(zip(indices, values, strict=True)) for indices, values in pairs]
