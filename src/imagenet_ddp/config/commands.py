@@ -76,6 +76,9 @@ class TrainConfig(RunConfig):
 @dataclass
 class EvaluateConfig(CommonConfig):
     checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    predictions: Annotated[
+        str, choice("csv", "parquet", "none"), "File of each image's prediction: predictions.csv or .parquet, or none."
+    ] = "csv"
 
 
 @dataclass
