@@ -10,9 +10,11 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE",
+    "by": "by=recipe", "against": "against=RECIPE", "maps": "maps=false",
 }  # fmt: skip
-ALLOWED = {"format": choice("text", "markdown", "csv"), "by": choice("run", "recipe")}
+ALLOWED = {
+    "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"), "maps": choice("true", "false"),
+}  # fmt: skip
 
 
 @dataclass
@@ -21,8 +23,9 @@ class Options:
     format: str = "text"
     out: Path | None = None
     sort: str = "top1"
-    by: str = "run"  # what is printed: a row per run, or per recipe over its seeds
+    by: str = "run"  # a row per run, or per recipe over its seeds; fold: one page of all folds
     against: str | None = None  # the recipe that the others are compared with; None: the first
+    maps: str = "true"  # whether a page has class activation maps
 
     @property
     def out_folder(self) -> Path:

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.comparison.write import MARKER
 from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
-from imagenet_ddp.report.page.predictions import Predictions
+from imagenet_ddp.report.page.predictions import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
 
+PAGE = "report.html"
 NUM_THUMBNAILS = 60  # of a gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
@@ -22,8 +25,8 @@ NUM_PAIRS = 20
 
 @dataclass(frozen=True)
 class Page:
-    html: str
-    csv: bytes | None  # likely_wrong_labels.csv; None without predictions
+    summary: list[str]  # lines to print
+    files: dict[str, bytes]
 
 
 @dataclass
@@ -39,30 +42,27 @@ class Pictures:
     reason_maps: str = ""
 
 
-def build(
-    name: str, marker: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True
-) -> Page:
+def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. marker: stands in the file, by which it is recognised. run: None for an evaluation alone.
-    found: None where there are no predictions, reason says why. maps: draw class activation maps.
+    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why.
+    maps: draw class activation maps.
     """
     options = (run.options or {}) if run is not None else {}
     summary: Mapping[str, Any] = run.summary if run is not None else {}
     if run is None and found is not None:
-        from imagenet_ddp.config.keys import leaves
-        from imagenet_ddp.report.page.predictions import config_of
-
         options = leaves(config_of(found.folders[0]))
+    title, figures = facts.title(options, summary), facts.figures(run, found)
+    lines = [title, *(f"{each.name} {each.value}{f' ({each.note})' if each.note else ''}" for each in figures)]
     context: dict[str, Any] = {
-        "marker": marker, "name": name, "title": facts.title(options, summary), "reason": reason, "found": found,
-        "figures": facts.figures(run, found), "facts": facts.facts(run, found),
+        "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
+        "facts": facts.facts(run, found), "long_facts": facts.LONG,
         "problems": run.problems if run is not None else (),
         "curves": curves.curves(run.metrics) if run is not None else [],
         "time": facts.time_spent(run) if run is not None else [],
     }  # fmt: skip
     if found is None or not len(found):
-        return Page(render(context), None)
+        return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
     wrong_labels = label_errors.likely_wrong(found)
     worst = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1][: min(NUM_THUMBNAILS, num_wrong(found))]
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
@@ -90,7 +90,9 @@ def build(
         if len(found.folders) == 1 else {"ece": calibration.expected_error(bins)},
         "num_wrong": num_wrong(found),
     }  # fmt: skip
-    return Page(render(context), wrong_labels.as_csv(found))
+    lines.append(f"{count_noun(len(wrong_labels.rows), 'label')} of {len(found):,} likely wrong")
+    lines += [text for text in (pictures.reason, pictures.reason_maps) if text]
+    return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 
 
 def num_wrong(found: Predictions) -> int:
@@ -135,8 +137,8 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     return pictures
 
 
-def render(context: Mapping[str, Any]) -> str:
-    """Return the HTML; every value is escaped."""
+def render(context: Mapping[str, Any]) -> bytes:
+    """Return the HTML in UTF-8; every value is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -144,4 +146,5 @@ def render(context: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
-    return environment.get_template("page.html").render(context)
+    # names of files may be bytes that are no text
+    return environment.get_template("page.html").render(context).encode(errors="backslashreplace")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26  # pixels around the plot
+LEFT, RIGHT, TOP, BOTTOM = 56, 22, 10, 30  # pixels around the plot
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Chart:
     height: int = 240
     lines: list[dict] = field(default_factory=list)  # name, style, points, dots
     bars: list[dict] = field(default_factory=list)  # x, y, width, height, title
+    left: int = LEFT
+    right: int = RIGHT
 
     def x(self, value: float) -> float:
         low, high = self.x_ticks[0].value, self.x_ticks[-1].value
@@ -75,7 +77,7 @@ def ticks(low: float, high: float, at_most: int = 6, *, percent: bool = False, w
         digits = max(0, -math.floor(math.log10(step * 100) + 1e-9))
         return [Tick(value, f"{value * 100:.{digits}f} %") for value in values]
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if step < 1e-3 or high >= 1e5:
+    if step < 1e-4 or high >= 1e5:
         return [Tick(value, f"{value:.3g}") for value in values]
     return [Tick(value, f"{value:.{digits}f}") for value in values]
 

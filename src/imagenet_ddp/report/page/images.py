@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
@@ -53,8 +53,11 @@ class EvaluatedImages:
             assert split is not None
             self._splits.append(split)
 
-    def _open(self, row: int):
-        return self._splits[int(self._found.part[row])].open(int(self._found.index[row]))
+    def _split(self, row: int) -> Images:
+        return self._splits[int(self._found.part[row])]
+
+    def _open(self, row: int) -> Picture:
+        return self._split(row).open(int(self._found.index[row]))
 
     def thumbnails(self, rows: Sequence[int]) -> dict[int, str]:
         """Return row -> data URI; without those that cannot be read."""
@@ -111,7 +114,7 @@ class EvaluatedImages:
             transform, net, device = predictor.transform, predictor.net, predictor.device
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
-                images = torch.stack([transform(self._open(row)) for row in few])
+                images = torch.stack([transform(self._split(row).read(int(found.index[row]))) for row in few])
                 batch = normalise(images.to(device), transform.mean, transform.std, config["model"]["channels_last"])
                 classes = torch.tensor(found.prediction[few], device=device)
                 for row, image, activation in zip(few, images, class_activation_maps(net, batch, classes), strict=True):

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.table.cells import read_cells
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.find_runs import EVALUATION
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system.paths import describe_path
 
-EVALUATION = "evaluation"  # the folder below a run's
 TOP = 5  # most classes of a row
 
 
@@ -70,6 +71,9 @@ def read(folder: Path) -> Predictions:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         path = folder / evaluation["predictions"]
         classes, labels = list(evaluation["classes"]), list(evaluation["labels"])
+        if labels == classes:  # such as folders called by WordNet ids
+            known = class_labels()
+            labels = [known.get(name, name) for name in classes]
         names = ["index", "path", "label", "loss", "label_probability", "error"]
         ranks = range(1, min(TOP, len(classes)) + 1)
         names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
