@@ -82,7 +82,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = walk(train_dir, classes, reading)
-        train, val = split_validation(whole, data["val_fraction"], seed)
+        train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
