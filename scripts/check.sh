@@ -25,5 +25,6 @@ step() { # step NAME COMMAND...
 step "format" uv run --group dev ruff format --check
 step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
+step "docs" env NO_MKDOCS_2_WARNING=1 uv run --group dev mkdocs build --quiet -f docs/site/mkdocs.yml
 step "tests" uv run --group dev --extra dali pytest -n 2 "$@"
 echo "check.sh: all passed"

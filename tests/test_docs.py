@@ -1,0 +1,78 @@
+"""Every command of README.md and docs/ composes: its keys, groups and values are known."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helpers.composed_once import compose_once
+
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report import options as report_options
+from imagenet_ddp.tune import space
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"(?:-m imagenet_ddp[. ]|imagenet-ddp )(?P<verb>[a-z]+)\b(?P<rest>.*)")
+SBATCH = re.compile(r"scripts/(?:train|sweep|train_torchrun|doctor)\.sbatch(?P<rest>.*)")
+# A page shows these because they are refused, or they are options of another program.
+REFUSED = ("data.batch_sise", "-a resnet18 --lr")
+PLACEHOLDERS = {
+    "<name>": "NAME", "<time>": "TIME", "seed=N": "seed=1", "=LOCAL_RANK": "=0", "=WORLD_SIZE": "=8",
+}  # fmt: skip
+ANY_OPTIONS = re.compile(r"<[a-z ]*options>|(?<=\s)(?:\.\.\.|…)(?=\s|$)")
+
+
+def documented() -> list[tuple[str, str, str]]:
+    """Return (page:line, command, its options) of each line that shows one, the same ones once."""
+    found: dict[tuple[str, str], str] = {}
+    for page in PAGES:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        is_fenced = False
+        for number, line in enumerate(lines, 1):
+            is_fenced ^= line.startswith("```")
+            spans = [line] if is_fenced or line.startswith("    ") else re.findall(r"`([^`]+)`", line)
+            for span in spans:
+                while span.endswith("\\") and span is spans[0]:
+                    span = span[:-1] + lines[number].strip()
+                match = COMMAND.search(span)
+                verb = match["verb"] if match else "train"
+                match = match or (SBATCH.search(span) if "sbatch" in span else None)
+                sweep = " -m" if "sweep.sbatch" in span else ""
+                if match and verb in (*COMMANDS, "report") and not any(word in span for word in REFUSED):
+                    found.setdefault((verb, match["rest"].strip() + sweep), f"{page.relative_to(ROOT)}:{number}")
+    return [(place, verb, rest) for (verb, rest), place in found.items()]
+
+
+def _argv(rest: str) -> list[str]:
+    rest = ANY_OPTIONS.sub("", re.split(r"\s(?:#|\||>|&|2>)|;", f" {rest}")[0])
+    for word, value in PLACEHOLDERS.items():
+        rest = rest.replace(word, value)
+    return shlex.split(rest)
+
+
+COMMANDS_SHOWN = documented()
+
+
+def test_the_documentation_shows_every_command():
+    assert {verb for _, verb, _ in COMMANDS_SHOWN} == {*COMMANDS, "report"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", sorted({where.partition(":")[0] for where, _, _ in COMMANDS_SHOWN}))
+def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch):
+    compose_once(monkeypatch)
+    refused = []
+    for place, verb, rest in COMMANDS_SHOWN:
+        if place.partition(":")[0] == where:
+            try:
+                if verb == "report":
+                    report_options.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
+                else:
+                    argv = [space.as_override(word) if verb == "tune" else word for word in _argv(rest)]
+                    command_line(verb, argv, {}, compose_only=True)
+            except (ConfigError, ValueError) as error:
+                refused.append(f"{place}: {verb} {rest}\n    {error}")
+    assert not refused, "\n".join(refused)
