@@ -73,7 +73,9 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
         "Images": f"{' + '.join(counts)} images of {count_noun(classes, 'class')}" if counts and classes else "",
         "Image size": f"{options['data.image_size']} pixels" if options.get("data.image_size") else "",
         "Optimizer": f"{options['optim.name']}, lr {options.get('optim.lr')}" if options.get("optim.name") else "",
-        "Batch": f"{summary['global_batch_size']:,} images" if isinstance(summary.get("global_batch_size"), int) else "",
+        "Batch": f"{summary['global_batch_size']:,} images"
+        if isinstance(summary.get("global_batch_size"), int)
+        else "",
         "Precision": summary.get("precision"),
         "Parameters": f"{summary['num_parameters']:,}" if isinstance(summary.get("num_parameters"), int) else "",
         "Seed": str(options.get("seed", "")),
