@@ -34,5 +34,5 @@ def test_one_value_is_in_the_middle():
 def test_lines_end_at_the_edges():
     chart = Chart("c", ticks(1, 5, whole=True), ticks(0, 1))
     chart.add_line(Line("l", "plain", np.array([1, 5]), np.array([0.0, 1.0])))
-    assert chart.lines[0]["points"] == f"{chart.left},{chart.height - 30.0} {chart.width - chart.right},10.0"
+    assert chart.lines[0]["points"] == f"{chart.left}.0,210.0 {chart.width - chart.right}.0,10.0"
     assert chart.lines[0]["dots"][1][2] == "l 1 at 5"

@@ -10,7 +10,6 @@ from imagenet_ddp.report.page.predictions import Predictions
 from imagenet_ddp.report.run import Run, as_number
 from imagenet_ddp.system.text import count_noun, duration, percent
 
-
 LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
 
 

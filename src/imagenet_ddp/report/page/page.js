@@ -33,7 +33,6 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
   const list = document.getElementById(input.dataset.filter);
   const items = Array.from(list.children, (item) => [(item.dataset.key || item.textContent).toLowerCase(), item]);
   const count = input.closest(".tools").querySelector("output");
-  const wasShort = list.classList.contains("short");
   const more = document.querySelector(`button[data-more="${list.id}"]`);
   input.closest(".tools").hidden = false;
   input.addEventListener("input", () => {
@@ -43,7 +42,7 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
       item.hidden = !key.includes(wanted);
       shown += !item.hidden;
     }
-    list.classList.toggle("short", wasShort && !wanted && !(more && more.hidden));
+    list.classList.toggle("short", !wanted && more !== null && !more.hidden);
     count.textContent = wanted ? `${shown} of ${items.length}` : "";
   });
 }
