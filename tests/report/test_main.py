@@ -120,7 +120,8 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert done.returncode == 0 and not imported & HEAVY
     assert done.stdout.splitlines() == [
-        "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)", "training time 0:15 (2 of 5 epochs)",
+        "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)",
+        "training time 0:15 (2 of 5 epochs)",
         "There is no checkpoints/best.ckpt that could be evaluated image by image.", "", "Written to mine: report.html",
     ]  # fmt: skip
     assert reports(tmp_path / "mine") == ["report.html"]

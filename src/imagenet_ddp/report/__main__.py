@@ -1,5 +1,5 @@
-"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders. Imports torch
-only for the images of a page.
+"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders.
+Imports torch only for the images of a page.
 
 Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """

@@ -47,7 +47,8 @@ async function look(width) {
     input.dispatchEvent(new Event("input"));
     return input.closest(".tools").querySelector("output").textContent;
   };
-  const shown = (id) => Array.from(inner.getElementById(id).children).filter((item) => item.getClientRects().length).length;
+  const isShown = (item) => item.getClientRects().length > 0;
+  const shown = (id) => Array.from(inner.getElementById(id).children).filter(isShown).length;
   found.search = type("class-rows", "CLASS 7"); found.searched = shown("class-rows");
   type("class-rows", ""); found.all = shown("class-rows");
   found.short = shown("doubtful-images");

@@ -42,7 +42,7 @@ def test_several_are_joined(tmp_path: Path):
     assert both.folders == [tmp_path / "x", tmp_path / "y"]
     assert both.checkpoint(1) == tmp_path / "y/best.ckpt"
     other = read(write_evaluation(tmp_path / "z", probabilities, target, ["a", "c"]))
-    with pytest.raises(ConfigError, match="must have the same classes, but those of .*z differ from those of .*x"):
+    with pytest.raises(ConfigError, match=r"must have the same classes, but those of .*z differ from those of .*x"):
         join([*parts, other])
 
 
@@ -50,11 +50,11 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"])
     text = (folder / "predictions.csv").read_text()
     (folder / "predictions.csv").write_text(text.replace(",a,", ",other,"))
-    with pytest.raises(ConfigError, match="as evaluate writes them, but does not .*other"):
+    with pytest.raises(ConfigError, match=r"as evaluate writes them, but does not .*other"):
         read(folder)
     (folder / "predictions.csv").unlink()
     with pytest.raises(ConfigError, match=r"predictions\.csv must be readable, but is not: No such file"):
         read(folder)
     (folder / "evaluation.json").write_text(json.dumps({"val/top1": 1, "predictions": None}))
-    with pytest.raises(ConfigError, match="Hint: python -m imagenet_ddp.evaluate"):
+    with pytest.raises(ConfigError, match=r"Hint: python -m imagenet_ddp\.evaluate"):
         read(folder)

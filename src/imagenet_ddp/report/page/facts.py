@@ -59,8 +59,8 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     """Return the rows below: name and text."""
     summary: Mapping[str, Any] = run.summary if run is not None else found.evaluations[0] if found is not None else {}
     options = (run.options or {}) if run is not None else {}
-    counts = [f"{summary[key]:,} {name}" for key, name in (("num_train_images", "training"), ("num_val_images", "validation"))
-              if isinstance(summary.get(key), int)]  # fmt: skip
+    splits = (("num_train_images", "training"), ("num_val_images", "validation"))
+    counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
     classes = summary.get("num_classes")
     versions = summary.get("versions") if isinstance(summary.get("versions"), dict) else {}
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
