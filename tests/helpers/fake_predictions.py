@@ -40,7 +40,7 @@ def write_evaluation(
     own = probabilities[rows, target]
     gap = [None] * len(unreadable)
 
-    def names(positions: np.ndarray) -> list[str | None]:
+    def names(positions: np.ndarray) -> list[Any]:
         return [*(classes[position] for position in positions), *gap]
 
     def numbers(values: np.ndarray) -> list[float | None]:

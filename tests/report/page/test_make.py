@@ -45,8 +45,8 @@ def test_a_page_of_a_run(reported: tuple[Path, subprocess.CompletedProcess[str]]
     rows = list(csv.DictReader((run / "evaluation/predictions.csv").open()))
     wrong = sum(row["prediction"] != row["label"] for row in rows)
     assert len(rows) == 11
-    gallery = {name: text.count("<img src=\"data:image/jpeg;base64,")
-               for name, text in re.findall(r'<ul class="gallery" id="([\w-]+)">(.*?)</ul>', html, re.DOTALL)}  # fmt: skip
+    lists = re.findall(r'<ul class="gallery" id="([\w-]+)">(.*?)</ul>', html, re.DOTALL)
+    gallery = {name: text.count('<img src="data:image/jpeg;base64,') for name, text in lists}
     assert gallery["doubtful-images"] == 11
     assert gallery.get("worst-images", 0) == gallery.get("map-images", 0) == wrong > 0
     listed = list(csv.DictReader((run / "likely_wrong_labels.csv").open()))
@@ -88,8 +88,10 @@ def folds(folder: Path, tree: Path) -> Path:
         target = [classes.index(Path(path).parent.name) for path in paths]
         run = make_run(folder / f"sweep/{fold}", {"data.val_fold": fold})
         config = yaml.safe_load((run / "config.yaml").read_text())
-        data = {**config["data"], "name": "imagefolder", "_target_": None, "root": str(root), "train_dir": "train",
-                "val_dir": "val", "val_fraction": None, "val_fold": 0, "decoder": "auto", "exif_orientation": False}  # fmt: skip
+        data = {
+            **config["data"], "name": "imagefolder", "_target_": None, "root": str(root), "train_dir": "train",
+            "val_dir": "val", "val_fraction": None, "val_fold": 0, "decoder": "auto", "exif_orientation": False,
+        }  # fmt: skip
         probabilities = random_probabilities(np.array(target), 3, seed=fold)
         write_evaluation(run / "evaluation", probabilities, np.array(target), classes, paths=paths, data=data)
     return folder / "sweep"

@@ -64,10 +64,11 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
     wrong_labels = label_errors.likely_wrong(found)
-    worst = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1][: min(NUM_THUMBNAILS, num_wrong(found))]
+    by_loss = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1]
+    worst: list[int] = by_loss[: min(NUM_THUMBNAILS, num_wrong(found))].tolist()
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
-    doubtful = np.argsort(margin, kind="stable")[:NUM_THUMBNAILS]
-    suspects = wrong_labels.rows[:NUM_THUMBNAILS]
+    doubtful: list[int] = np.argsort(margin, kind="stable")[:NUM_THUMBNAILS].tolist()
+    suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = calibration.bins(found.confidence, found.is_right)
@@ -78,12 +79,12 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in _pairs(found)],
         "matrix": confusion.matrix(found.target, found.prediction, found.labels),
-        "worst": [item(row) for row in worst.tolist()],
-        "doubtful": [item(row) for row in doubtful.tolist()],
-        "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS].tolist() if row in pictures.maps],
+        "worst": [item(row) for row in worst],
+        "doubtful": [item(row) for row in doubtful],
+        "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wants_maps": maps,
         "wrong_labels": wrong_labels,
-        "suspects": [item(row) for row in suspects.tolist()],
+        "suspects": [item(row) for row in suspects],
         "csv_name": label_errors.FILE,
         "diagram": calibration.diagram(bins),
         "calibration": {"ece": calibration.expected_error(bins), **found.evaluations[0].get("calibration", {})}
@@ -124,14 +125,14 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     pictures = Pictures()
     try:
         images = EvaluatedImages(found)
-        pictures.thumbnails = images.thumbnails([int(row) for row in rows])
+        pictures.thumbnails = images.thumbnails(rows)
         pictures.num_measured, pictures.sizes, pictures.brightness = images.by_size_and_brightness()
     except (ConfigError, OSError) as error:
         pictures.reason = first_line(error)
         return pictures
-    if len(for_maps):
+    if for_maps:
         try:
-            pictures.maps = images.activation_maps([int(row) for row in for_maps])
+            pictures.maps = images.activation_maps(for_maps)
         except Exception as error:  # a net of one's own may do anything; the rest of the page stands without
             pictures.reason_maps = first_line(error)
     return pictures

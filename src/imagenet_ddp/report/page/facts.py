@@ -29,11 +29,16 @@ class Share:
 
 def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """Return what was trained on what: resnet18 on imagefolder tiny10."""
-    data = summary.get("data") if isinstance(summary.get("data"), dict) else {}
+    data = _mapping(summary, "data")
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     model = options.get("model._target_") or options.get("model.name") or "A net"
     folder = f" {data['folder']}" if data.get("folder") else ""
     return f"{model} on {name}{folder}"
+
+
+def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = summary.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
@@ -62,7 +67,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))
     counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
     classes = summary.get("num_classes")
-    versions = summary.get("versions") if isinstance(summary.get("versions"), dict) else {}
+    versions = _mapping(summary, "versions")
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
     rows = {
         "State": run.state if run is not None and run.state != "finished" else "",

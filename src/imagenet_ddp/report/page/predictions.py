@@ -70,10 +70,10 @@ def read(folder: Path) -> Predictions:
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         path = folder / evaluation["predictions"]
-        classes, labels = list(evaluation["classes"]), list(evaluation["labels"])
+        classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
         if labels == classes:  # such as folders called by WordNet ids
             known = class_labels()
-            labels = [known.get(name, name) for name in classes]
+            labels = [known.get(name) or name for name in classes]
         names = ["index", "path", "label", "loss", "label_probability", "error"]
         ranks = range(1, min(TOP, len(classes)) + 1)
         names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
