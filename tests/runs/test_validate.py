@@ -113,6 +113,14 @@ def test_evaluate_looks_at_the_checkpoint():
     assert text.startswith("checkpoint must be a checkpoint file")
 
 
+def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
+    keys = NODES | {"checkpoint": "x.ckpt", "predictions": "parquet"}
+    assert validate(keys, {}, verb="evaluate") == []
+    monkeypatch.setattr(run_check, "find_spec", lambda name: None)
+    (text,) = validate(keys, {}, verb="evaluate")
+    assert "pip install 'imagenet_ddp[parquet]'`, or predictions=csv." in text
+
+
 def test_what_predict_writes_may_be_new():
     assert validate(PREDICT | {"images": "x.ckpt", "out": "run/new.csv"}, {}, verb="predict") == []
 

@@ -21,6 +21,7 @@ class Predicted:
     losses: np.ndarray  # float32 (N,), cross entropy
     log_sums: np.ndarray  # float32 (N, 41), of models.calibration
     gaps: np.ndarray  # float32 (N,), greatest logit - that of the true class
+    scores: np.ndarray | None  # float32 (N, num_classes), all probabilities, where they are wanted
     loaded: np.ndarray  # int64, positions that a loader has taken, the unreadable ones among them
 
 
@@ -31,7 +32,8 @@ class Predictions(L.Callback):
     Small tensors stay on the device until the validation ends: no batch waits for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_scores: bool = False) -> None:
+        self._keeps_scores = keep_scores
         self.result: Predicted | None = None
         self._batches: list[tuple[Tensor, ...]] = []
         self._loaded: list[Tensor] = []
@@ -57,7 +59,8 @@ class Predictions(L.Callback):
         values, classes = values[:, : pl_module.top_k], classes[:, : pl_module.top_k].clone()
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
-        found = (batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps)
+        found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps]
+        found += [logits.softmax(1)] if self._keeps_scores else []
         self._batches.append(tuple(each.float() if each.is_floating_point() else each for each in found))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -73,7 +76,10 @@ class Predictions(L.Callback):
 
 
 def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted:
-    """Put the images of the ranks that have some, at least one, in order. parts: in the order of Predicted's fields."""
+    """Put the images of the ranks that have some, at least one, in order. parts: in the order of Predicted's fields,
+    with or without scores."""
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = columns[0].argsort()
-    return Predicted(*(column[order] for column in columns), loaded=np.unique(np.concatenate(loaded)))
+    index, classes, probabilities, losses, sums, gaps, *scores = (column[order] for column in columns)
+    seen = np.unique(np.concatenate(loaded))
+    return Predicted(index, classes, probabilities, losses, sums, gaps, scores[0] if scores else None, seen)

@@ -47,7 +47,7 @@ def validate(
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
-    if verb == "evaluate" and config["predictions"] == "parquet" and not elsewhere and not find_spec("pyarrow"):
+    if verb == "evaluate" and config.get("predictions") == "parquet" and not elsewhere and not find_spec("pyarrow"):
         found.append(
             "predictions=parquet needs the package pyarrow, which is not installed. Hint: "
             f"`{install('imagenet_ddp[parquet]')}`, or predictions=csv."

@@ -100,6 +100,8 @@ def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
     """Positions of the source's classes in `classes` (a checkpoint's); ConfigError names those that are not there."""
     known = {name: position for position, name in enumerate(classes)}
+    if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
+        known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
     unknown = [name for name in source.classes if name not in known]
     if unknown:
         raise ConfigError(
