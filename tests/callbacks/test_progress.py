@@ -24,17 +24,20 @@ class Terminal(io.StringIO):
 
 
 def shown_by(text: str) -> list[str]:
-    """What stands on a terminal after this text."""
-    screen, column = [""], 0
-    for part in re.findall(r"\x1b\[K|.|\n|\r", text):
-        if part == "\x1b[K":
-            screen[-1] = screen[-1][:column]
+    """What stands on a terminal after this text: wiping of lines and moves upward are obeyed, colours are not."""
+    screen, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|.|\n|\r", text):
+        if part.endswith("K"):
+            screen[row] = "" if part == "\x1b[2K" else screen[row][:column]
+        elif part.endswith("A") and part.startswith("\x1b"):
+            row -= int(part[2:-1])
         elif part == "\n":
-            screen.append("")
-        if part in "\r\n":
+            row, column = row + 1, 0
+            screen += [""] * (row + 1 - len(screen))
+        elif part == "\r":
             column = 0
-        elif part != "\x1b[K":
-            screen[-1] = screen[-1][:column].ljust(column) + part + screen[-1][column + 1 :]
+        elif not part.startswith("\x1b"):
+            screen[row] = screen[row][:column].ljust(column) + part + screen[row][column + 1 :]
             column += 1
     return [line.rstrip() for line in screen]
 
@@ -48,6 +51,8 @@ def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 10
 
 
 def at(epoch: int, epochs: int, **more: Any) -> Any:
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    more = {"callbacks": [], "strategy": strategy, "progress_bar_callback": None, **more}
     return SimpleNamespace(current_epoch=epoch, max_epochs=epochs, world_size=1, sanity_checking=False, **more)
 
 
@@ -76,11 +81,40 @@ def test_a_bar_has_what_matters_in_80_columns(
 def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
-    log.bar("longer than the next one")
-    log.bar("short")
+    log.draw("longer than the next one")
+    log.draw("short")
     log.say("a line")
     log.close()
     assert shown_by(stream.getvalue())[0] == "a line"
+
+
+def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -> None:
+    stream = Terminal()
+    log = Log(tmp_path, 0, stream)
+    progress = made(log, RunningMetrics())
+    progress.on_train_start(at(0, 3), cast(Any, None))
+    for epoch, (loss, top1) in enumerate([(2.0, 0.25), (1.0, 0.5)]):
+        scores = {"val/loss": loss, "val/top1": top1, "val/top5": 1.0}
+        trainer = at(epoch, 3, callback_metrics={"train/loss": torch.tensor(loss), "train/top1": torch.tensor(top1)},
+                     num_training_batches=4, fit_loop=SimpleNamespace(batch_idx=3))  # fmt: skip
+        trainer.callback_metrics |= {name: torch.tensor(value) for name, value in scores.items()}
+        progress._metrics = None
+        progress.on_validation_end(trainer, cast(Any, None))
+        progress.on_train_epoch_end(trainer, cast(Any, None))
+    progress._start_epoch = 2.0
+    progress._draw(progress._bar, at(2, 3), 1, 4)
+    head, *rows, losses, top1s, memory, bar = [line for line in shown_by(stream.getvalue()) if line]
+    assert " ".join(head.split()) == "epoch train loss top-1 val loss top-1 top-5 images/s wait time"
+    assert [line.split()[:3] for line in rows] == [["1/3", "2.0000", "25.00"], ["2/3", "1.0000", "50.00"]]
+    assert "50.00 %*" in rows[1]
+    assert all(len(line) <= 80 for line in (head, *rows, losses, top1s, memory, bar))
+    assert losses.startswith("loss   train █▁") and "1.0000" in losses
+    assert top1s.startswith("top-1  train ▁█") and top1s.count("50.00 %") == 2
+    assert re.fullmatch(r"memory \d+\.\d GiB", memory)
+    assert bar.startswith("3/3 [")
+    log.close()
+    assert "3/3 [" not in shown_by(stream.getvalue())[-1]
+    assert "epoch 2/3: train loss 1.0000" in (tmp_path / "rank0.log").read_text()
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
@@ -151,7 +185,7 @@ def test_what_an_option_asks_lightning_for_is_shown_and_the_rest_is_noted(tmp_pa
 def test_a_pipe_gets_lines_only(tmp_path: Path) -> None:
     stream = io.StringIO()
     log = Log(tmp_path, 0, stream)
-    log.bar("never seen")
+    log.draw("never seen")
     log.say("a line")
     log.note("only in the file")
     assert stream.getvalue() == "a line\n"

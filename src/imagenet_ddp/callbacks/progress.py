@@ -1,26 +1,37 @@
-"""Show a running training: a bar on a terminal, lines in a file or pipe, a summary of each epoch on both."""
+"""Show a running training: a live view on a terminal, lines in a file or pipe."""
 
+import math
+import resource
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as L
+import torch
 
+from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
 from imagenet_ddp.callbacks.means import Means
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback
+from imagenet_ddp.runs import epoch_table
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import duration, format_loss, percent
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 REDRAW_S = 0.1
-COLUMNS = 80  # of a bar
+COLUMNS = 80
+SPARK_COLUMNS = 16
 SUMMARISED = ("train/loss", "train/top1")  # of the training, in an epoch's line
 
 
 class Progress(ScoreCallback):
-    """Print accuracies in percent, to `log`. A terminal gets a bar, and the lines of the steps go to the log file; a
-    pipe gets the lines. A progress bar of Lightning's replaces both on the screen: the lines then go to the log file.
+    """Print accuracies in percent, to `log`. A terminal gets a table of the epochs and, below it, sparklines, memory
+    and a bar; the lines go to the log file. A pipe gets the lines. A progress bar of Lightning's replaces the live view
+    on the screen: the lines then go to the log file.
 
     log: None prints to rank 0's standard output. The lines of the steps (every trainer.log_every_n_steps-th and
     val_log_every_n_steps-th) need RunningMetrics before this callback; without it there is a line per epoch, of what
@@ -45,6 +56,8 @@ class Progress(ScoreCallback):
         self._start_epoch: float | None = None  # epochs trained before this process, with the fraction of one
         self._shown: Means | None = None  # of this epoch
         self._val_shown: Means | None = None  # of this validation
+        self._rows: list[dict[str, Any]] = []  # of the epochs, as in metrics.csv
+        self._num_rows_shown = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.run_log = self.run_log or Log(None, trainer.global_rank)
@@ -57,6 +70,9 @@ class Progress(ScoreCallback):
         self._start_s = time.monotonic()
         self.run_log.has_other_bar = trainer.progress_bar_callback is not None
         self._draws = self.run_log.is_terminal and not self.run_log.has_other_bar
+        history = find_callback(trainer, History)
+        self._rows = list(history.rows) if history is not None else []  # of a run that is resumed
+        self._num_rows_shown = 0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None
@@ -109,7 +125,19 @@ class Progress(ScoreCallback):
                 parts += [f"best {best or f'{self.best.monitor} {self.best.value:.4g}'}"]
         if (metrics := self._metrics) is not None:
             parts += [f"{metrics.images_per_s:.1f} images/s, data wait {percent(metrics.data_wait_frac, 1)}"]
-        self.run_log.say(" | ".join(parts))
+        self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
+
+    def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
+        """Return the epoch's line of the table on a terminal, with the titles at the start and every 20 lines."""
+        values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **self.scores}
+        if (metrics := self._metrics) is not None:
+            values |= {name: getattr(metrics, name) for name in ("images_per_s", "data_wait_frac")}
+            values["train_s"] = metrics.elapsed_s
+        self._rows = [*(row for row in self._rows if row["epoch"] < values["epoch"]), values]
+        titles = [epoch_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
+        self._num_rows_shown += 1
+        is_best = bool(self.scores) and self.best.epoch == values["epoch"]
+        return "\n".join([*titles, epoch_table.row(values, trainer.max_epochs, is_best=is_best)])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
         """loss 2.3026 top-1 12.00 % top-5 50.00 %"""
@@ -128,7 +156,21 @@ class Progress(ScoreCallback):
         if self._draws and now - self._drawn_s > REDRAW_S:
             assert self.run_log is not None
             self._drawn_s = now
-            self.run_log.bar(bar(trainer, step, steps))
+            self.run_log.draw(self._view(bar(trainer, step, steps), trainer.strategy.root_device))
+
+    def _view(self, bar: str, device: torch.device) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        lines = [
+            f"{title:<5}  {_spark(self._rows, f'train/{name}')}  {_spark(self._rows, f'val/{name}')}"
+            for name, title in (("loss", "loss"), ("top1", "top-1"))
+            if self._rows
+        ]
+        lines += [f"memory {_memory(device)}", bar]
+        styles = ["green"] * (len(lines) - 2) + ["dim", "bold"]
+        texts = zip(lines, styles, strict=True)
+        return Group(*(Text(line, style, no_wrap=True, overflow="crop") for line, style in texts))
 
     def _line(
         self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
@@ -186,6 +228,23 @@ class Progress(ScoreCallback):
         if done <= 0 or left < 0:
             return "?"
         return duration((time.monotonic() - self._start_s) / done * left)
+
+
+def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """train ▁▂▄▆▇█ 89.46 %"""
+    values = [float(row.get(name, math.nan)) for row in rows]
+    last = next((value for value in reversed(values) if not math.isnan(value)), None)
+    text = "-" if last is None else format_loss(last) if name.endswith("loss") else percent(last)
+    return f"{name.partition('/')[0]:<5} {epoch_table.sparkline(values, SPARK_COLUMNS):<{SPARK_COLUMNS}} {text:>9}"
+
+
+def _memory(device: torch.device) -> str:
+    """The most that this process has used, without waiting for the device."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
 def _fit_columns(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:

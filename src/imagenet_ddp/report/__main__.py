@@ -15,6 +15,7 @@ from statistics import median
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report import watch
 from imagenet_ddp.report.comparison import curves, write
 from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
@@ -56,10 +57,12 @@ seed, medians and significance.
             for several
   sort=     top1, top5, loss, epochs, images_per_s, train_s, folder,
             or an option that differs, such as optim.lr
+  watch=    true: follow a run in progress, on any machine that sees its folder
 
   python -m imagenet_ddp.report runs/shapes_resnet18/2026-11-20_20-42-07
   python -m imagenet_ddp.report runs/shapes_resnet18 format=markdown out=report
   python -m imagenet_ddp.report runs/ablation by=recipe against=quick
+  python -m imagenet_ddp.report runs/shapes_resnet18/TIME watch=true
 """
 
 
@@ -71,7 +74,9 @@ def main() -> None:
             print(HELP, end="")
         else:
             options, mistakes = read(sys.argv[1:])
-            if wants_page(options):
+            if options.watch == "true" and not mistakes:
+                watch.watch(options.folders[0])
+            elif wants_page(options):
                 _report_page(options, mistakes)
             else:
                 _report(options, mistakes)

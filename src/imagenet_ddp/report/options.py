@@ -10,10 +10,11 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE", "maps": "maps=false",
+    "by": "by=recipe", "against": "against=RECIPE", "watch": "watch=true", "maps": "maps=false",
 }  # fmt: skip
 ALLOWED = {
-    "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"), "maps": choice("true", "false"),
+    "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"),
+    "watch": choice("true", "false"), "maps": choice("true", "false"),
 }  # fmt: skip
 
 
@@ -26,6 +27,7 @@ class Options:
     by: str = "run"  # a row per run, or per recipe over its seeds; fold: one page of all folds
     against: str | None = None  # the recipe that the others are compared with; None: the first
     maps: str = "true"  # whether a page has class activation maps
+    watch: str = "false"  # true: follow one run until it ends
 
     @property
     def out_folder(self) -> Path:
@@ -62,4 +64,6 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             mistakes.append(f"{word} must be a folder that exists. Hint: runs/<name>/<time>, or any folder above.")
     if not num_folders:
         mistakes.insert(0, "a folder must be given. Hint: python -m imagenet_ddp.report runs")
+    elif options.watch == "true" and num_folders > 1:
+        mistakes.append(f"watch=true follows one run, got {num_folders} folders. Hint: give one run folder.")
     return options, mistakes

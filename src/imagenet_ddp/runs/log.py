@@ -6,9 +6,13 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from imagenet_ddp.system import console
+
+if TYPE_CHECKING:  # imported where a terminal is drawn on: a tenth of a second
+    from rich.console import RenderableType
+    from rich.live import Live
 
 # Warnings that do not apply here, each with the reason.
 HARMLESS = (
@@ -38,19 +42,22 @@ class Log:
             self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
         self.is_terminal = self._stream is not None and self._stream.isatty()
         self.has_other_bar = False  # while a progress bar of Lightning's draws on the same screen
-        self._bar = ""
+        self._live: Live | None = None
 
-    def say(self, line: str, *, whole: bool = False) -> None:
-        """whole: never wrap the line on a terminal, because it is one to type."""
+    def say(self, line: str, *, whole: bool = False, on_screen: str | None = None) -> None:
+        """whole: never wrap the line on a terminal, because it is one to type. on_screen: what a terminal gets in its
+        place, in one line or several that are not wrapped."""
         if self._stream is not None:
-            self.bar("")
+            self.draw(None)
             stream = self._stream
             try:
                 if self.has_other_bar:  # on a terminal it is wiped, and drawn again below the line
                     stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
-                plain = line.encode(encoding, "backslashreplace").decode(encoding)
+                text = on_screen if on_screen is not None and self.is_terminal else line
+                whole = whole or text is on_screen
+                plain = text.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else console.fit_to_terminal(plain, self._stream), file=stream, flush=True)
             except OSError:  # its reader has left (| head): the run continues
                 console.discard_output(self._stream)
@@ -62,14 +69,25 @@ class Log:
             with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
                 print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
 
-    def bar(self, text: str) -> None:
-        """Draw the line below all others on a terminal, replacing the last one; "" wipes it. Elsewhere do nothing."""
-        if not self.is_terminal or (not text and not self._bar):
+    def draw(self, view: "RenderableType | None") -> None:
+        """Draw below all lines on a terminal, replacing what was drawn last; None wipes it. Elsewhere do nothing."""
+        if not self.is_terminal:
             return
-        assert self._stream is not None
-        self._stream.write("\r" + text + " " * max(0, len(self._bar) - len(text)) + ("\r" if not text else ""))
-        self._stream.flush()
-        self._bar = text
+        if view is None:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+            return
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self._stream)
+            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False,
+                              redirect_stderr=False)  # fmt: skip
+            self._live.start()
+            console.show_cursor(True)  # a killed process would leave the terminal without one
+        self._live.update(view, refresh=True)
 
     def capture_libraries(self) -> None:
         """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,
@@ -92,7 +110,7 @@ class Log:
         warnings.showwarning = show  # type: ignore[assignment]
 
     def close(self) -> None:
-        self.bar("")
+        self.draw(None)
         if self._file is not None:
             self._file.close()
             self._file = None

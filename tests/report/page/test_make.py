@@ -42,14 +42,14 @@ def test_a_page_of_a_run(reported: tuple[Path, subprocess.CompletedProcess[str]]
     assert sections == [
         "curves", "classes", "confusion", "mistakes", "labels", "calibration", "conditions", "time", "maps"
     ]  # fmt: skip
-    rows = list(csv.DictReader((run / "evaluation/predictions.csv").open()))
+    rows = list(csv.DictReader((run / "evaluation/predictions.csv").read_text().splitlines()))
     wrong = sum(row["prediction"] != row["label"] for row in rows)
     assert len(rows) == 11
     lists = re.findall(r'<ul class="gallery" id="([\w-]+)">(.*?)</ul>', html, re.DOTALL)
     gallery = {name: text.count('<img src="data:image/jpeg;base64,') for name, text in lists}
     assert gallery["doubtful-images"] == 11
     assert gallery.get("worst-images", 0) == gallery.get("map-images", 0) == wrong > 0
-    listed = list(csv.DictReader((run / "likely_wrong_labels.csv").open()))
+    listed = list(csv.DictReader((run / "likely_wrong_labels.csv").read_text().splitlines()))
     assert gallery.get("suspect-images", 0) == len(listed) <= wrong
 
 
@@ -104,7 +104,7 @@ def test_one_page_of_all_folds(tree: Path, tmp_path: Path):
     assert "· 29 images" in (html := (sweep / "report.html").read_text())
     assert "that 2 runs held out, each from the run that did not train on it" in html
     assert html.count('src="data:image/jpeg') >= 29
-    listed = list(csv.DictReader((sweep / "likely_wrong_labels.csv").open()))
+    listed = list(csv.DictReader((sweep / "likely_wrong_labels.csv").read_text().splitlines()))
     assert {Path(row["path"]).parents[2].name for row in listed} == {"data0", "data1"}
     first = json.loads((sweep / "0/evaluation/evaluation.json").read_text())
     assert first["num_val_images"] + len(list((tmp_path / "data1").rglob("*.jpg"))) == 29

@@ -1,0 +1,79 @@
+"""Follow a run in progress by its folder, on the machine that trains or on another one that sees the folder."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_ddp.report.run import NotARunError, Run, read_run
+from imagenet_ddp.runs import epoch_table
+from imagenet_ddp.runs.log import Log
+
+POLL_S = 2.0
+QUIET_S = 120.0  # without a line in the log: the run is over, also where its lock is not seen from this machine
+SPARK_COLUMNS = 24
+
+
+def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> None:
+    """Print a line for each epoch as it ends, until the run is finished or stopped. A terminal also shows, below them,
+    sparklines and the last line of the run's log."""
+    log = log or Log(None, 0)
+    shown, is_waiting = 0, False
+    while True:
+        try:
+            run = read_run(folder)
+        except NotARunError:
+            run = None
+        if run is None and not is_waiting:
+            log.say(f"{folder} has no epoch yet; waiting for the first one. Ctrl-C ends this command, not the run.")
+            is_waiting = True
+        if run is not None:
+            shown = _say_epochs(run, shown, log)
+            if run.state == "finished" or (run.state != "running" and _silent_s(folder) > QUIET_S):
+                break
+        log.draw("\n".join([*(_sparklines(run) if run else []), _last_line(folder)]))
+        time.sleep(poll_s)
+    best = f"best top-1 {100 * run.best_top1:.2f} % (epoch {run.best_epoch})" if run.best_top1 is not None else ""
+    state = "finished" if run.state == "finished" else f"interrupted: it has written nothing for {QUIET_S:.0f} s"
+    log.say(f"The run is {state}. {best}".strip())
+    log.close()
+
+
+def _say_epochs(run: Run, shown: int, log: Log) -> int:
+    """Print the epochs after the first `shown` ones; return how many there are now. A resumed run has fewer rows."""
+    count = len(run.metrics["epoch"])
+    for index in range(min(shown, count), count):
+        if index % 20 == 0:
+            log.say(epoch_table.head(), whole=True)
+        values = {name: float(column[index]) for name, column in run.metrics.items()}
+        is_best = run.best_epoch is not None and values["epoch"] == run.best_epoch
+        log.say(epoch_table.row(values, run.max_epochs, is_best=is_best), whole=True)
+    return count
+
+
+def _sparklines(run: Run) -> list[str]:
+    lines = []
+    for title, name in (("loss ", "val/loss"), ("top-1", "val/top1")):
+        values = run.metrics.get(name, np.empty(0)).tolist()
+        lines.append(f"{title} {epoch_table.sparkline(values, SPARK_COLUMNS)}")
+    return lines
+
+
+def _silent_s(folder: Path) -> float:
+    """Return the seconds since rank 0's log was written."""
+    try:
+        return time.time() - (folder / "logs" / "rank0.log").stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _last_line(folder: Path) -> str:
+    """Return the end of rank 0's log, without its date; "" where there is none."""
+    try:
+        with (folder / "logs" / "rank0.log").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(file.tell() - 4096, 0))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[-1][len("YYYY-MM-DD HH:MM:SS ") :] if lines else ""

@@ -1,0 +1,51 @@
+"""Lay out the epochs of a run within 80 columns: a row of text for each, and sparklines. No torch."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from imagenet_ddp.system.text import duration, format_loss, percent
+
+BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_WIDTHS = {
+    "epoch": 7, "train loss": 11, "top-1": 9, "val loss": 9, "top-1 ": 10, "top-5": 9, "images/s": 9, "wait": 7,
+    "time": 9,
+}  # fmt: skip
+
+
+def head(top_k: int = 5) -> str:
+    """Return the titles above the rows."""
+    titles = [title if title != "top-5" else f"top-{top_k}" for title in _WIDTHS]
+    return "".join(title.rjust(width) for title, width in zip(titles, _WIDTHS.values(), strict=True))
+
+
+def row(values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False) -> str:
+    """values: a row of metrics.csv; what it lacks is "-". is_best: mark the validation's top-1 with a star."""
+    epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
+    speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
+    cells = [
+        epoch, _cell(values, "train/loss", format_loss), _cell(values, "train/top1", percent),
+        _cell(values, "val/loss", format_loss), _cell(values, "val/top1", percent) + ("*" if is_best else " "),
+        _cell(values, "val/top5", percent), speed,
+        _cell(values, "data_wait_frac", lambda value: percent(value, 1)), _cell(values, "train_s", duration),
+    ]  # fmt: skip
+    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS.values(), strict=True))
+
+
+def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:
+    value = values.get(name)
+    return "-" if value is None or math.isnan(value) else form(value)
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str = BLOCKS) -> str:
+    """Draw the values, oldest first, in at most this many characters: where there are more, the mean of each part."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    count = min(len(values), width)
+    bounds = [round(part * len(values) / count) for part in range(count + 1)]
+    parts = [[value for value in values[low:high] if math.isfinite(value)] for low, high in itertools.pairwise(bounds)]
+    means = [sum(part) / len(part) if part else math.nan for part in parts]
+    low, high = min(finite), max(finite)
+    steps = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) * steps)] for mean in means)
