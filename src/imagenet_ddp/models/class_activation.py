@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 
+LEAST_SIDE = 4  # rows and columns: a layer of 2 × 2, as of 32-pixel images, says little and favours a corner
 STRENGTH = 0.55  # of the colours over the image, where the map is 1
 
 
@@ -23,7 +24,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Te
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):
             return
-        if output.ndim == 4 and min(output.shape[1:3]) > 1 and output.shape[3] > 1:
+        if output.ndim == 4 and _has_extent(output.shape):
             found[:] = [output]
         elif output.ndim == 3:
             found.clear()
@@ -36,7 +37,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Te
             logits = net(images.detach().requires_grad_())
             if not found or not found[0].requires_grad:
                 raise ConfigError(
-                    f"class activation maps need a net with a layer of several rows and columns before its last ones, "
+                    f"class activation maps need a net with a layer of {LEAST_SIDE} or more rows and columns, "
                     f"but {type(net).__name__} has none. Hint: maps=false."
                 )
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
@@ -51,6 +52,11 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Te
     maps = maps[:, None] if side_by_side else maps
     maps = F.interpolate(maps, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     return maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+
+
+def _has_extent(shape: torch.Size) -> bool:
+    """Return whether rows and columns, which are in the middle where the channels are last, are enough."""
+    return shape[2] >= LEAST_SIDE and (shape[3] >= LEAST_SIDE if shape[2] == shape[3] else shape[1] == shape[2])
 
 
 def overlay(image: Tensor, activation: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def folds(folder: Path, tree: Path) -> Path:
             **config["data"], "name": "imagefolder", "_target_": None, "root": str(root), "train_dir": "train",
             "val_dir": "val", "val_fraction": None, "val_fold": 0, "decoder": "auto", "exif_orientation": False,
         }  # fmt: skip
-        probabilities = random_probabilities(np.array(target), 3, seed=fold)
+        probabilities = random_probabilities(np.array(target), 3, seed=fold, strength=0.3)
         write_evaluation(run / "evaluation", probabilities, np.array(target), classes, paths=paths, data=data)
     return folder / "sweep"
 
