@@ -30,7 +30,7 @@ def validate(
 ) -> list[str]:
     """Sentences, none where all is well.
 
-    verb: evaluate needs only the validation images, predict no folder at all; check reads every image later.
+    verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
     elsewhere: the folders are another machine's, so look only at how they are named.
     """
@@ -54,7 +54,7 @@ def validate(
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
     found += validate_augment(data) + _sampling(data) + _fold(data, verb)
-    if data["_target_"] or verb == "predict":
+    if data["_target_"] or verb in ("predict", "export"):
         return found
     if data["fold"] is not None and data["name"] != "stl10":
         found.append(
@@ -133,7 +133,7 @@ def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
         return []
     if fraction is None:  # the model of a fold may be evaluated on all images of another folder
         text = f"data.val_fold must be 0 without data.val_fraction, got {fold}. Hint: set data.val_fold=0."
-        return [] if verb in ("evaluate", "predict") else [text]
+        return [] if verb in ("evaluate", "predict", "export") else [text]
     if not number(above=0, below=1).accepts(fraction):
         return []
     return expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")

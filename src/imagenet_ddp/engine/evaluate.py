@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.callbacks.predictions import Predictions
 from imagenet_ddp.data.imagenet_layout import reassessed_labels
 from imagenet_ddp.data.sources.registry import check_classes
@@ -59,6 +60,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         log.say(f"Of the checkpoint's {len(classes)} classes only these {num_classes} are predicted (classes=subset).")
     try:
         with build.refusing():
+            connect(trainer.loggers)
             trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()

@@ -1,6 +1,5 @@
 """Find mistakes in a run's name, callbacks, loggers, input and output. No torch."""
 
-import os
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
+from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
@@ -20,12 +20,15 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers that need a package; any of the names is enough. The first is also the name of the extra.
+# Lightning's loggers that need a package; any of the names is enough.
 LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
+    "CometLogger": ("comet_ml",),
 }
+EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
+_WITHOUT_TRAINING = ("evaluate", "predict", "export", "prepare", "benchmark")
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
 
@@ -39,9 +42,8 @@ def validate(
         found += _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
     found += _checkpoint_callbacks(config["callbacks"])
-    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
+    if verb not in _WITHOUT_TRAINING:
         found += _monitors(config)
-    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         found += validate_group("sweep", config["sweep"])
         if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
@@ -52,8 +54,10 @@ def validate(
             "predictions=parquet needs the package pyarrow, which is not installed. Hint: "
             f"`{install('imagenet_ddp[parquet]')}`, or predictions=csv."
         )
-    if verb == "predict" and config["out"] is not None:
-        found += _out(Path(config["out"]))
+    if verb == "predict":
+        found += validate_predict(config)
+    elif verb == "export":
+        found += validate_export(config)
     return found
 
 
@@ -75,7 +79,7 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"logger.{key} needs the package {package}, which is not installed. Hint: "
-        f"`{install(package if package == 'wandb' else f'imagenet_ddp[{package}]')}`, or logger.{key}=null."
+        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or logger.{key}=null."
         for key, package in missing
     ]
 
@@ -146,16 +150,3 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]
-
-
-def _out(path: Path) -> list[str]:
-    folder = path.parent
-    if path.is_dir():
-        what = f"{describe_path(path)} is a folder"
-    elif not folder.is_dir():
-        what = f"the folder {describe_path(folder)} does not exist"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        what = f"{describe_path(path)} is not writable"
-    else:
-        return []
-    return [f"out must be a file that can be written, but {what}. Hint: out=predictions.csv."]

@@ -98,8 +98,9 @@ class EvaluatedImages:
         """Return row -> data URI of the image as the net sees it, under the map of the class predicted."""
         import torch
 
-        from imagenet_ddp.data.transforms import normalise
-        from imagenet_ddp.engine.predictor import make_predictor
+        from imagenet_ddp.data.transforms import EvalTransform, normalise
+        from imagenet_ddp.distributed.devices import device_of
+        from imagenet_ddp.engine.predictor import load_net
         from imagenet_ddp.models.class_activation import class_activation_maps, overlay
         from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -110,8 +111,9 @@ class EvaluatedImages:
                 continue
             config = config_of(folder)
             stored = read(found.checkpoint(part))
-            predictor = make_predictor(config, stored[KEY], stored["state_dict"])
-            transform, net, device = predictor.transform, predictor.net, predictor.device
+            device = device_of(config["trainer"])
+            net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
+            transform = EvalTransform.from_options(stored[KEY]["eval_transform"])
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
                 images = torch.stack([transform(self._split(row).read(int(found.index[row]))) for row in few])
