@@ -108,10 +108,27 @@ def test_recipes_over_seeds(run: Run, tmp_path: Path):
 
 def test_a_single_run_shows_no_options(run: Run, tmp_path: Path):
     make_run(tmp_path / "mine", {"optim.lr": 7.5}, epochs=2, finished=False)
-    done = run("report", "mine")
-    assert done.stdout.splitlines()[0] == "1 run: 1 interrupted"
+    done = run("report", "mine", "format=markdown")
+    assert "1 run: 1 interrupted" in done.stdout
     assert "7.5" not in done.stdout.replace("7.5 s", "")
     assert "2/5" in done.stdout
+
+
+def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
+    make_run(tmp_path / "mine", epochs=2, finished=False)
+    done = run("report", "mine", PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert done.returncode == 0 and not imported & HEAVY
+    assert done.stdout.splitlines() == [
+        "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)",
+        "training time 0:15 (2 of 5 epochs)",
+        "There is no checkpoints/best.ckpt that could be evaluated image by image.", "", "Written to mine: report.html",
+    ]  # fmt: skip
+    assert reports(tmp_path / "mine") == ["report.html"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.yaml").write_text("of: another")
+    refused = run("report", "other")
+    assert refused.returncode == 2 and "other must be a run folder, but has files of another program" in refused.stderr
 
 
 def test_broken_files_are_named(run: Run, tmp_path: Path):

@@ -1,4 +1,5 @@
-"""python -m imagenet_ddp.report DIR...: the leaderboard of any set of run folders. Does not import torch.
+"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders.
+Imports torch only for the images of a page.
 
 Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """
@@ -22,29 +23,43 @@ from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, sort_
 from imagenet_ddp.report.comparison.recipe_table import recipe_table
 from imagenet_ddp.report.comparison.recipes import find_recipe, group_recipes
 from imagenet_ddp.report.options import Options, read
+from imagenet_ddp.report.page.make import make_page, wants_page
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
-The leaderboard of run folders: a table, best first, with the options in which
-the runs differ; their curves in one figure. For runs that differ only in their
+Of one run: a page, report.html, with curves, classes, confusion, mistakes,
+likely wrong labels, calibration and activation maps. Where the best checkpoint
+has not been evaluated image by image, evaluate is started first.
+
+  python -m imagenet_ddp.report RUN [maps=false] [out=FOLDER]
+
+Of several: the leaderboard, a table, best first, with the options in which the
+runs differ; their curves in one figure. For runs that differ only in their
 seed, medians and significance.
 
   python -m imagenet_ddp.report DIR... [by=recipe] [format=text] [out=FOLDER]
 
-  DIR       a run folder, a sweep, a study, or any folder above them
-  by=       run: a row per run; recipe: a row per recipe, over its seeds
+  RUN       a run folder, or one that evaluate wrote
+  DIR       a sweep, a study, or any folder above run folders
+  maps=     false: the page has no class activation maps
+  by=       run: a row per run; recipe: a row per recipe, over its seeds;
+            fold: one page of runs that differ in data.val_fold, over all
+            images, each from the run that did not train on it
   against=  the recipe that the others are compared with: words of its row, or
             a run folder; by default the best
-  format=   what is printed: text, markdown, csv
+  format=   what is printed: text, markdown, csv; the latter two are the table
+            for one run, too
   out=      where report.md, report.csv, report_recipes.csv (by=recipe, or
-            several seeds) and report_curves.png are written; by default DIR,
-            or ./report for several
+            several seeds) and report_curves.png, or report.html and
+            likely_wrong_labels.csv, are written; by default DIR, or ./report
+            for several
   sort=     top1, top5, loss, epochs, images_per_s, train_s, folder,
             or an option that differs, such as optim.lr
   watch=    true: follow a run in progress, on any machine that sees its folder
 
+  python -m imagenet_ddp.report runs/shapes_resnet18/2026-11-20_20-42-07
   python -m imagenet_ddp.report runs/shapes_resnet18 format=markdown out=report
   python -m imagenet_ddp.report runs/ablation by=recipe against=quick
   python -m imagenet_ddp.report runs/shapes_resnet18/TIME watch=true
@@ -61,8 +76,18 @@ def main() -> None:
             options, mistakes = read(sys.argv[1:])
             if options.watch == "true" and not mistakes:
                 watch.watch(options.folders[0])
+            elif wants_page(options):
+                _report_page(options, mistakes)
             else:
                 _report(options, mistakes)
+
+
+def _report_page(options: Options, mistakes: list[str]) -> None:
+    if mistakes:
+        raise ConfigError(mistakes)
+    page = make_page(options)
+    print(*(printable(line) for line in page.summary), sep="\n", flush=True)
+    _write(options, page.files)
 
 
 def _report(options: Options, mistakes: list[str]) -> None:

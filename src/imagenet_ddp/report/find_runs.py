@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 RUN_FILES = frozenset({"config.yaml", "metrics.csv", "summary.json"})  # a run folder holds at least one of these
+EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 SUBFOLDERS = frozenset({"checkpoints", "logs"})  # of a run folder; never runs themselves
 
 
@@ -15,6 +16,7 @@ def find_runs(top: Path) -> list[Path]:
         subfolders[:] = [name for name in subfolders if name not in SUBFOLDERS and not name.startswith(".")]
         if not RUN_FILES.isdisjoint(files):
             folders.append(Path(folder))
+            subfolders[:] = [name for name in subfolders if name != EVALUATION]
     return sorted(folders, key=natural_order)
 
 

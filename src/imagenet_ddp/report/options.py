@@ -10,9 +10,12 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE", "watch": "watch=true",
+    "by": "by=recipe", "against": "against=RECIPE", "watch": "watch=true", "maps": "maps=false",
 }  # fmt: skip
-ALLOWED = {"format": choice("text", "markdown", "csv"), "by": choice("run", "recipe"), "watch": choice("true", "false")}
+ALLOWED = {
+    "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"),
+    "watch": choice("true", "false"), "maps": choice("true", "false"),
+}  # fmt: skip
 
 
 @dataclass
@@ -21,9 +24,9 @@ class Options:
     format: str = "text"
     out: Path | None = None
     sort: str = "top1"
-    by: str = "run"  # what is printed: a row per run, or per recipe over its seeds
+    by: str = "run"  # a row per run, or per recipe over its seeds; fold: one page of all folds
     against: str | None = None  # the recipe that the others are compared with; None: the first
-
+    maps: str = "true"  # whether a page has class activation maps
     watch: str = "false"  # true: follow one run until it ends
 
     @property

@@ -1,0 +1,151 @@
+"""Put the page of a run together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.comparison.write import MARKER
+from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
+from imagenet_ddp.report.page.predictions import Predictions, config_of
+from imagenet_ddp.report.run import Run
+from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
+
+PAGE = "report.html"
+NUM_THUMBNAILS = 60  # of a gallery
+NUM_MAPS = 24
+NUM_PAIRS = 20
+
+
+@dataclass(frozen=True)
+class Page:
+    summary: list[str]  # lines to print
+    files: dict[str, bytes]
+
+
+@dataclass
+class Pictures:
+    """What was read from the images; empty where the data is not there."""
+
+    thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
+    maps: dict[int, str] = field(default_factory=dict)
+    num_measured: int = 0
+    sizes: list[Any] = field(default_factory=list)
+    brightness: list[Any] = field(default_factory=list)
+    reason: str = ""  # why there are no pictures
+    reason_maps: str = ""
+
+
+def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
+    """Return the page of a run, an evaluation, or several evaluations of one data set.
+
+    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why.
+    maps: draw class activation maps.
+    """
+    options = (run.options or {}) if run is not None else {}
+    summary: Mapping[str, Any] = run.summary if run is not None else {}
+    if run is None and found is not None:
+        options = leaves(config_of(found.folders[0]))
+    title, figures = facts.title(options, summary), facts.figures(run, found)
+    lines = [title, *(f"{each.name} {each.value}{f' ({each.note})' if each.note else ''}" for each in figures)]
+    context: dict[str, Any] = {
+        "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
+        "facts": facts.facts(run, found), "long_facts": facts.LONG,
+        "problems": run.problems if run is not None else (),
+        "curves": curves.curves(run.metrics) if run is not None else [],
+        "time": facts.time_spent(run) if run is not None else [],
+    }  # fmt: skip
+    if found is None or not len(found):
+        return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
+    wrong_labels = label_errors.likely_wrong(found)
+    by_loss = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1]
+    worst: list[int] = by_loss[: min(NUM_THUMBNAILS, num_wrong(found))].tolist()
+    margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
+    doubtful: list[int] = np.argsort(margin, kind="stable")[:NUM_THUMBNAILS].tolist()
+    suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
+    pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
+    item = partial(_item, found, pictures)
+    bins = calibration.bins(found.confidence, found.is_right)
+    table = confusion.class_rows(found.target, found.prediction, found.classes, found.labels)
+    context |= {
+        "pictures": pictures,
+        "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
+        "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
+                  for true, taken, count in _pairs(found)],
+        "matrix": confusion.matrix(found.target, found.prediction, found.labels),
+        "worst": [item(row) for row in worst],
+        "doubtful": [item(row) for row in doubtful],
+        "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
+        "wants_maps": maps,
+        "wrong_labels": wrong_labels,
+        "suspects": [item(row) for row in suspects],
+        "csv_name": label_errors.FILE,
+        "diagram": calibration.diagram(bins),
+        "calibration": {"ece": calibration.expected_error(bins), **found.evaluations[0].get("calibration", {})}
+        if len(found.folders) == 1 else {"ece": calibration.expected_error(bins)},
+        "num_wrong": num_wrong(found),
+    }  # fmt: skip
+    lines.append(f"{count_noun(len(wrong_labels.rows), 'label')} of {len(found):,} likely wrong")
+    lines += [text for text in (pictures.reason, pictures.reason_maps) if text]
+    return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
+
+
+def num_wrong(found: Predictions) -> int:
+    return int((~found.is_right).sum())
+
+
+def _pairs(found: Predictions) -> list[list[int]]:
+    return confusion.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
+
+
+def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
+    return {
+        "uri": pictures.thumbnails.get(row),
+        "path": found.paths[row],
+        "label": found.labels[found.target[row]],
+        "label_probability": float(found.target_probability[row]),
+        "guesses": [(found.labels[each], float(probability))
+                    for each, probability in zip(found.top[row], found.top_probability[row], strict=True)][:2],
+        "loss": float(found.loss[row]),
+        "is_right": bool(found.is_right[row]),
+    }  # fmt: skip
+
+
+def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
+    """Read thumbnails of these rows, and class activation maps of some. Never raises: what cannot be had has a
+    reason."""
+    with import_torch():
+        from imagenet_ddp.report.page.images import EvaluatedImages
+    pictures = Pictures()
+    try:
+        images = EvaluatedImages(found)
+        pictures.thumbnails = images.thumbnails(rows)
+        pictures.num_measured, pictures.sizes, pictures.brightness = images.by_size_and_brightness()
+    except (ConfigError, OSError) as error:
+        pictures.reason = first_line(error)
+        return pictures
+    if for_maps:
+        try:
+            pictures.maps = images.activation_maps(for_maps)
+        except Exception as error:  # a net of one's own may do anything; the rest of the page stands without
+            pictures.reason_maps = first_line(error)
+    return pictures
+
+
+def render(context: Mapping[str, Any]) -> bytes:
+    """Return the HTML in UTF-8; every value is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
+    # names of files may be bytes that are no text
+    return environment.get_template("page.html").render(context).encode(errors="backslashreplace")

@@ -1,0 +1,53 @@
+"""Compare the probability of the predictions with how often they are right."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from imagenet_ddp.report.page.chart import Chart, Line, percent_ticks
+
+NUM_BINS = 15
+
+
+@dataclass(frozen=True)
+class Bin:
+    low: float
+    high: float
+    num_images: int
+    confidence: float  # mean
+    accuracy: float
+
+
+def bins(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS) -> list[Bin]:
+    """Return the bins of equal width that have images."""
+    number = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
+    found = []
+    for each in np.unique(number).tolist():
+        inside = number == each
+        found.append(Bin(each / num_bins, (each + 1) / num_bins, int(inside.sum()), float(confidence[inside].mean()),
+                         float(is_right[inside].mean())))  # fmt: skip
+    return found
+
+
+def expected_error(found: list[Bin]) -> float:
+    """Return the expected calibration error (ECE): the mean distance of the bins, weighted by their images."""
+    total = sum(each.num_images for each in found)
+    return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
+
+
+def diagram(found: list[Bin]) -> Chart:
+    """Return the reliability diagram."""
+    chart = Chart("Accuracy of predictions by their probability", percent_ticks(), percent_ticks(), height=320)
+    bars = [(each.low, each.high, each.accuracy, f"{each.low:.0%} to {each.high:.0%}: {each.num_images:,} images, "
+             f"mean probability {each.confidence:.1%}, right {each.accuracy:.1%}") for each in found]  # fmt: skip
+    chart.add_bars(bars)
+    chart.add_line(Line("perfectly calibrated", "dashed", np.array([0, 1]), np.array([0, 1])))
+    chart.add_line(
+        Line(
+            "this run",
+            "plain",
+            np.array([each.confidence for each in found]),
+            np.array([each.accuracy for each in found]),
+        )
+    )
+    return chart

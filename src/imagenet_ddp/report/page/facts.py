@@ -1,0 +1,108 @@
+"""Say what was trained on what, how well it does, and where the time went."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.report.page.predictions import Predictions
+from imagenet_ddp.report.run import Run, as_number
+from imagenet_ddp.system.text import count_noun, duration, percent
+
+LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    name: str
+    text: str
+    share: float  # 0..1
+
+
+def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return what was trained on what: resnet18 on imagefolder tiny10."""
+    data = _mapping(summary, "data")
+    name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
+    model = options.get("model._target_") or options.get("model.name") or "A net"
+    folder = f" {data['folder']}" if data.get("folder") else ""
+    return f"{model} on {name}{folder}"
+
+
+def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = summary.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
+    """Return the headline's numbers."""
+    shown = []
+    if run is not None and run.best_top1 is not None:
+        epoch = f"epoch {run.best_epoch}" if run.best_epoch is not None else ""
+        shown.append(Figure("best top-1", percent(run.best_top1), epoch))
+        if run.top5 is not None:
+            num_classes = run.summary.get("num_classes", 5)
+            shown.append(Figure(f"top-{min(num_classes, 5)}", percent(run.top5), epoch))
+    elif found is not None and len(found):
+        is_among = (found.top == found.target[:, None]).any(axis=1)
+        shown.append(Figure("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
+        shown.append(Figure(f"top-{found.top.shape[1]}", percent(float(is_among.mean()))))
+    if run is not None and run.train_s is not None:
+        epochs = f"{run.epochs} of {run.max_epochs} epochs" if run.max_epochs else count_noun(run.epochs or 0, "epoch")
+        shown.append(Figure("training time", duration(run.train_s), epochs))
+    return shown
+
+
+def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
+    """Return the rows below: name and text."""
+    summary: Mapping[str, Any] = run.summary if run is not None else found.evaluations[0] if found is not None else {}
+    options = (run.options or {}) if run is not None else {}
+    splits = (("num_train_images", "training"), ("num_val_images", "validation"))
+    counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
+    classes = summary.get("num_classes")
+    versions = _mapping(summary, "versions")
+    hardware, devices = summary.get("hardware"), summary.get("num_devices")
+    rows = {
+        "State": run.state if run is not None and run.state != "finished" else "",
+        "Command": summary.get("command"),
+        "Finished": str(summary.get("finished_at") or "").replace("T", " "),
+        "Hardware": hardware or (count_noun(devices, "device") if isinstance(devices, int) else ""),
+        "Images": f"{' + '.join(counts)} images of {count_noun(classes, 'class')}" if counts and classes else "",
+        "Image size": f"{options['data.image_size']} pixels" if options.get("data.image_size") else "",
+        "Optimizer": f"{options['optim.name']}, lr {options.get('optim.lr')}" if options.get("optim.name") else "",
+        "Batch": f"{summary['global_batch_size']:,} images"
+        if isinstance(summary.get("global_batch_size"), int)
+        else "",
+        "Precision": summary.get("precision"),
+        "Parameters": f"{summary['num_parameters']:,}" if isinstance(summary.get("num_parameters"), int) else "",
+        "Seed": str(options.get("seed", "")),
+        "Speed": f"{run.images_per_s:,.0f} images/s" if run is not None and run.images_per_s else "",
+        "Checkpoint": str(found.checkpoint(0)) if found is not None and len(found.folders) == 1 else "",
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "Commit": summary.get("git_commit"),
+    }
+    return [(name, str(text)) for name, text in rows.items() if text]
+
+
+def time_spent(run: Run) -> list[Share]:
+    """Return the parts of a finished training; none where its files do not tell. The last part is what is left."""
+    metrics, num_images = run.metrics, as_number(run.summary.get("num_train_images"))
+    rates, waits = (metrics.get(name, np.empty(0)) for name in ("images_per_s", "data_wait_frac"))
+    if not run.train_s or not num_images or not len(rates) or not (np.isfinite(rates) & (rates > 0)).all():
+        return []
+    batch_s = num_images / rates
+    batch_s *= min(1.0, run.train_s / batch_s.sum())  # an epoch may have been cut short
+    wait_s = float(np.nansum(batch_s * waits))
+    parts = {
+        "waiting for the loader": wait_s,
+        "training steps": float(batch_s.sum()) - wait_s,
+        "validation, saving, start of epochs": run.train_s - float(batch_s.sum()),
+    }
+    return [Share(name, f"{duration(s)} · {percent(s / run.train_s, 1)}", s / run.train_s) for name, s in parts.items()]

@@ -1,0 +1,150 @@
+"""Read images of an evaluation: thumbnails, size and brightness, class activation maps. Imports torch."""
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.page.predictions import Predictions, config_of
+
+SIDE = 96  # pixels of a thumbnail's longer side
+QUALITY = 80  # of its JPEG
+MOST_MEASURED = 2000
+MAPS_AT_ONCE = 4
+NUM_BINS = 5
+
+
+@dataclass(frozen=True)
+class Group:
+    """Images alike in size or brightness. text: from what to what."""
+
+    text: str
+    num_images: int
+    accuracy: float
+
+
+class EvaluatedImages:
+    """The images behind predictions, by their rows. Raises ConfigError where the data is not there, or is other data
+    than was evaluated."""
+
+    def __init__(self, found: Predictions):
+        self._found = found
+        self._splits: list[Images] = []
+        for part, folder in enumerate(found.folders):
+            config = config_of(folder)
+            split = open_source(config["data"], config["seed"], os.environ, need_train=False).val
+            rows = np.flatnonzero(found.part == part)
+            for row in rows[[0, -1]].tolist() if len(rows) else []:
+                index = int(found.index[row])
+                if split is None or index >= len(split) or split.path(index) != found.paths[row]:
+                    raise ConfigError(
+                        f"the data must be that of the evaluation in {folder}, but image {index} is no longer "
+                        f"{found.paths[row]}. Hint: python -m imagenet_ddp.evaluate evaluates it as it is now."
+                    )
+            assert split is not None
+            self._splits.append(split)
+
+    def _split(self, row: int) -> Images:
+        return self._splits[int(self._found.part[row])]
+
+    def _open(self, row: int) -> Picture:
+        return self._split(row).open(int(self._found.index[row]))
+
+    def thumbnails(self, rows: Sequence[int]) -> dict[int, str]:
+        """Return row -> data URI; without those that cannot be read."""
+
+        def read(row: int) -> str | None:
+            try:
+                picture = self._open(row)
+                pixels = picture.region(0, 0, picture.height, picture.width, size=SIDE)
+            except (UnreadableImage, OSError):
+                return None
+            return data_uri(pixels, picture.width / picture.height)
+
+        wanted = sorted(set(rows))
+        uris = zip(wanted, map_concurrently(read, wanted), strict=True)
+        return {row: uri for row, uri in uris if uri is not None}
+
+    def by_size_and_brightness(self) -> tuple[int, list[Group], list[Group]]:
+        """Return (number of images measured, accuracy by the shorter side, by the mean brightness), of a sample spread
+        evenly over the images."""
+
+        def measure(row: int) -> tuple[float, float]:
+            try:
+                picture = self._open(row)
+                pixels = picture.region(0, 0, picture.height, picture.width, size=32)
+            except (UnreadableImage, OSError):
+                return np.nan, np.nan
+            return min(picture.height, picture.width), float(pixels.mean()) / 255
+
+        total = len(self._found)
+        rows = np.unique(np.linspace(0, max(total - 1, 0), min(total, MOST_MEASURED)).astype(int))
+        values = np.array(list(map_concurrently(measure, rows.tolist()))).reshape(-1, 2)
+        there = np.isfinite(values[:, 0])
+        values, is_right = values[there], self._found.is_right[rows[there]]
+        sizes = groups(values[:, 0], is_right, "{:.0f} px")
+        return len(values), sizes, groups(values[:, 1], is_right, "{:.0%}")
+
+    def activation_maps(self, rows: Sequence[int]) -> dict[int, str]:
+        """Return row -> data URI of the image as the net sees it, under the map of the class predicted."""
+        import torch
+
+        from imagenet_ddp.data.transforms import EvalTransform, normalise
+        from imagenet_ddp.distributed.devices import device_of
+        from imagenet_ddp.engine.predictor import load_net
+        from imagenet_ddp.models.class_activation import class_activation_maps, overlay
+        from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+        found, uris = self._found, {}
+        for part, folder in enumerate(found.folders):
+            own = [row for row in rows if found.part[row] == part]
+            if not own:
+                continue
+            config = config_of(folder)
+            stored = read(found.checkpoint(part))
+            device = device_of(config["trainer"])
+            net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
+            transform = EvalTransform.from_options(stored[KEY]["eval_transform"])
+            for start in range(0, len(own), MAPS_AT_ONCE):
+                few = own[start : start + MAPS_AT_ONCE]
+                images = torch.stack([transform(self._split(row).read(int(found.index[row]))) for row in few])
+                batch = normalise(images.to(device), transform.mean, transform.std, config["model"]["channels_last"])
+                classes = torch.tensor(found.prediction[few], device=device)
+                for row, image, activation in zip(few, images, class_activation_maps(net, batch, classes), strict=True):
+                    uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
+        return uris
+
+
+def data_uri(pixels: np.ndarray, aspect: float) -> str:
+    """Return a JPEG of SIDE pixels or less on its longer side. pixels: uint8 (H, W, 3); aspect: width over height."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    longer = min(SIDE, max(image.size))
+    width, height = (longer, longer / aspect) if aspect >= 1 else (longer * aspect, longer)
+    image = image.resize((max(round(width), 1), max(round(height), 1)), Image.Resampling.BILINEAR)
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def groups(values: np.ndarray, is_right: np.ndarray, form: str) -> list[Group]:
+    """Return groups of about as many images each, by their values; images of the same value are in the same one."""
+    if not len(values):
+        return []
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, NUM_BINS + 1), method="nearest"))
+    number = np.searchsorted(edges[1:-1], values, side="right") if len(edges) > 2 else np.zeros(len(values), int)
+    found = []
+    for each in np.unique(number).tolist():
+        inside = number == each
+        low, high = form.format(values[inside].min()), form.format(values[inside].max())
+        text = low if low == high else f"{low} to {high}"
+        found.append(Group(text, int(inside.sum()), float(is_right[inside].mean())))
+    return found

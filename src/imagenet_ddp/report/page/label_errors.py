@@ -1,0 +1,46 @@
+"""Find labels that are likely wrong, by confident learning (Northcutt et al. 2021, JAIR 70, 1373)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from imagenet_ddp.report.page.predictions import Predictions
+from imagenet_ddp.system.csv_file import csv_bytes
+
+FILE = "likely_wrong_labels.csv"
+HEADER = ("path", "label", "suggested", "score")
+
+
+@dataclass(frozen=True)
+class LikelyWrong:
+    """rows: positions in the predictions, most likely wrong first. score: float64, (1 + p(label) - p(suggested)) / 2 of
+    each, cleanlab's normalised margin: 0 is certainly wrong. The suggestion is the prediction."""
+
+    rows: np.ndarray
+    score: np.ndarray
+
+    def as_csv(self, found: Predictions) -> bytes:
+        names = found.classes
+        return csv_bytes(HEADER, [
+            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}")
+            for row, score in zip(self.rows.tolist(), self.score.tolist(), strict=True)
+        ])  # fmt: skip
+
+
+def thresholds(found: Predictions) -> np.ndarray:
+    """Return the mean probability of each class over the images with its label; infinite for a class without images,
+    which is then never suggested."""
+    size = len(found.classes)
+    sums = np.bincount(found.target, found.target_probability, size)
+    counts = np.bincount(found.target, minlength=size)
+    return np.divide(sums, counts, out=np.full(size, np.inf), where=counts > 0)
+
+
+def likely_wrong(found: Predictions) -> LikelyWrong:
+    """Return the images whose prediction is another class than their label, and at least as probable as that class is
+    on average for the images that bear its label."""
+    is_candidate = ~found.is_right & (found.confidence >= thresholds(found)[found.prediction])
+    rows = np.flatnonzero(is_candidate)
+    score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
+    order = np.argsort(score, kind="stable")
+    return LikelyWrong(rows[order], score[order])

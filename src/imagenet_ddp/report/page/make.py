@@ -1,0 +1,74 @@
+"""Decide whether a page was asked for, and of which folders; evaluate what has not been evaluated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
+from imagenet_ddp.report.options import Options
+from imagenet_ddp.report.page import predictions
+from imagenet_ddp.report.page.build import Page, build
+from imagenet_ddp.report.run import NotARunError, Run, read_run
+
+FOLD = "data.val_fold"
+
+
+def wants_page(options: Options) -> bool:
+    """Return whether the command is for one page: by=fold, or one folder that is itself a run's or an evaluation's."""
+    if options.by == "fold":
+        return True
+    is_single = len(options.folders) == 1 and options.format == "text" and options.by == "run"
+    return is_single and any((options.folders[0] / name).is_file() for name in (*RUN_FILES, "evaluation.json"))
+
+
+def make_page(options: Options) -> Page:
+    """Raises ConfigError where the folders are not such, or not of one data set."""
+    maps = options.maps == "true"
+    if options.by == "fold":
+        return _of_folds(options.folders, maps=maps)
+    folder = options.folders[0]
+    if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
+        return build(str(folder), None, predictions.read(folder), maps=maps)
+    try:
+        run = read_run(folder)
+    except NotARunError as reason:
+        raise ConfigError(
+            f"{folder} must be a run folder, but has {reason}. Hint: runs/<name>/<time>, or a folder above."
+        ) from reason
+    found, missing = predictions.of_run(folder, is_running=run.state == "running")
+    return build(str(folder), run, found, missing, maps=maps)
+
+
+def _of_folds(folders: Sequence[Path], *, maps: bool) -> Page:
+    parts = []
+    for folder in _runs_of_folds(folders).values():
+        found, missing = predictions.of_run(folder, is_running=False)
+        if found is None:
+            raise ConfigError(f"by=fold needs predictions of {folder}, but there are none. {missing}")
+        parts.append(found)
+    return build(", ".join(map(str, folders)), None, predictions.join(parts), maps=maps)
+
+
+def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Path]:
+    """Return fold -> the finished run that held it out."""
+    runs: dict[object, Run] = {}
+    for folder in dict.fromkeys(path for top in folders for path in find_runs(top)):
+        try:
+            run = read_run(folder)
+        except NotARunError:
+            continue
+        fold = (run.options or {}).get(FOLD)
+        if fold is None or run.state != "finished":
+            continue
+        if other := runs.get(fold):
+            raise ConfigError(
+                f"by=fold needs one run of each fold, but {other.folder} and {folder} both have {FOLD}={fold}. "
+                "Hint: name the folder of one sweep."
+            )
+        runs[fold] = run
+    if len(runs) < 2:
+        raise ConfigError(
+            f"by=fold needs finished runs that differ in {FOLD}, got {len(runs)}. "
+            f"Hint: python -m imagenet_ddp.train -m {FOLD}=0,1,2,3,4"
+        )
+    return {fold: run.folder for fold, run in runs.items()}

@@ -1,0 +1,157 @@
+"""Read what `evaluate` wrote, and start it where it has not run yet."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.data.imagenet_layout import class_labels
+from imagenet_ddp.data.sources.table.cells import read_cells
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.find_runs import EVALUATION
+from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.system.paths import describe_path
+
+TOP = 5  # most classes of a row
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for N images that could be read. Classes are positions in `classes`.
+
+    folders: of the evaluations, several where each held out other images; part: int64 (N,), the position of each
+    image's in them; index: int64 (N,), its position in the split evaluated. top, top_probability: (N, k), highest
+    first.
+    """
+
+    classes: list[str]
+    labels: list[str]  # people's names of the classes
+    folders: list[Path]
+    evaluations: list[dict[str, Any]]  # evaluation.json of each folder
+    part: np.ndarray
+    index: np.ndarray
+    paths: list[str]
+    target: np.ndarray
+    loss: np.ndarray
+    target_probability: np.ndarray
+    top: np.ndarray
+    top_probability: np.ndarray
+    unreadable: list[tuple[str, str]]  # (path, reason)
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def checkpoint(self, part: int) -> Path:
+        return Path(self.evaluations[part]["checkpoint"])
+
+    @property
+    def prediction(self) -> np.ndarray:
+        return self.top[:, 0]
+
+    @property
+    def confidence(self) -> np.ndarray:
+        return self.top_probability[:, 0]
+
+    @property
+    def is_right(self) -> np.ndarray:
+        return self.prediction == self.target
+
+
+def read(folder: Path) -> Predictions:
+    """Read a folder written by evaluate. Raises ConfigError where a file is not as it should be."""
+    hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it anew."
+    try:
+        evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        path = folder / evaluation["predictions"]
+        classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
+        if labels == classes:  # such as folders called by WordNet ids
+            known = class_labels()
+            labels = [known.get(name) or name for name in classes]
+        names = ["index", "path", "label", "loss", "label_probability", "error"]
+        ranks = range(1, min(TOP, len(classes)) + 1)
+        names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
+        columns = read_cells(path, {name: name for name in names}).columns
+        position = {name: number for number, name in enumerate(classes)}
+        good = [number for number, error in enumerate(columns["error"]) if not error]
+
+        def numbers(name: str) -> np.ndarray:
+            return np.array([float(columns[name][row]) for row in good], dtype=np.float64)
+
+        def positions(name: str) -> np.ndarray:
+            return np.array([position[columns[name][row]] for row in good], dtype=np.int64)
+
+        return Predictions(
+            classes, labels, [folder], [evaluation], np.zeros(len(good), np.int64), numbers("index").astype(np.int64),
+            [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
+            np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
+            np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
+            [(path, error) for path, error in zip(columns["path"], columns["error"], strict=True) if error],
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"{error.filename} must be readable, but is not: {error.strerror}. {hint}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{describe_path(folder)} must hold evaluation.json and predictions as evaluate writes them, but does not "
+            f"({type(error).__name__}: {error}). {hint}"
+        ) from error
+
+
+def join(parts: list[Predictions]) -> Predictions:
+    """Return the predictions of several evaluations as one. Raises ConfigError where their classes differ."""
+    first = parts[0]
+    if other := next((part for part in parts if part.classes != first.classes), None):
+        raise ConfigError(
+            f"runs of folds must have the same classes, but those of {other.folders[0]} differ from those of "
+            f"{first.folders[0]}. Hint: name the folder of one sweep."
+        )
+    arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")
+    return replace(
+        first,
+        folders=[folder for part in parts for folder in part.folders],
+        evaluations=[evaluation for part in parts for evaluation in part.evaluations],
+        part=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        paths=[path for part in parts for path in part.paths],
+        unreadable=[row for part in parts for row in part.unreadable],
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+    )
+
+
+def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
+    """Return (predictions of a run's best checkpoint, ""), evaluated in a process of its own where they are missing or
+    older than the checkpoint; or (None, why there are none)."""
+    checkpoint, folder = run / "checkpoints" / "best.ckpt", run / EVALUATION
+    is_there = (folder / "evaluation.json").is_file()
+    if checkpoint.is_file() and not (
+        is_there and (folder / "evaluation.json").stat().st_mtime >= checkpoint.stat().st_mtime
+    ):
+        if is_running:
+            return None, "The run is still training, so it has not been evaluated image by image yet."
+        draft = run / f".{EVALUATION}"
+        shutil.rmtree(draft, ignore_errors=True)
+        argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
+        code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=sys.stderr).returncode
+        if code:
+            return None, f"The best checkpoint could not be evaluated (exit code {code} of evaluate)."
+        if folder.exists():  # of an older checkpoint
+            shutil.rmtree(folder)
+        os.replace(draft, folder)  # noqa: PTH105
+    elif not is_there:
+        return None, "There is no checkpoints/best.ckpt that could be evaluated image by image."
+    try:
+        return read(folder), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """Return the resolved config of an evaluation. Raises ConfigError where there is none."""
+    if config := read_config(folder):
+        return config
+    raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read.")

@@ -1,0 +1,111 @@
+"""The page: escaped, without a network, small, readable."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.fake_predictions import random_probabilities, write_evaluation
+from helpers.fake_runs import make_run
+
+from imagenet_ddp.report.page import build as build_module
+from imagenet_ddp.report.page.build import Pictures, build
+from imagenet_ddp.report.page.predictions import read
+from imagenet_ddp.report.run import read_run
+
+EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
+CLASSES = [EVIL, "größe 数 🦉", "a & b", "{{ 7 * 7 }}"]
+
+
+class Reader(HTMLParser):
+    """Counts tags, collects text, attributes that lead elsewhere and event handlers."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: dict[str, int] = {}
+        self.links: set[str] = set()
+        self.handlers: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.links |= {value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")}
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(folder: Path, monkeypatch: pytest.MonkeyPatch, pictures: Pictures, num_images: int, classes: list[str]):
+    monkeypatch.setattr(build_module, "read_pictures", lambda *_: pictures)
+    target = np.arange(num_images) % len(classes)
+    paths = [f"{EVIL}/{row}\udcff.jpg" for row in range(num_images)]
+    probabilities = random_probabilities(target, len(classes))
+    found = read(write_evaluation(folder / "e", probabilities, target, classes, paths=paths))
+    run = read_run(make_run(folder / "run", {"model.name": EVIL}, command=EVIL, num_train_images=500))
+    return build(str(folder), run, found)
+
+
+def test_whatever_stands_in_names_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = page_of(tmp_path, monkeypatch, Pictures(reason=EVIL), 80, CLASSES)
+    html = page.files["report.html"].decode()
+    found = Reader(html)
+    assert (found.tags["script"], found.tags.get("img", 0), found.handlers) == (1, 0, [])
+    text = "".join(found.text)
+    for name in [*CLASSES, f"{EVIL} on"]:
+        assert name in text
+    assert "49" not in {part.strip() for part in found.text}
+    assert "\\udcff" in html, "bytes of a name that are no text"
+    assert all(link.startswith(("#", "data:")) for link in found.links), "no network"
+    assert not re.search(r"url\(|@import|https?://", html)
+    assert len(page.files["likely_wrong_labels.csv"].splitlines()) > 1
+
+
+def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = page_of(tmp_path, monkeypatch, Pictures(reason_maps="no such layer"), 80, CLASSES)
+    html = page.files["report.html"].decode()
+    sections = re.findall(r'<section id="(\w+)">', html)
+    assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "time", "maps"]
+    assert re.findall(r'<li><a href="#(\w+)">', html) == sections
+    assert "There are none: no such layer" in html
+    assert page.summary[1] == "best top-1 80.00 % (epoch 5)"
+
+
+def test_a_run_without_predictions(tmp_path: Path):
+    page = build("r", read_run(make_run(tmp_path / "r", epochs=2, finished=False)), None, "There is no checkpoint.")
+    html = page.files["report.html"].decode()
+    assert list(page.files) == ["report.html"]
+    assert "There is no checkpoint." in html and "interrupted" in html
+    assert re.findall(r'<section id="(\w+)">', html) == ["curves"]
+    assert page.summary[-1] == "There is no checkpoint."
+
+
+def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    thumbnail = "data:image/jpeg;base64," + "A" * 5000
+    thumbnails = dict.fromkeys(range(50_000), thumbnail)
+    classes = [f"n{number:08}" for number in range(1000)]
+    page = page_of(tmp_path, monkeypatch, Pictures(thumbnails), 50_000, classes)
+    html = page.files["report.html"].decode()
+    assert len(html) < 3e6, "the limit is 20 MB"
+    assert html.count("<img") == 3 * build_module.NUM_THUMBNAILS
+    assert "1000 classes in 20 groups" in html
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[position : position + 2], 16) / 255 for position in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_stands_out(theme: int):
+    css = (Path(build_module.__file__).parent / "page.css").read_text()
+    palettes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", line)) for line in css.splitlines() if "--ground:" in line]
+    assert len(palettes) == 2
+    colours = {name: luminance(value) for name, value in palettes[theme].items()}
+    for ground in ("ground", "raised"):
+        for name in ("ink", "muted", "accent"):
+            low, high = sorted((colours[ground], colours[name]))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, f"{name} on {ground}: WCAG 2.2, level AA"

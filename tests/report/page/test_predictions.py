@@ -1,0 +1,60 @@
+"""Predictions as evaluate writes them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.fake_predictions import random_probabilities, write_evaluation
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.page.predictions import join, read
+
+CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
+TARGET = np.arange(12) % 6
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_reading(form: str, tmp_path: Path):
+    probabilities = random_probabilities(TARGET, 6)
+    found = read(write_evaluation(tmp_path / "e", probabilities, TARGET, CLASSES, unreadable=["bad.jpg"], form=form))
+    assert found.classes == CLASSES
+    assert found.target.tolist() == TARGET.tolist()
+    assert found.prediction.tolist() == probabilities.argmax(axis=1).tolist()
+    np.testing.assert_allclose(found.confidence, probabilities.max(axis=1), rtol=1e-5)
+    assert found.top.shape == found.top_probability.shape == (12, 5)
+    assert found.index.tolist() == list(range(12))
+    assert found.unreadable == [("bad.jpg", "it is no image")]
+
+
+def test_wordnet_ids_get_names(tmp_path: Path):
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
+    found = read(write_evaluation(tmp_path / "e", probabilities, np.array([0, 1]), ["n01443537", "mine"]))
+    assert found.labels == ["goldfish", "mine"]
+
+
+def test_several_are_joined(tmp_path: Path):
+    target = np.array([0, 1])
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
+    parts = [read(write_evaluation(tmp_path / name, probabilities, target, ["a", "b"])) for name in "xy"]
+    both = join(parts)
+    assert (len(both), both.part.tolist(), both.index.tolist()) == (4, [0, 0, 1, 1], [0, 1, 0, 1])
+    assert both.folders == [tmp_path / "x", tmp_path / "y"]
+    assert both.checkpoint(1) == tmp_path / "y/best.ckpt"
+    other = read(write_evaluation(tmp_path / "z", probabilities, target, ["a", "c"]))
+    with pytest.raises(ConfigError, match=r"must have the same classes, but those of .*z differ from those of .*x"):
+        join([*parts, other])
+
+
+def test_what_is_not_as_written_is_refused(tmp_path: Path):
+    folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"])
+    text = (folder / "predictions.csv").read_text()
+    (folder / "predictions.csv").write_text(text.replace(",a,", ",other,"))
+    with pytest.raises(ConfigError, match=r"as evaluate writes them, but does not .*other"):
+        read(folder)
+    (folder / "predictions.csv").unlink()
+    with pytest.raises(ConfigError, match=r"predictions\.csv must be readable, but is not: No such file"):
+        read(folder)
+    (folder / "evaluation.json").write_text(json.dumps({"val/top1": 1, "predictions": None}))
+    with pytest.raises(ConfigError, match=r"Hint: python -m imagenet_ddp\.evaluate"):
+        read(folder)
