@@ -23,7 +23,9 @@ LAYERS = (
     ("callbacks", "cli", "performance"),
     ("engine",),
 )
-COMMANDS = ("train", "evaluate", "predict", "submit", "prepare", "doctor", "benchmark", "report", "tune", "__main__")
+COMMANDS = (
+    "train", "evaluate", "predict", "export", "submit", "prepare", "doctor", "benchmark", "report", "tune", "__main__"
+)  # fmt: skip
 BETWEEN_COMMANDS = {("benchmark", "prepare")}  # it packs images to measure how fast packed ones are read
 
 # Not imported before a command line is found good: each takes seconds.

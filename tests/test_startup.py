@@ -25,6 +25,8 @@ QUICK = [
     pytest.param("train", ["-m", "seed=0,1", "optim.lr=-1,0.1"], 2, id="sweep-refused"),
     pytest.param("evaluate", ["checkpoint=nowhere.ckpt"], 2, id="evaluate-refused"),
     pytest.param("predict", [], 2, id="predict-refused"),
+    pytest.param("export", ["--help"], 0, id="export-help"),
+    pytest.param("export", ["checkpoint=nowhere.ckpt", "format=coreml"], 2, id="export-refused"),
     pytest.param("prepare", ["prepare=imagenet"], 2, id="prepare-refused"),
     pytest.param("submit", ["--help"], 0, id="submit-help"),
     pytest.param("submit", ["trainer.devices=2"], 0, id="submit"),

@@ -4,7 +4,6 @@ Exit codes: 0 done, also where single files cannot be read (the error is in thei
 """
 
 import csv
-import glob
 import io
 import json
 import os
@@ -12,13 +11,19 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.data.sources.folder.scan import list_folder
+from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine import job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.heavy_imports import import_torch
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.predictor import Predictor
+
+EXPORTED = (".onnx", ".pt2")  # files of export
 
 
 def main() -> None:
@@ -27,35 +32,22 @@ def main() -> None:
         if request.passthrough:
             command.with_hydra("predict", request.argv, lambda config: None)
             return
-        config = job.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        checkpoint = Path(request.configs[0].checkpoint)
+        exported = checkpoint.suffix in EXPORTED
+        config = plain(request.configs[0]) if exported else job.from_checkpoint(request, checkpoint, os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
 
 
-def find_images(pattern: str) -> list[str]:
-    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern."""
-    if Path(pattern).is_dir():
-        return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
-    if Path(pattern).is_file():
-        return [pattern]
-    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
-
-
 def _predict(config: dict[str, Any]) -> tuple[int, int]:
-    with import_torch():
-        from imagenet_ddp.engine.predictor import make_predictor
-        from imagenet_ddp.runs.checkpoint_file import KEY, read
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     paths = find_images(config["images"])
     if not paths:
         raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
-    stored = read(Path(config["checkpoint"]))
-    contents = stored[KEY]
-    top_k = min(config["top_k"], len(contents["classes"]))
-    predictor = make_predictor(config, contents, stored["state_dict"])
+    predictor = _predictor(config)
+    top_k = min(config["top_k"], len(predictor.classes))
     num_unreadable = 0
     with ExitStack() as stack:
         stream = (
@@ -70,9 +62,22 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
             results = predictor.predict(list(pool.map(predictor.read, chunk)), top_k)
             for path, (top, error) in zip(chunk, results, strict=True):
                 num_unreadable += bool(error)
-                named = [(contents["classes"][i], contents["labels"][i], probability) for i, probability in top]
+                named = [(predictor.classes[i], predictor.labels[i], probability) for i, probability in top]
                 writer.write(path, named, error)
     return len(paths), num_unreadable
+
+
+def _predictor(config: dict[str, Any]) -> "Predictor":
+    with import_torch():
+        from imagenet_ddp.engine import exported
+        from imagenet_ddp.engine.predictor import load_net, make_predictor
+        from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    path = Path(config["checkpoint"])
+    if path.suffix in EXPORTED:
+        return exported.make_predictor(path, config["data"]["decoder"])
+    stored = read(path)
+    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
 
 
 class CsvWriter:

@@ -73,6 +73,18 @@ GUIDES: dict[str, Guide] = {
         (),
         "checkpoint images out format top_k data.batch_size trainer.accelerator",
     ),
+    "export": Guide(
+        "Write a model file for other programs.",
+        "ONNX, torch.export or safetensors, compared with the checkpoint on images, with a model card.",
+        {
+            "checkpoint=runs/NAME/TIME/checkpoints/best.ckpt": "ONNX",
+            "checkpoint=best.ckpt format=torch_export out=model.pt2": "",
+            "checkpoint=best.ckpt int8=true data.root=FOLDER": "",
+        },
+        (),
+        "checkpoint format out preprocessing batch_size int8 images num_images max_difference card license overwrite "
+        "data.root",
+    ),
     "doctor": Guide(
         "Check everything about a training without training.",
         "Options, data, disk, memory, GPUs, network and speed. Takes train's options.",

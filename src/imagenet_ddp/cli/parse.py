@@ -131,7 +131,7 @@ def _validate_job(
         elsewhere=elsewhere,
     )
     found += mistakes
-    found += _run_dir(config, multirun) if verb not in ("predict", "doctor") and not elsewhere else []
+    found += _run_dir(config, multirun) if verb not in ("predict", "export", "doctor") and not elsewhere else []
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks."), launch_info
 
@@ -160,7 +160,9 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
     """Return what to type if data.root is typed without data=: the images there are the user's own, and the default
     would generate its own among them. Empty where a checkpoint, an experiment or a _target_ tells what they are."""
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
-    if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys() or verb == "predict":
+    if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys():
+        return []
+    if verb in ("predict", "export"):
         return []
     try:
         if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":

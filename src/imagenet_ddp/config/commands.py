@@ -19,6 +19,7 @@ from imagenet_ddp.config.schema.learning import (
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
 
 _FOLDER_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
+_LICENSE = matching(r"[\w.+-]+", "a licence's identifier")
 _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
 _SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
@@ -90,6 +91,35 @@ class PredictConfig(CommonConfig):
     out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
     top_k: Annotated[int, integer(1), "Classes per image, most likely first."] = 5
+
+
+@dataclass
+class ExportConfig(CommonConfig):
+    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    format: Annotated[
+        str, choice("onnx", "torch_export", "safetensors"), "onnx; torch_export: .pt2; safetensors: weights only."
+    ] = "onnx"
+    out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None
+    preprocessing: Annotated[
+        str | None,
+        choice("inside", "normalise", "outside"),
+        Example("normalise"),
+        "Input: inside (null): uint8 of any size; normalise: uint8 of image_size; outside: normalised, logits out.",
+    ] = None
+    batch_size: Annotated[int | None, integer(1), Example("8"), "Fixed batch size of the file; null: any."] = None
+    images: Annotated[
+        str | None, Example("FOLDER"), "Images to compare on, as of predict; null: the checkpoint's validation images."
+    ] = None
+    num_images: Annotated[int, integer(1), "Images to compare on; int8: and to calibrate on."] = 256
+    max_difference: Annotated[
+        float, number(above=0), "Largest difference of a probability from the checkpoint's; beyond it, no file."
+    ] = 1e-3
+    int8: Annotated[bool, Example("true"), "onnx: 8-bit weights and activations, calibrated on training images."] = (
+        False
+    )
+    card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
+    license: Annotated[str | None, _LICENSE, Example("apache-2.0"), "Licence for metadata and model card."] = None
+    overwrite: Annotated[bool, Example("true"), "Replace an existing file and its README.md."] = False
 
 
 @dataclass
@@ -204,6 +234,7 @@ COMMANDS: dict[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "export": ExportConfig,
     "doctor": DoctorConfig,
     "tune": TuneConfig,
     "submit": SubmitConfig,

@@ -30,7 +30,7 @@ def validate(
 ) -> list[str]:
     """Sentences, none where all is well.
 
-    verb: evaluate needs only the validation images, predict no folder at all; check reads every image later.
+    verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
     elsewhere: the folders are another machine's, so look only at how they are named.
     """
@@ -54,7 +54,7 @@ def validate(
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
     found += validate_augment(data) + _sampling(data)
-    if data["_target_"] or verb == "predict":
+    if data["_target_"] or verb in ("predict", "export"):
         return found
     if data["fold"] is not None and data["name"] != "stl10":
         found.append(

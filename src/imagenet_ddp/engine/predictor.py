@@ -1,6 +1,7 @@
 """Predict the classes of image files with a checkpoint, on one device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,53 +17,66 @@ from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 
+@dataclass(frozen=True)
 class Predictor:
-    """A checkpoint's network with the transform of its validation."""
+    """A network with the transform of its validation.
 
-    def __init__(
-        self,
-        net: torch.nn.Module,
-        transform: EvalTransform,
-        channels_last: bool,
-        device: torch.device,
-        reading: Reading,
-    ):
-        self._net, self._device = net.eval().to(device), device
-        self._transform, self._channels_last, self._reading = transform, channels_last, reading
+    prepare: from a decoded image, uint8 (3, H, W), to what `probabilities` takes lists of; thread-safe.
+    probabilities: returns float32 (B, num_classes) on the CPU.
+    """
+
+    classes: list[str]
+    labels: list[str]  # people's names, in the same order
+    reading: Reading
+    prepare: Callable[[Tensor], Tensor]
+    probabilities: Callable[[list[Tensor]], Tensor]
 
     def read(self, path: str) -> Tensor | UnreadableImage:
-        """Return uint8 (3, image_size, image_size). Thread-safe."""
+        """Return the image as `predict` takes it. Thread-safe."""
         try:
-            return self._transform(decode(read_file(path), path, self._reading))
+            return self.prepare(decode(read_file(path), path, self.reading))
         except UnreadableImage as error:
             return error
         except OSError as error:
             return UnreadableImage(path, error.strerror or str(error))
 
-    @torch.inference_mode()
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
         """Return, for each image, ((class index, probability) of the top_k, "") or ([], why it could not be read)."""
         readable = [image for image in images if isinstance(image, Tensor)]
-        rows = iter(self._top(torch.stack(readable), top_k) if readable else [])
+        rows = iter(self._top(readable, top_k) if readable else [])
         return [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
 
-    def _top(self, images: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
-        """images: uint8 (B, 3, H, W)."""
-        mean, std = self._transform.mean, self._transform.std
-        batch = normalise(images.to(self._device), mean, std, self._channels_last)
-        logits = average_mirrored(self._net, batch) if self._transform.mirror else self._net(batch)
-        top = logits.float().softmax(dim=1).topk(top_k)
+    def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
+        top = self.probabilities(images).topk(top_k)
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return [list(zip(indices, values, strict=True)) for indices, values in pairs]
 
 
-def make_predictor(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> Predictor:
-    """contents, state_dict: of the checkpoint. The predictor computes in fp32: a few images need no speed."""
+def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> torch.nn.Module:
+    """Return the net of a checkpoint in evaluation mode, fp32, on the CPU. contents, state_dict: of the checkpoint."""
     net = create_model(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
     prefix = "net."
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
     load_weights(net, weights, config["checkpoint"])
+    return net.eval()
+
+
+def make_predictor(
+    config: Config, contents: Mapping[str, Any], net: torch.nn.Module, device: torch.device | None = None
+) -> Predictor:
+    """contents: of the checkpoint. device: None means that of trainer.*. The predictor computes in fp32: a few images
+    need no speed."""
     transform = EvalTransform.from_options(contents["eval_transform"])
-    device = devices.device_of(config["trainer"])
+    device = device or devices.device_of(config["trainer"])
+    net = net.to(device)
+
+    @torch.inference_mode()
+    def probabilities(images: list[Tensor]) -> Tensor:
+        """images: uint8 (3, image_size, image_size)."""
+        pixels = torch.stack(images).to(device)
+        batch = normalise(pixels, transform.mean, transform.std, config["model"]["channels_last"])
+        logits = average_mirrored(net, batch) if transform.mirror else net(batch)
+        return logits.float().softmax(dim=1).cpu()
+
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
-    return Predictor(net, transform, config["model"]["channels_last"], device, reading)
+    return Predictor(contents["classes"], contents["labels"], reading, transform, probabilities)

@@ -1,6 +1,5 @@
 """Find mistakes in a run's name, callbacks, loggers, input and output. No torch."""
 
-import os
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
+from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
@@ -26,6 +26,7 @@ LOGGER_PACKAGES = {
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
 }
+_WITHOUT_TRAINING = ("evaluate", "predict", "export", "prepare", "benchmark")
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
 
@@ -39,16 +40,17 @@ def validate(
         found += _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
     found += _checkpoint_callbacks(config["callbacks"])
-    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
+    if verb not in _WITHOUT_TRAINING:
         found += _monitors(config)
-    if verb not in ("evaluate", "predict", "prepare", "benchmark"):
         found += validate_group("sweep", config["sweep"])
         if config["resume"] not in (None, "auto") and not elsewhere:
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
-    if verb == "predict" and config["out"] is not None:
-        found += _out(Path(config["out"]))
+    if verb == "predict":
+        found += validate_predict(config)
+    elif verb == "export":
+        found += validate_export(config)
     return found
 
 
@@ -141,16 +143,3 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     elif value.startswith("~"):  # no shell expands it behind "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]
-
-
-def _out(path: Path) -> list[str]:
-    folder = path.parent
-    if path.is_dir():
-        what = f"{describe_path(path)} is a folder"
-    elif not folder.is_dir():
-        what = f"the folder {describe_path(folder)} does not exist"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        what = f"{describe_path(path)} is not writable"
-    else:
-        return []
-    return [f"out must be a file that can be written, but {what}. Hint: out=predictions.csv."]

@@ -1,6 +1,7 @@
 """Reading a tree of class folders: what counts as a class and as an image. No torch: the checks before start use it
 too."""
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -90,3 +91,12 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
         return _is(entry.is_dir)
     path = Path(entry.path)
     return not path.parent.resolve().is_relative_to(path.resolve())
+
+
+def find_images(pattern: str) -> list[str]:
+    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern."""
+    if Path(pattern).is_dir():
+        return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
+    if Path(pattern).is_file():
+        return [pattern]
+    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())

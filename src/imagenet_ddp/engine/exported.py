@@ -1,0 +1,83 @@
+"""Predict with a file that export has written, .onnx or .pt2, on the CPU."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.transforms import EvalTransform, normalise
+from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.checkpoint_file import KEY
+from imagenet_ddp.system.text import first_line
+
+Function = Callable[[Tensor], Tensor]  # (B, 3, H, W) -> (B, num_classes)
+
+
+def make_predictor(path: Path, decoder: str) -> Predictor:
+    """decoder: data.decoder. Raises ConfigError for a file that export has not written."""
+    hint = "Hint: python -m imagenet_ddp.export writes such a file."
+    try:
+        function, text = _open_onnx(path) if path.suffix == ".onnx" else _open_pt2(path)
+    except Exception as error:  # runtime, zip and pickle errors, by what the file really is
+        raise ConfigError(
+            f"{path} must be an exported model, but cannot be read as one ({first_line(error).rstrip('.')}). {hint}"
+        ) from error
+    if not text:
+        raise ConfigError(f"{path} must be a file that export has written, but has no metadata {KEY}. {hint}")
+    return _predictor(function, json.loads(text), decoder)
+
+
+def _open_onnx(path: Path) -> tuple[Function, str]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    text = session.get_modelmeta().custom_metadata_map.get(KEY, "")
+    return lambda batch: torch.from_numpy(session.run(None, {name: batch.numpy()})[0]), text
+
+
+def _open_pt2(path: Path) -> tuple[Function, str]:
+    extra = {KEY: ""}
+    program = torch.export.load(path, extra_files=extra)
+    return program.module(), extra[KEY]
+
+
+def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Predictor:
+    transform = EvalTransform.from_options(metadata["eval_transform"])
+    size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
+
+    def prepare(image: Tensor) -> Tensor:
+        if preprocessing == "inside":
+            return image.contiguous()
+        image = transform(image)
+        if preprocessing == "normalise":
+            return image
+        return normalise(image.unsqueeze(0), transform.mean, transform.std, channels_last=False)[0]
+
+    @torch.inference_mode()
+    def run(batch: Tensor) -> Tensor:
+        return function(batch).softmax(dim=1) if preprocessing == "outside" else function(batch)
+
+    def probabilities(images: list[Tensor]) -> Tensor:
+        """Images of one shape are one batch; a file of a fixed batch size has its last one filled up."""
+        rows = torch.empty(len(images), len(metadata["classes"]))
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for position, image in enumerate(images):
+            shapes.setdefault(tuple(image.shape), []).append(position)
+        for positions in shapes.values():
+            step = size or len(positions)
+            for part in (positions[start : start + step] for start in range(0, len(positions), step)):
+                padded = part + part[:1] * (step - len(part) if size else 0)
+                rows[part] = run(torch.stack([images[position] for position in padded]))[: len(part)].float()
+        return rows
+
+    reading = Reading(decoder, metadata["exif_orientation"])
+    return Predictor(metadata["classes"], metadata["labels"], reading, prepare, probabilities)

@@ -1,0 +1,30 @@
+"""python -m imagenet_ddp.export checkpoint=PATH: write a model file for other programs, compared with the checkpoint.
+
+Exit codes: 0 done; 1 the file differs too much from the checkpoint, or cannot be made; 2 refused.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.engine import job
+from imagenet_ddp.system.heavy_imports import import_torch
+
+
+def main() -> None:
+    with command.run_command("export"):
+        request = parse.command_line("export", sys.argv[1:], os.environ)
+        if request.passthrough:
+            command.with_hydra("export", request.argv, lambda config: None)
+            return
+        config = job.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        with import_torch():
+            from imagenet_ddp.export.export import export
+        is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
+        for line in export(config, os.environ, is_data_typed):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Compare predictors on the same images: the checkpoint's validation images, files, or random ones."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imagenet_ddp.data import validate as data_validate
+from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
+from imagenet_ddp.data.sources.folder.images import read_file
+from imagenet_ddp.data.sources.folder.scan import find_images
+from imagenet_ddp.data.sources.registry import check_classes, open_source
+from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import percent
+
+_CHUNK = 16
+_NUM_RANDOM = 16
+
+
+@dataclass(frozen=True)
+class Samples:
+    """read: uint8 (3, H, W) of a position; targets: int64 (N,) in the checkpoint's classes; None: unknown."""
+
+    what: str  # "validation images"
+    num_images: int
+    read: Callable[[int], Tensor]
+    targets: np.ndarray | None = None
+
+    def chunks(self) -> Iterator[tuple[list[Tensor], list[int]]]:
+        """Yield readable images and their positions."""
+        for start in range(0, self.num_images, _CHUNK):
+            found: list[Tensor] = []
+            positions: list[int] = []
+            for position in range(start, min(start + _CHUNK, self.num_images)):
+                try:
+                    found.append(self.read(position))
+                    positions.append(position)
+                except (UnreadableImage, OSError):
+                    continue
+            if found:
+                yield found, positions
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of several predictors; differences and agreement are those from the first."""
+
+    images: str  # what they are
+    num_images: int
+    max_difference: list[float]
+    num_same_top1: list[int]
+    top1: list[float] | None  # fractions; None: the classes are unknown
+
+    def sentence(self, name: str, position: int = 1) -> str:
+        text = (
+            f"{name} and the checkpoint on {self.num_images} {self.images}: largest difference of a probability "
+            f"{self.max_difference[position]:.1e}, same top-1 in {self.num_same_top1[position]}"
+        )
+        if self.top1 is None:
+            return f"{text}."
+        return f"{text}; top-1 {percent(self.top1[position])} and {percent(self.top1[0])}."
+
+
+def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
+    """Raises ConfigError where no image can be read."""
+    differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
+    for pictures, positions in samples.chunks():
+        found = torch.stack([each.probabilities([each.prepare(image) for image in pictures]) for each in predictors])
+        tops = found.argmax(dim=2).numpy()
+        differences = np.fmax(differences, (found - found[0]).abs().amax(dim=(1, 2)).nan_to_num(torch.inf).numpy())
+        same += (tops == tops[0]).sum(axis=1)
+        correct += 0 if samples.targets is None else (tops == samples.targets[positions]).sum(axis=1)
+        count += len(pictures)
+    num_images = int(count[0])
+    if not num_images:
+        raise ConfigError(f"the {samples.what} must be readable, but none is. Hint: images=FOLDER.")
+    top1 = None if samples.targets is None else (correct / num_images).tolist()
+    return Comparison(samples.what, num_images, differences.tolist(), same.astype(int).tolist(), top1)
+
+
+def find_samples(
+    config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], is_data_typed: bool
+) -> tuple[Samples, str]:
+    """Return images to compare on, and why they are random; "" where they are not. is_data_typed: refuse data that
+    cannot be opened, as for int8."""
+    if config["images"] is not None:
+        return _files(config), ""
+    mistakes = data_validate.validate(config, environ, verb="evaluate")
+    if not mistakes:
+        return of_source(config, classes, environ, "validation"), ""
+    if is_data_typed or config["int8"]:
+        raise ConfigError(mistakes)
+    return _random(), mistakes[0]
+
+
+def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
+    """split: training or validation. config.num_images of them, evenly from all."""
+    source = open_source(config["data"], config["seed"], environ, need_train=split == "training")
+    images = source.train if split == "training" else source.val
+    assert images is not None
+    chosen = _evenly(len(images), config["num_images"])
+    targets = check_classes(source, classes, config["checkpoint"])[images.targets[chosen]]
+    return Samples(f"{split} images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
+
+
+def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
+    """Training images, where they are there, else validation images. Raises ConfigError where neither are."""
+    if not data_validate.validate(config, environ):
+        return of_source(config, classes, environ, "training")
+    if mistakes := data_validate.validate(config, environ, verb="evaluate"):
+        raise ConfigError(mistakes)
+    return of_source(config, classes, environ, "validation")
+
+
+def _files(config: Mapping[str, Any]) -> Samples:
+    paths = find_images(config["images"])
+    if not paths:
+        raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
+    reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
+    chosen = [paths[position] for position in _evenly(len(paths), config["num_images"])]
+    return Samples("images", len(chosen), lambda position: decode(read_file(chosen[position]), "", reading))
+
+
+def _random() -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(64, 640, (_NUM_RANDOM, 2), generator=generator).tolist()
+    images = [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
+    return Samples("random images", _NUM_RANDOM, images.__getitem__)
+
+
+def _evenly(length: int, most: int) -> np.ndarray:
+    return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)

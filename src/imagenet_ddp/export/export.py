@@ -1,0 +1,106 @@
+"""Write one file, compare it with the checkpoint, and keep it only where they agree."""
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imagenet_ddp import __version__
+from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.engine import exported
+from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.export import card, compare
+from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.validate_files import CARD, export_path
+from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
+
+
+def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
+    """Yield sentences on what is done. Raises RunError where the file differs too much; it is then removed."""
+    kind, path = config["format"], export_path(config)
+    stored = read(Path(config["checkpoint"]))
+    contents = stored[KEY]
+    samples, why_random = compare.find_samples(config, contents["classes"], environ, is_data_typed)
+    if why_random:
+        yield f"Compared on random images, because the validation images are not there: {why_random}"
+    metadata = _metadata(config, contents)
+    net = load_net(config, contents, stored["state_dict"])
+    transform = EvalTransform.from_options(contents["eval_transform"])
+    graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
+    reference = make_predictor(config, contents, net, torch.device("cpu"))
+    writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports what only this format needs
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")  # readers go by the suffix
+    with disk_errors_as_run_error(path), atomic_path(path, draft):
+        built = writer.build(graph, config["batch_size"])
+        writer.save(built, draft, json.dumps(metadata))
+        same = _open(draft, kind, config, contents, built)
+        comparison = compare.compare([reference, same], samples)
+        yield comparison.sentence(kind)
+        if comparison.max_difference[1] > config["max_difference"]:
+            raise RunError(
+                f"the probabilities of {path.name} must be within {config['max_difference']:g} of the checkpoint's, "
+                f"but differ by {comparison.max_difference[1]:.1e}. Hint: max_difference=0.01, or another format."
+            )
+        metadata["comparison"] = {"float32": asdict(comparison)}
+        if config["int8"]:
+            from imagenet_ddp.export import int8
+
+            calibration = compare.for_calibration(config, contents["classes"], environ)
+            yield f"Calibrating on {calibration.num_images} {calibration.what}."
+            built = int8.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
+            writer.save(built, draft, json.dumps(metadata))
+            small = _open(draft, kind, config, contents, built)
+            comparison = compare.compare([reference, small], samples)
+            yield comparison.sentence("int8")
+            metadata["comparison"]["int8"] = asdict(comparison)
+        writer.save(built, draft, json.dumps(metadata))
+    yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
+    if config["card"]:
+        with disk_errors_as_run_error(path.with_name(CARD)):
+            atomic_write(path.with_name(CARD), card.text(config, contents, metadata, path.name))
+        yield f"Model card: {path.with_name(CARD)}"
+
+
+def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any], built: Any) -> Predictor:
+    """Return the predictor of what was written, as its readers see it."""
+    if kind != "safetensors":
+        return exported.make_predictor(draft, config["data"]["decoder"])
+    from safetensors.torch import load_file
+
+    weights = {f"net.{name}": tensor for name, tensor in load_file(draft).items()}
+    return make_predictor(config, contents, load_net(config, contents, weights), torch.device("cpu"))
+
+
+def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) -> Iterator[Tensor]:
+    for images, _ in samples.chunks():
+        for image in images:
+            yield predictor.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
+
+
+def _metadata(config: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a program needs that has the file alone."""
+    of_best = contents["monitor"] == "val/top1" and contents["best_epoch"] == contents["epoch"] + 1
+    model = config["model"]
+    return {
+        "version": __version__,
+        "classes": contents["classes"],
+        "labels": contents["labels"],
+        "eval_transform": contents["eval_transform"],
+        "exif_orientation": config["data"]["exif_orientation"],
+        "preprocessing": None if config["format"] == "safetensors" else config["preprocessing"] or "inside",
+        "batch_size": config["batch_size"],
+        "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
+        "epochs": contents["epoch"] + 1,
+        "top1": contents["best_top1"] if of_best else None,
+        "license": config["license"],
+    }

@@ -1,0 +1,67 @@
+"""Make one graph of the net and what stands around it: resize, crop, normalisation, mirrored mean, softmax."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.mirror import average_mirrored
+from imagenet_ddp.system.text import first_line
+
+
+class Classifier(nn.Module):
+    """preprocessing: inside: uint8 (B, 3, H, W) of any size -> probabilities (B, num_classes); normalise: the same of
+    image_size; outside: float32 (B, 3, image_size, image_size), normalised -> logits."""
+
+    def __init__(self, net: nn.Module, transform: EvalTransform, preprocessing: str):
+        super().__init__()
+        self.net, self.transform, self.preprocessing = net, transform, preprocessing
+        std, mean = torch.tensor(transform.std), torch.tensor(transform.mean)
+        self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.preprocessing == "inside":
+            images = _resize_and_crop(images, self.transform)
+        if self.preprocessing != "outside":
+            images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
+        logits = average_mirrored(self.net, images) if self.transform.mirror else self.net(images)
+        return logits if self.preprocessing == "outside" else logits.softmax(dim=1)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the input and the output."""
+        return "images", "logits" if self.preprocessing == "outside" else "probabilities"
+
+    def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
+        """batch_size: None means any. Raises RunError where the net cannot be traced."""
+        size, any_size = self.transform.image_size, self.preprocessing == "inside"
+        height, width = (size + 37, size + 64) if any_size else (size, size)
+        kind = torch.float32 if self.preprocessing == "outside" else torch.uint8
+        example = torch.zeros(batch_size or 2, 3, height, width, dtype=kind)
+        free = ([] if batch_size else [0]) + ([2, 3] if any_size else [])
+        shapes = dict.fromkeys(free, torch.export.Dim.DYNAMIC)
+        try:
+            with torch.no_grad():
+                return torch.export.export(self, (example,), dynamic_shapes=(shapes,))
+        except Exception as error:  # of many kinds, by what the net does
+            raise RunError(
+                f"torch.export must be able to trace this net, but cannot ({first_line(error).rstrip('.')}). "
+                f"Hint: {'format=safetensors' if batch_size else 'batch_size=1'}."
+            ) from error
+
+
+def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
+    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branch, no float."""
+    height, width = images.shape[2:]
+    short = torch.sym_min(height, width)
+    tall, wide = transform.resize * height // short, transform.resize * width // short
+    resized = F.interpolate(images, (tall, wide), mode=transform.interpolation, antialias=True)
+    positions = torch.arange(transform.image_size, device=images.device)
+    for axis, length in ((2, tall), (3, wide)):
+        spare = length - transform.image_size
+        start = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
+        # a slice would need to know whether it is the whole axis
+        resized = resized.index_select(axis, start + positions)
+    return resized

@@ -1,0 +1,38 @@
+"""Write ONNX: one file, the weights in it."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.runs.checkpoint_file import KEY
+from imagenet_ddp.system.text import first_line
+
+_MAX_BYTES = 2**31 - 2**20  # of one protobuf message, with room for the graph
+
+
+def build(graph: Classifier, batch_size: int | None) -> onnx.ModelProto:
+    if sum(tensor.nbytes for tensor in graph.state_dict().values()) > _MAX_BYTES:
+        raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: format=torch_export.")
+    names = {"input_names": [graph.names[0]], "output_names": [graph.names[1]]}
+    exported = graph.export(batch_size)
+    try:
+        program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, **names)
+    except Exception as error:  # of many kinds, by the operators of the net
+        raise RunError(
+            f"torch.onnx must have every operator of this net, but has not ({first_line(error).rstrip('.')}). "
+            "Hint: format=torch_export."
+        ) from error
+    model = program.model_proto
+    if not batch_size:
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return model
+
+
+def save(model: onnx.ModelProto, path: Path, metadata: str) -> None:
+    onnx.helper.set_model_props(model, {KEY: metadata})
+    onnx.save_model(model, str(path))

@@ -1,0 +1,18 @@
+"""Write the weights alone, under the names of the net's own library."""
+
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.runs.checkpoint_file import KEY
+
+
+def build(graph: Classifier, batch_size: int | None) -> dict[str, Tensor]:
+    # cloned, because shared and strided tensors cannot be stored
+    return {name: tensor.clone().contiguous() for name, tensor in graph.net.state_dict().items()}
+
+
+def save(weights: dict[str, Tensor], path: Path, metadata: str) -> None:
+    safetensors.torch.save_file(weights, path, metadata={"format": "pt", KEY: metadata})

@@ -1,0 +1,85 @@
+"""Find mistakes in what predict and export read and write. No torch."""
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.system.paths import describe_path, not_writable_reason
+from imagenet_ddp.system.text import install
+
+EXTENSIONS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": ".safetensors"}
+CARD = "README.md"
+_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+
+
+def export_path(config: Mapping[str, Any]) -> Path:
+    """Return the file that export writes."""
+    if config["out"] is not None:
+        return Path(config["out"])
+    folder = Path(config["checkpoint"]).parent
+    run_dir = folder.parent if folder.name == "checkpoints" else folder
+    return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{EXTENSIONS[config['format']]}"
+
+
+def validate_predict(config: Mapping[str, Any]) -> list[str]:
+    found = []
+    if str(config["checkpoint"]).endswith(EXTENSIONS["onnx"]):
+        found += _packages("checkpoint=*.onnx", "onnx", "onnxruntime")
+    return found + (_out(config["out"], "predictions.csv") if config["out"] is not None else [])
+
+
+def validate_export(config: Mapping[str, Any]) -> list[str]:
+    kind = config["format"]
+    if kind not in EXTENSIONS:  # reported with the other keys
+        return []
+    found = _packages(f"format={kind}", kind, *_PACKAGES.get(kind, ()))
+    if kind == "safetensors":
+        found += [
+            f"{key} is for a file that computes, but format=safetensors holds weights only. Hint: leave {key} out."
+            for key in ("preprocessing", "batch_size")
+            if config[key] is not None
+        ]
+    if config["int8"] is True and kind != "onnx":
+        found.append(f"int8 is for format=onnx, got format={kind}. Hint: format=onnx, or int8=false.")
+    return found + (_export_out(config) if config["checkpoint"] is not None else [])
+
+
+def _export_out(config: Mapping[str, Any]) -> list[str]:
+    path, suffix = export_path(config), EXTENSIONS[config["format"]]
+    if config["out"] is None and (reason := not_writable_reason(path.parent.absolute())):
+        return [f"the folder of the export must be one that can be made, but {reason}. Hint: out=FOLDER/model{suffix}."]
+    found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
+    if path.suffix != suffix:
+        found.append(f"out must end in {suffix}, got {path.name}. Hint: out={path.with_suffix(suffix)}.")
+    card = path.parent / CARD
+    if found or config["overwrite"]:
+        return found
+    if path.exists():
+        found.append(f"out must be a new file, but {describe_path(path)} exists. Hint: overwrite=true, or out=FILE.")
+    if config["card"] and card.exists():
+        found.append(
+            f"the model card must be a new file, but {describe_path(card)} exists. Hint: overwrite=true, or card=false."
+        )
+    return found
+
+
+def _packages(what: str, extra: str, *names: str) -> list[str]:
+    missing = [name for name in names if find_spec(name) is None]
+    requirement = f"imagenet_ddp[{extra}]" if extra == "onnx" else extra
+    return [f"{what} needs {', '.join(missing)}, not installed here. Hint: {install(requirement)}."] if missing else []
+
+
+def _out(out: str, example: str) -> list[str]:
+    path = Path(out)
+    folder = path.parent
+    if path.is_dir():
+        what = f"{describe_path(path)} is a folder"
+    elif not folder.is_dir():
+        what = f"the folder {describe_path(folder)} does not exist"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        what = f"{describe_path(path)} is not writable"
+    else:
+        return []
+    return [f"out must be a file that can be written, but {what}. Hint: out={example}."]
