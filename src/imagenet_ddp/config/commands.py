@@ -88,8 +88,14 @@ class DoctorConfig(RunConfig):
 class PredictConfig(CommonConfig):
     checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
     images: Annotated[str, "A file, a folder (searched recursively) or a pattern."] = MISSING
-    out: Annotated[str | None, "File to write; null: standard output."] = None
+    out: Annotated[str | None, "File to write, *.png: a contact sheet; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
+    explain: Annotated[
+        str | None,
+        choice("layercam", "gradcam"),
+        Example("layercam"),
+        "Of a contact sheet: where the first class was found, as a second picture; null: not shown.",
+    ] = None
     top_k: Annotated[int, integer(1), "Classes per image, most likely first."] = 5
 
 

@@ -1,0 +1,66 @@
+"""Show where in an image a net finds a class: LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) and Grad-CAM (Selvaraju
+et al. 2017, arXiv:1610.02391)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from imagenet_ddp.errors import ConfigError
+
+STRENGTH = 0.55  # of the colours over the image, where the map is 1
+
+
+def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
+    """Return float (B, H, W) in 0..1, the highest value of each map 1 unless all are 0.
+
+    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. method: layercam weights each
+    place by its own gradient, gradcam each channel by its mean gradient. The net is called once, in eval mode, at
+    the last of its layers that has a spatial extent. Raises ConfigError where it has none, such as a transformer that
+    works on a sequence of patches.
+    """
+    found: list[Tensor] = []  # the output of the last such layer; empty again behind one that gives a sequence
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not isinstance(output, Tensor):
+            return
+        if output.ndim == 4 and min(output.shape[1:3]) > 1 and output.shape[3] > 1:
+            found[:] = [output]
+        elif output.ndim == 3:
+            found.clear()
+
+    was_training = net.training
+    net.eval()
+    hooks = [module.register_forward_hook(look) for module in net.modules() if module is not net]
+    try:
+        with torch.enable_grad():
+            logits = net(images.detach().requires_grad_())
+            if not found or not found[0].requires_grad:
+                raise ConfigError(
+                    f"class activation maps need a net with a layer of several rows and columns before its last ones, "
+                    f"but {type(net).__name__} has none. Hint: maps=false."
+                )
+            (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
+    finally:
+        for hook in hooks:
+            hook.remove()
+        net.train(was_training)
+    # The channels are last where the first two of three equal sides are rows and columns: Swin's are.
+    side_by_side = found[0].shape[1] == found[0].shape[2] != found[0].shape[3]
+    channels = 3 if side_by_side else 1
+    places = (1, 2) if side_by_side else (2, 3)
+    weight = gradient.clamp(min=0) if method == "layercam" else gradient.mean(places, keepdim=True)
+    maps = (weight * found[0]).sum(channels, keepdim=not side_by_side).clamp(min=0).detach().float()
+    maps = maps[:, None] if side_by_side else maps
+    maps = F.interpolate(maps, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    return maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+
+
+def overlay(image: Tensor, activation: Tensor) -> Tensor:
+    """Return the image under the colours of a map: uint8 (3, H, W). image: the same; activation: (H, W) in 0..1."""
+    from matplotlib import colormaps
+
+    colours = torch.from_numpy(colormaps["turbo"](activation.cpu().numpy())[..., :3]).permute(2, 0, 1)
+    share = STRENGTH * activation.cpu()
+    return (image.cpu() * (1 - share) + 255 * colours * share).round().to(torch.uint8)
