@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.data.sources.folder.scan import find_images
-from imagenet_ddp.engine import job
+from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.progress_bar import Progress
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-EXPORTED = (".onnx", ".pt2")  # files of export
 SHEET = ".png"
 
 
@@ -33,9 +30,7 @@ def main() -> None:
         if request.passthrough:
             command.with_hydra("predict", request.argv, lambda config: None)
             return
-        checkpoint = Path(request.configs[0].checkpoint)
-        exported = checkpoint.suffix in EXPORTED
-        config = plain(request.configs[0]) if exported else job.from_checkpoint(request, checkpoint, os.environ)
+        config = resolved_config(request, os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
@@ -47,7 +42,7 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     paths = find_images(config["images"])
     if not paths:
         raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
-    predictor = _predictor(config)
+    predictor = open_predictor(config)
     from imagenet_ddp.data.loading.image_files import FEW, read_in_order
     from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 
@@ -69,19 +64,6 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
         if progress is not None:
             progress.close()
     return len(paths), num_unreadable
-
-
-def _predictor(config: dict[str, Any]) -> "Predictor":
-    with import_torch():
-        from imagenet_ddp.engine import exported
-        from imagenet_ddp.engine.predictor import load_net, make_predictor
-        from imagenet_ddp.runs.checkpoint_file import KEY, read
-
-    path = Path(config["checkpoint"])
-    if path.suffix in EXPORTED:
-        return exported.make_predictor(path, config["data"]["decoder"])
-    stored = read(path)
-    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
 
 
 def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> "Writer":

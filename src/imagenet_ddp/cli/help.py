@@ -73,6 +73,13 @@ GUIDES: dict[str, Guide] = {
         (),
         "checkpoint images out format top_k data.batch_size trainer.accelerator",
     ),
+    "demo": Guide(
+        "Open a page on which a picture is dropped and its classes are seen.",
+        "Only this machine can open it, unless host= says otherwise. Needs the extra demo.",
+        {"checkpoint=runs/NAME/TIME/checkpoints/best.ckpt": "", "checkpoint=model.onnx port=8000": ""},
+        (),
+        "checkpoint host port trainer.accelerator",
+    ),
     "export": Guide(
         "Write a model file for other programs.",
         "ONNX, torch.export or safetensors, compared with the checkpoint on images, with a model card.",

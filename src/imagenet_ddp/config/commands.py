@@ -100,6 +100,13 @@ class PredictConfig(CommonConfig):
 
 
 @dataclass
+class DemoConfig(CommonConfig):
+    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train, or an exported file."] = MISSING
+    host: Annotated[str, "Address to listen on; 0.0.0.0: every machine of the network can use it."] = "127.0.0.1"
+    port: Annotated[int, integer(1, 65535), "Port to listen on."] = 7860
+
+
+@dataclass
 class ExportConfig(CommonConfig):
     checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
     format: Annotated[
@@ -236,11 +243,13 @@ class BenchmarkConfig(CommonConfig):
 
 
 # fmt: on
+USE_MODEL = ("predict", "export", "demo")  # commands that take a model's file, and need no data set
 COMMANDS: dict[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
+    "demo": DemoConfig,
     "doctor": DoctorConfig,
     "tune": TuneConfig,
     "submit": SubmitConfig,

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
@@ -26,7 +27,7 @@ LOGGER_PACKAGES = {
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
 }
-_WITHOUT_TRAINING = ("evaluate", "predict", "export", "prepare", "benchmark")
+_WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
 
@@ -47,7 +48,7 @@ def validate(
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
-    if verb == "predict":
+    if verb in ("predict", "demo"):
         found += validate_predict(config)
     elif verb == "export":
         found += validate_export(config)
