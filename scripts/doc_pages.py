@@ -79,7 +79,7 @@ names what each option is here, and ends with `python -m imagenet_ddp.train data
 Nothing is started. Where several values are one option there, as in `--opt-betas 0.9 0.95`, VALUE has commas between
 them. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
 
-Generated from `src/imagenet_ddp/cli/known_terms.py` by `python scripts/doc_pages.py`.
+Generated from `src/imagenet_ddp/cli/known_terms.txt` by `python scripts/doc_pages.py`.
 """
 
 

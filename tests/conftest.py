@@ -90,6 +90,17 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
+    command = [sys.executable, "-m", "imagenet_ddp.train", *options, f"data.root={tree}", "hydra.run.dir=r"]
+    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "r/checkpoints/best.ckpt"
+
+
 # Hints begin with "uv run" where the tests are run so; they are compared with those of a plain shell.
 os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 

@@ -19,8 +19,8 @@ def _run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
 def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     _run(monkeypatch, *argv)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == [*help.GUIDES, "report"]
-    assert set(help.GUIDES) == set(COMMANDS)
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == [*help.guides(), "report"]
+    assert set(help.guides()) == set(COMMANDS)
     assert max(map(len, lines)) <= 80
 
 

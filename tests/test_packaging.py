@@ -30,11 +30,14 @@ def test_core_dependencies():
         "torchmetrics>=1.5",
         "hydra-core>=1.3.8,<1.4",
         "matplotlib>=3.9",
+        "psutil>=6.0",
+        "rich>=13.9",
         "simplejpeg>=1.9; python_version<'3.15' and (platform_machine=='x86_64' or platform_machine=='aarch64' or"
         " platform_machine=='arm64' or platform_machine=='AMD64')",
     ]
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
+        "comet",
         "dali",
         "mlflow",
         "parquet",
@@ -43,6 +46,7 @@ def test_core_dependencies():
         "tensorboard",
         "timm",
         "tune",
+        "wandb",
     }
 
 

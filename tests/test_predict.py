@@ -4,25 +4,11 @@ import csv
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, clean_environ, write_images
-
-FAST = [*SMALL, "model.name=resnet18", "trainer.max_epochs=6", "optim.lr=0.02", "data.augment=none"]
-
-
-@pytest.fixture(scope="module")
-def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
-    folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "-m", "imagenet_ddp.train", *FAST, f"data.root={tree}", "hydra.run.dir=r"]
-    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return folder / "r/checkpoints/best.ckpt"
+from conftest import Run, write_images
 
 
 @pytest.mark.slow

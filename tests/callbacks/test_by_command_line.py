@@ -32,14 +32,14 @@ def rows(path: Path) -> list[dict[str, float]]:
 
 def logged(run_dir: Path, name: str) -> dict[int, float]:
     """Step, counted from 0 as Lightning does -> value."""
-    found = rows(run_dir / "csv/version_0/metrics.csv")
+    found = rows(run_dir / "csv/metrics.csv")
     return {int(row["step"]): row[name] for row in found if name in row}
 
 
 def tensorboard_rows(run_dir: Path, name: str) -> dict[int, float]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run_dir / "tensorboard/version_0"))
+    events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     return {event.step: event.value for event in events.Scalars(name)}
 
@@ -93,9 +93,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
         assert logged(run_dir, f"{name}_epoch") == pytest.approx({7: whole[0], 15: whole[1]})
     assert list(logged(run_dir, "val/top1").values()) == pytest.approx([epoch["val/top1"] for epoch in epochs])
     assert all(0 <= share <= 1 for share in logged(run_dir, "data_wait_frac").values())
-    assert "train/device/samples_per_sec" in {
-        name for row in rows(run_dir / "csv/version_0/metrics.csv") for name in row
-    }
+    assert "train/device/samples_per_sec" in {name for row in rows(run_dir / "csv/metrics.csv") for name in row}
 
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
         "best.ckpt", "epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt", "last.ckpt",

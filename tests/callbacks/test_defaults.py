@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import OmegaConf
 
 from imagenet_ddp.callbacks.defaults import RunCallbacks, make_callbacks, make_loggers
 from imagenet_ddp.callbacks.history import History
+from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config import commands
@@ -39,6 +39,7 @@ def made(tmp_path: Path, *typed: str) -> RunCallbacks:
     return make_callbacks(
         composed(*typed), tmp_path, log=Log(None, 1), agreement=StopAgreement(Signals(), 0, 1, None),
         lr_factor=lambda epochs: 1.0, bad_images=list, contents={"classes": ["a${b}"]},
+        hyperparams={},
     )  # fmt: skip
 
 
@@ -93,3 +94,32 @@ def test_loggers(tmp_path: Path) -> None:
     assert [logger.save_dir for logger in make_loggers(config, tmp_path, 0)] == [str(tmp_path)] * 2
     assert [type(logger) for logger in make_loggers(config, tmp_path, 1)] == [DummyLogger] * 2
     assert make_loggers(composed("logger.csv=null", "logger=csv"), tmp_path, 0) == []
+
+
+def test_runs_of_a_sweep_are_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    (tmp_path / "s/0").mkdir(parents=True)
+    (tmp_path / "s/sweep.yaml").touch()
+    (tmp_path / "study/trials/3").mkdir(parents=True)
+    config = composed("logger=mlflow", "logger.mlflow.experiment_name=e")
+    for folder, group in (("s/0", "s"), ("study/trials/3", "study"), ("study", None)):
+        [logger] = make_loggers(config, tmp_path / folder, 0)
+        assert isinstance(logger, MLFlowLogger)
+        assert logger.tags == (None if group is None else {"group": group})
+
+
+def test_what_a_resumed_run_logs_again_is_taken_out(tmp_path: Path) -> None:
+    """Other files' cells and columns stay as they are."""
+    config = composed("logger=csv")
+    [first] = make_loggers(config, tmp_path, 0)
+    for step in (3, 7, 11):
+        first.log_metrics({"a": step / 3}, step)
+        first.save()
+    text = (tmp_path / "csv/metrics.csv").read_text()
+    [second] = make_loggers(config, tmp_path, 0, first_step=8)
+    second.log_metrics({"b": 1.5}, 11)
+    second.save()
+    assert (tmp_path / "csv/metrics.csv").read_text().splitlines() == [
+        "a,b,step", *(line.replace(",", ",,") for line in text.splitlines()[1:3]), ",1.5,11",
+    ]  # fmt: skip

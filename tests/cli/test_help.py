@@ -33,7 +33,7 @@ def test_its_examples_compose(verb: str):
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_its_choices_are_there(verb: str):
-    for group in help.GUIDES[verb].groups:
+    for group in help.guides()[verb]["groups"]:
         assert help.choices(group), group
         assert f"  {group} " in help.text(verb)
 
@@ -42,7 +42,7 @@ def test_the_default_comes_first():
     assert help.choices("data") == ["shapes", "imagefolder", "imagenet", "packed", "stl10", "streamed", "table"]
     assert help.choices("search")[0] == "sgd"
     base = (conf_dir() / "base.yaml").read_text()
-    for group in help.GUIDES["train"].groups:
+    for group in help.guides()["train"]["groups"]:
         if named := re.search(rf"^  - {group}: (?!null)(\w+)$", base, re.MULTILINE):
             assert help.choices(group)[0] == named[1]
     assert "experiment             (none), " in help.text("train")

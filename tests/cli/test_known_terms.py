@@ -7,7 +7,7 @@ import pytest
 from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import hydra_flags, known_terms
-from imagenet_ddp.cli.known_terms import BY_NAME, SCHEDULES, TERMS, VALUES, Term
+from imagenet_ddp.cli.known_terms import BY_NAME, TERMS, VALUES, Term
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.cli.translate import Translation, translate
 from imagenet_ddp.distributed import validate as distributed_check
@@ -18,15 +18,16 @@ from scripts.doc_pages import LINES, PROGRAMS
 SAMPLES = {
     "-a": "resnet50", "--weights": "DEFAULT|x.ckpt", "--model-kwargs": "replace_stride_with_dilation=null",
     "--drop": "0.1", "--drop-path": "0.1", "--lr": "0.2", "--lr-base": "0.1", "--lr-base-size": "256",
-    "--momentum": "0.9", "--wd": "1e-4", "--opt": "|".join([*known_terms.OPTIMISERS, "nadam"]),
+    "--momentum": "0.9", "--wd": "1e-4", "--opt": "|".join([*VALUES["optimiser"], "nadam"]),
     "--opt-betas": "0.9 0.95", "--opt-eps": "1e-8", "--opt-kwargs": "dampening=0.1 foreach=false",
-    "--layer-decay": "0.75", "--epochs": "90", "--lr-scheduler": "|".join([*SCHEDULES, "step", "multistep", "poly"]),
+    "--layer-decay": "0.75", "--epochs": "90",
+    "--lr-scheduler": "|".join([*VALUES["schedule"], "step", "multistep", "poly"]),
     "--decay-milestones": "30 60", "--lr-gamma": "0.1", "--lr-min": "0.001|0|0.0", "--warmup-lr": "1e-5",
     "--lr-warmup-method": "constant|linear", "--lr-warmup-decay": "0.01", "--label-smoothing": "0.1",
     "--clip-mode": "norm|value|agc", "--bce-target-thresh": "0.2", "--amp-dtype": "float16|bfloat16",
     "--model-ema-decay": "0.9999", "--norm-weight-decay": "0|0.0|1e-4", "--bias-weight-decay": "0",
     "--transformer-embedding-decay": "0", "--mixup-alpha": "0.2", "--mixup-prob": "0.5",
-    "--auto-augment": "|".join(known_terms.POLICIES), "--ra-magnitude": "7", "--augmix-severity": "3",
+    "--auto-augment": "|".join(VALUES["policy"]), "--ra-magnitude": "7", "--augmix-severity": "3",
     "--aa": "rand-m9-mstd0.5-inc1|rand-m7-n3|augmix-m5-w4-d2|3a|original|v0", "--random-erase": "0.25",
     "--color-jitter": "0.4", "--grayscale-prob": "0.1", "--gaussian-blur-prob": "0.1", "--cutmix-minmax": "0.2 0.8",
     "--scale": "0.08 1.0", "--ratio": "0.75 1.33", "--hflip": "0.5", "--vflip": "0.0", "--ra-reps": "4",

@@ -80,6 +80,7 @@ def test_evaluate_needs_the_validation_side_only(tree: Tree):
     assert validate(config(root=root), {}, verb="evaluate") == []
     (text,) = validate(config(root=root), {})
     assert text.startswith("data.train_dir must be a folder")
+    assert validate(config(root=root, val_fold=1), {}, verb="evaluate") == []  # of a checkpoint trained on a fold
     (text,) = validate(config(root=root, val_fraction=0.1, val_dir="none"), {}, verb="evaluate")
     assert text.startswith("data.train_dir must be a folder")
 
@@ -138,6 +139,10 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"sampling": "balanced", "repeats": 3}, "but data.repeats is 3. Hint: set data.repeats=1, or data.sampling="),
         ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or data.sam"),
         ({"val_fraction": 0.1}, "shapes has validation images of its own"),
+        ({"val_fold": 1}, "data.val_fold must be 0 without data.val_fraction, got 1. Hint: set data.val_fold=0."),
+        ({"val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
+        ({"val_fold": 3, "val_fraction": 0.3}, "data.val_fold must be an integer from 0 to 2, got 3"),
+        ({"val_fold": 1, "val_fraction": 0.9}, "data.val_fold must be an integer from 0 to 0, got 1"),
         ({"fold": 3}, "data.fold is for stl10's official folds"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
     ],

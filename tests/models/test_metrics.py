@@ -1,6 +1,8 @@
+import pytest
 import torch
 
-from imagenet_ddp.models.metrics import ImagesCounted
+from imagenet_ddp.config.commands import METRICS
+from imagenet_ddp.models.metrics import FURTHER, ImagesCounted, further_metrics
 
 NONE = torch.tensor([], dtype=torch.int64)
 
@@ -44,3 +46,31 @@ def test_a_split_without_images():
 
 def test_nothing_of_it_is_saved():
     assert list(ImagesCounted(3).state_dict()) == []
+
+
+def test_the_names_are_those_of_the_command_line():
+    assert {*FURTHER, "auroc"} == set(METRICS)
+
+
+def test_further_metrics_by_hand():
+    """Labels 0, 0, 0, 1, 1, 2; class 3 has no image."""
+    target, predicted = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 0, 2])
+    scores = torch.tensor(
+        [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.5, 0.2], [0.2, 0.6, 0.2], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8]]
+    )
+    found = further_metrics(METRICS, predicted, target, 4, torch.cat([scores, torch.zeros(6, 1)], 1))
+    assert found["per_class"] == [pytest.approx(2 / 3), 0.5, 1.0, None]
+    assert found["recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert found["precision"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert found["f1"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    # agreement 4/6; by chance (3·3 + 2·2 + 1·1)/36
+    assert found["cohen_kappa"] == pytest.approx((4 / 6 - 14 / 36) / (1 - 14 / 36))
+    # (4·6 - 14) / sqrt((36 - 14)(36 - 14))
+    assert found["matthews"] == pytest.approx(10 / 22)
+    # pairs in the right order: class 0 has 8 of 9 (0.3 < 0.5), class 1 has 7 of 8 (0.4 < 0.5), class 2 all
+    assert found["auroc"] == pytest.approx((8 / 9 + 7 / 8 + 1) / 3)
+
+
+def test_no_class_stands_against_another():
+    nan = further_metrics(["auroc"], torch.tensor([0, 0]), torch.tensor([0, 0]), 2, torch.tensor([[0.6, 0.4]] * 2))
+    assert isinstance(nan["auroc"], float) and nan["auroc"] != nan["auroc"]

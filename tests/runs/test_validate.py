@@ -78,10 +78,6 @@ def test_well(typed: dict[str, Any]):
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
             "data_wait_frac, got val/top1. Hint: ++callbacks.m.monitor=train/top1.",
         ),
-        (
-            {"logger": {"x": {"_target_": "lightning.pytorch.loggers.WandbLogger"}}},
-            "needs the package wandb, which is",
-        ),
         ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: resume=runs/"),
@@ -113,14 +109,27 @@ def test_evaluate_looks_at_the_checkpoint():
     assert text.startswith("checkpoint must be a checkpoint file")
 
 
+def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
+    keys = NODES | {"checkpoint": "x.ckpt", "predictions": "parquet"}
+    assert validate(keys, {}, verb="evaluate") == []
+    monkeypatch.setattr(run_check, "find_spec", lambda name: None)
+    (text,) = validate(keys, {}, verb="evaluate")
+    assert "pip install 'imagenet_ddp[parquet]'`, or predictions=csv." in text
+
+
 def test_what_predict_writes_may_be_new():
     assert validate(PREDICT | {"images": "x.ckpt", "out": "run/new.csv"}, {}, verb="predict") == []
 
 
-def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow"), ("Wandb", "wandb"), ("Comet", "comet")],
+)
+@pytest.mark.parametrize("package", ["lightning.pytorch.loggers", "imagenet_ddp.callbacks.loggers"])
+def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str, package: str):
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
-    (text,) = validate(NODES | {"logger": {"m": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}}}, {})
-    assert "pip install 'imagenet_ddp[mlflow]'`, or logger.m=null." in text
+    (text,) = validate(NODES | {"logger": {"m": {"_target_": f"{package}.{name}Logger"}}}, {})
+    assert f"pip install 'imagenet_ddp[{extra}]'`, or logger.m=null." in text
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,19 @@ from imagenet_ddp.system.lazy_names import lazy_names
 if TYPE_CHECKING:
     from imagenet_ddp.callbacks.batch_sheet import BatchSheet
     from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+    from imagenet_ddp.callbacks.gradient_norm import GradientNorm
     from imagenet_ddp.callbacks.history import History
     from imagenet_ddp.callbacks.learning_rate import LearningRate
     from imagenet_ddp.callbacks.progress import Progress
     from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 
-__all__ = ["BatchSheet", "History", "LearningRate", "Progress", "ResumeCheckpoint", "RunningMetrics"]
+__all__ = ["BatchSheet", "GradientNorm", "History", "LearningRate", "Progress", "ResumeCheckpoint", "RunningMetrics"]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "BatchSheet": "batch_sheet",
+        "GradientNorm": "gradient_norm",
         "History": "history",
         "LearningRate": "learning_rate",
         "Progress": "progress",

@@ -15,10 +15,12 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 
 Config = Mapping[str, Any]
@@ -42,11 +44,12 @@ def make_callbacks(
     lr_factor: Callable[[float], float],
     bad_images: Callable[[], list[tuple[str, str]]],
     contents: Mapping[str, Any],
+    hyperparams: Mapping[str, Any],
 ) -> RunCallbacks:
     """Return those that every run has, and those of the config's callbacks group.
 
     lr_factor: epochs passed -> factor on the learning rate. bad_images: returns (path, reason) of each unreadable
-    image. contents: what a checkpoint holds beside the weights.
+    image. contents: what a checkpoint holds beside the weights. hyperparams: for the loggers.
     """
     steps = config["val_log_every_n_steps"]
     own = make_entries(
@@ -67,6 +70,7 @@ def make_callbacks(
         metrics,  # before all that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
+        *([LoggerPictures(run_dir, hyperparams)] if _given(config["logger"]) else []),  # after those that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         AugmentationNote(log.say),
         GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
@@ -75,18 +79,25 @@ def make_callbacks(
     return RunCallbacks(callbacks, metrics, checkpoint)
 
 
-def make_loggers(config: Config, run_dir: Path, rank: int) -> list[Logger]:
+def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
     """Return the loggers of the config's logger group, which write into the run folder unless told otherwise.
 
-    On other ranks than 0 they are dummies: a real one may create its database there at the same time.
+    On other ranks than 0 they are dummies: a real one may create its database there at the same time. first_step: the
+    number of steps before a resume.
     """
     if rank:
-        return [DummyLogger() for node in config["logger"].values() if node is not None]
-    mlflow_db = f"sqlite:///{(run_dir / 'mlflow.db').absolute()}"  # where MLFLOW_TRACKING_URI is not set
-    return make_entries(config, "logger", save_dir=str(run_dir), tracking_uri=mlflow_db)
+        return [DummyLogger() for _ in _given(config["logger"])]
+    group = run_group(run_dir)
+    return make_entries(
+        config, "logger", save_dir=str(run_dir), run_dir=str(run_dir), first_step=first_step, group=group
+    )
 
 
-def make_entries(config: Config, group: str, **defaults: Any) -> list[Any]:
+def _given(entries: Mapping[str, Any]) -> list[str]:
+    return [name for name, node in entries.items() if node is not None]
+
+
+def make_entries(config: Config, group: str, /, **defaults: Any) -> list[Any]:
     """Return the objects of a group of name -> {_target_: ..., arguments}; null switches one off.
 
     defaults: arguments for those whose class takes them, has no other default than None, and is given none.
@@ -96,6 +107,6 @@ def make_entries(config: Config, group: str, **defaults: Any) -> list[Any]:
         if node is not None:
             target = node["_target_"]
             arguments = {key: value for key, value in node.items() if key != "_target_"}
-            arguments = {**open_arguments(target, defaults), **arguments}
+            arguments = {**open_arguments(target, {**defaults, "entry": name}), **arguments}
             made.append(make(f"{group}.{name}._target_", target, arguments))
     return made

@@ -19,8 +19,9 @@ SUMMED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", 
 
 
 class RunningMetrics(ScoreCallback):
-    """Log train/loss, train/top1, train/top5, lr, images_per_s and data_wait_frac, and hold them for the callbacks
-    after this one. It needs the batches of ImageDataModule and the outputs of ImageClassifier.
+    """Log train/loss, train/top1, train/top5, lr, images_per_s, data_wait_frac and, on a GPU, gpu_memory_gib, the most
+    that was allocated there so far. Hold them for the callbacks after this one. It needs the batches of ImageDataModule
+    and the outputs of ImageClassifier.
 
     Every trainer.log_every_n_steps-th step of the optimizer gets the means over this rank's images since the last such
     step. No other step waits for the device, and no step for another rank: the sums are one small tensor there. At the
@@ -96,6 +97,8 @@ class RunningMetrics(ScoreCallback):
             pl_module.log_dict(means.named(), on_step=True, on_epoch=False, prog_bar=True)
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             rest = {"lr": lr, "images_per_s": images_per_s, "data_wait_frac": data_wait_frac}
+            if pl_module.device.type == "cuda":
+                rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
             pl_module.log_dict(on_cpu(rest), on_step=True, on_epoch=False)
 
     def _add(self, pl_module: L.LightningModule, outputs: Any, batch: Any) -> None:

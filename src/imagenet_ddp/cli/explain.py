@@ -81,8 +81,8 @@ class Explainer:
         """What to type instead of group=value."""
         if group == "model" and value.lower() in CLASSIFIERS:
             return f"set model.name={value.lower()}"
-        if group == "optim" and value.lower() in known_terms.OPTIMISERS:
-            return f"set {known_terms.OPTIMISERS[value.lower()]}"
+        if group == "optim" and value.lower() in known_terms.VALUES["optimiser"]:
+            return f"set {known_terms.VALUES['optimiser'][value.lower()]}"
         if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
         if meant := intended_option(group, value, options):

@@ -1,6 +1,6 @@
 """A command line in the words of another program -> what each means here, and the whole line to type. No torch.
 
-The words are those of cli/known_terms.py. What some mean depends on others (cli/whole_line.py), so the line is read
+The words are those of cli/known_terms.txt. What some mean depends on others (cli/whole_line.py), so the line is read
 as a whole, before Hydra sees it.
 """
 

@@ -24,6 +24,8 @@ _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
 _SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
+METRICS = ("f1", "precision", "recall", "per_class", "auroc", "cohen_kappa", "matthews")  # of models/metrics.py
+
 # fmt: off  (one key per line, or two)
 
 
@@ -77,6 +79,21 @@ class TrainConfig(RunConfig):
 @dataclass
 class EvaluateConfig(CommonConfig):
     checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    predictions: Annotated[
+        str, choice("csv", "parquet", "none"), "File of each image's prediction: predictions.csv or .parquet, or none."
+    ] = "csv"
+    metrics: Annotated[
+        list[str] | None,
+        list_of(choice(*METRICS), f"a list of {', '.join(METRICS)}"),
+        Example("[f1,auroc]"),
+        f"Further metrics: {', '.join(METRICS)}.",
+    ] = None
+    classes: Annotated[
+        str, choice("all", "subset"), "Classes that may be predicted: all of the checkpoint's, or those of the data."
+    ] = "all"
+    real_labels: Annotated[
+        str | None, Example("real.json"), "File of ImageNet's reassessed labels (ReaL), by which top-1 is counted too."
+    ] = None
 
 
 @dataclass

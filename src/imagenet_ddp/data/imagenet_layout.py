@@ -1,9 +1,12 @@
 """Compare a folder with ILSVRC-2012. No torch."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 # ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
@@ -42,3 +45,30 @@ def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[
         f"{found:,} of {len(counts):,}{''.join(parts)}. "
         "Hint: unpack those classes again; for a part of ImageNet, data=imagefolder."
     ]
+
+
+def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
+    """Return the WordNet ids that are right for each image, none where it is not to be counted.
+
+    file: real.json of Beyer et al. 2020, arXiv:2006.07159, a list for each validation image by its number. paths: of
+    the images, by ImageNet's names. Raises ConfigError where these are others.
+    """
+    hint = "Hint: real_labels=real.json, of https://github.com/google-research/reassessed-imagenet."
+    wordnet_ids = list(class_labels())
+    try:
+        labels = [{wordnet_ids[position] for position in image} for image in json.loads(file.read_text())]
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"real_labels must be a JSON file, a list of class numbers for each image, but {file} is not: {error}. "
+            f"{hint}"
+        ) from error
+    found = []
+    for path in paths:
+        number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
+        if number is None or not 1 <= int(number[1]) <= len(labels):
+            raise ConfigError(
+                f"real_labels is for images called ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
+                "Hint: set real_labels=null."
+            )
+        found.append(labels[int(number[1]) - 1])
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.validators import choice, expect, integer
+from imagenet_ddp.config.validators import choice, expect, integer, number
 from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
@@ -54,7 +54,7 @@ def validate(
         )
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
-    found += validate_augment(data) + _sampling(data)
+    found += validate_augment(data) + _sampling(data) + _fold(data, verb)
     if data["_target_"] or verb in USE_MODEL:
         return found
     if data["fold"] is not None and data["name"] != "stl10":
@@ -126,6 +126,18 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
         for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
         if integer(off + 1).accepts(data[key])
     ]
+
+
+def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
+    fraction, fold = data["val_fraction"], data["val_fold"]
+    if not integer(1).accepts(fold):  # of another kind: reported already
+        return []
+    if fraction is None:  # the model of a fold may be evaluated on all images of another folder
+        text = f"data.val_fold must be 0 without data.val_fraction, got {fold}. Hint: set data.val_fold=0."
+        return [] if verb in ("evaluate", "predict", "export") else [text]
+    if not number(above=0, below=1).accepts(fraction):
+        return []
+    return expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
 
 
 def _progressive(data: Mapping[str, Any]) -> list[str]:

@@ -35,7 +35,7 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.parameter_groups import head_name
-from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
+from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -108,7 +108,10 @@ def make_module(
     )
 
 
-def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path) -> L.Trainer:
+def make_trainer(
+    plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, first_step: int = 0
+) -> L.Trainer:
+    """Return the Trainer of a training or an evaluation. first_step: the number of steps before a resume."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
@@ -121,7 +124,7 @@ def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir:
         strategy = make_strategy(options, world.info.world_size, world.store, kind=kind)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
-    loggers = make_loggers(config, run_dir, world.info.rank)
+    loggers = make_loggers(config, run_dir, world.info.rank, first_step)
     with refusing():
         return L.Trainer(
             **arguments,
@@ -197,6 +200,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         lr_factor=make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value),
         bad_images=data.bad_images.board.all,
         contents=contents,
+        hyperparams=job.config,
     )
-    trainer = make_trainer(plan, world, [*learning, *made.callbacks], job.run_dir)
+    first_step = int(read(job.checkpoint)["global_step"]) if job.checkpoint is not None else 0
+    trainer = make_trainer(plan, world, [*learning, *made.callbacks], job.run_dir, first_step)
     return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)

@@ -1,14 +1,23 @@
 """Evaluate in one process: a checkpoint against validation images, each counted once over all ranks."""
 
+from pathlib import Path
+
 import torch
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.loggers.background import connect
+from imagenet_ddp.callbacks.predictions import Predictions
+from imagenet_ddp.data.imagenet_layout import reassessed_labels
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.engine import build
+from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.runs import summary
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.class_subset import ClassSubset
+from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
+from imagenet_ddp.runs import predictions, summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import format_loss, percent
@@ -22,26 +31,49 @@ def run(job: Job, plan: Plan, world: World) -> float:
     stored = read(job.checkpoint)
     classes = stored[KEY]["classes"]
     data = build.make_data(plan, world, log.say, need_train=False)
-    data.remap_targets(check_classes(data.source, classes, str(job.checkpoint)))
+    positions = check_classes(data.source, classes, str(job.checkpoint))
+    data.remap_targets(positions)
     num_images, num_classes = len(data.val_images), len(data.source.classes)
+    metric_names, real_labels = job.config["metrics"] or [], None
+    if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
+        raise ConfigError(
+            f"metrics=[auroc] needs at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. Hint: leave it out."
+        )
+    if job.config["real_labels"]:
+        paths = map(data.val_images.path, range(num_images))
+        real_labels = reassessed_labels(Path(job.config["real_labels"]), paths)
     module = build.make_module(plan, classes, num_images)
     load_weights(module, stored["state_dict"], str(job.checkpoint))
+    if job.config["classes"] == "subset":
+        module.net = ClassSubset(module.net, positions.tolist(), len(classes))
+        module.top_k = min(module.top_k, num_classes)
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
-    trainer = build.make_trainer(plan, world, [bad_images], job.run_dir)
+    collected = Predictions(keep_scores="auroc" in metric_names)
+    trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
     log.say(world.info.sentence())
     log.say(
         f"Evaluating {job.checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
         f" on {num_images} validation images of {num_classes} classes"
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
+    if job.config["classes"] == "subset":
+        log.say(f"Of the checkpoint's {len(classes)} classes only these {num_classes} are predicted (classes=subset).")
     try:
         with build.refusing():
+            connect(trainer.loggers)
             trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
-    counted = module.num_counted
-    if world.info.rank == 0:
+    counted, lines = module.num_counted, []
+    if (predicted := collected.result) is not None:  # rank 0
+        targets = data.val_images.targets
+        further = further_results(predicted, targets, classes, metric_names, real_labels)
+        lines = results_lines(further)
+        file = predictions.FILES.get(job.config["predictions"])
+        if file is not None:
+            reasons = dict(data.bad_images.board.all())
+            predictions.write(job.run_dir / file, prediction_columns(predicted, data.val_images, classes, reasons))
         result = {
             **metrics,
             "num_val_images": counted[0],
@@ -53,6 +85,10 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "precision": trainer.precision,
             "checkpoint": str(job.checkpoint.resolve()),
             "epochs": stored[KEY]["epoch"] + 1,
+            "classes": classes,
+            "labels": stored[KEY]["labels"],
+            "predictions": file,
+            **further,
             "plan": plan.choices(training=False),
             **summary.provenance(job.command),
         }
@@ -62,6 +98,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f"top-1 {percent(metrics['val/top1'])} | top-{module.top_k} {percent(metrics['val/top5'])}"
         f" | loss {format_loss(metrics['val/loss'])}"
     )
+    for line in lines:
+        log.say(line)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
     log.say(summary.counted_sentence(counted, num_images, skips=job.config["data"]["on_bad_image"] == "skip"))
     log.close()

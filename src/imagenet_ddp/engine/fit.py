@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -83,6 +84,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     try:
         with build.refusing(begun=lambda: parts.metrics.begun):
             checkpoint = str(job.checkpoint) if job.checkpoint else None
+            connect(trainer.loggers)
             trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
     except ConfigError:
         if is_first and job.checkpoint is None:

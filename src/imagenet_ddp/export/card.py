@@ -21,6 +21,7 @@ _ARRAY = "batch = np.asarray(image).transpose(2, 0, 1)[None]  # uint8 (1, 3, hei
 _NORMALISE = (
     "batch = ((batch / 255 - np.reshape({mean}, (3, 1, 1))) / np.reshape({std}, (3, 1, 1))).astype(np.float32)\n"
 )
+_MIRROR = "batch = np.concatenate([batch, batch[..., ::-1]])  # and its mirror image\n"
 _SOFTMAX = "output = np.exp(output - output.max())\noutput /= output.sum()\n"
 _TOP = """for position in output.argsort()[::-1][:5]:
     print(metadata["labels"][position], output[position])
@@ -41,7 +42,7 @@ output = program.module()(torch.tensor(batch))[0].detach().numpy()
 net = {net}
 net.load_state_dict(weights)
 with torch.no_grad():
-    output = net.eval()(torch.tensor(batch))[0].numpy()
+    output = net.eval()(torch.tensor(batch)).mean(0).numpy()
 """,
 }
 _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": ["safetensors", "torch"]}
@@ -97,7 +98,7 @@ def _head(
     figures = [
         {"type": "accuracy", "name": f"top-{k}", "value": round(evaluation[f"val/top{k}"], 4)}
         for k in (1, 5)
-        if f"val/top{k}" in evaluation
+        if f"val/top{k}" in evaluation and k < len(metadata["classes"])
     ]
     if figures:
         result = {
@@ -133,10 +134,10 @@ def _facts(
         f"{contents['global_batch_size']}, weights at the start: {model['weights'] or 'random'}",
         "Program": f"imagenet_ddp {metadata['version']}",
     }
-    for key, name in (("val/top1", "Top-1"), ("val/top5", "Top-5")):
-        if key in evaluation:
+    for k in (1, 5):
+        if (key := f"val/top{k}") in evaluation and k < len(metadata["classes"]):
             count = f" of {evaluation['num_val_images']} validation images" if "num_val_images" in evaluation else ""
-            facts[name] = f"{percent(evaluation[key])}{count}"
+            facts[f"Top-{k}"] = f"{percent(evaluation[key])}{count}"
     for name, found in metadata["comparison"].items():
         same = f"top-1 class the same in {found['num_same_top1'][1]} of {found['num_images']} {found['images']}"
         facts[f"{name} compared with the checkpoint"] = f"{same}, probabilities within {found['max_difference'][1]:.1e}"
@@ -160,6 +161,8 @@ def _code(config: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> 
     parts = ["import json\n\n", *(f"import {name}\n" for name in sorted(["numpy as np", *libraries])), _READ]
     parts += [] if inside else [_CROP]
     parts += [_ARRAY, *([_NORMALISE] if normalised else [])]
+    if kind == "safetensors" and seen["val_mirror"]:
+        parts.append(_MIRROR)
     if metadata["batch_size"]:
         parts.append(f"batch = np.repeat(batch, {metadata['batch_size']}, axis=0)\n")
     parts += [_RUN[kind], *([_SOFTMAX] if normalised else []), _TOP]

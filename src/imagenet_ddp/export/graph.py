@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.system.text import first_line
 
 
@@ -16,7 +15,9 @@ class Classifier(nn.Module):
 
     def __init__(self, net: nn.Module, transform: EvalTransform, preprocessing: str):
         super().__init__()
-        self.net, self.transform, self.preprocessing = net, transform, preprocessing
+        # contiguous, because torch.export.save warns of weights in another order
+        self.net = net.to(memory_format=torch.contiguous_format)
+        self.transform, self.preprocessing = transform, preprocessing
         std, mean = torch.tensor(transform.std), torch.tensor(transform.mean)
         self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
@@ -26,7 +27,10 @@ class Classifier(nn.Module):
             images = _resize_and_crop(images, self.transform)
         if self.preprocessing != "outside":
             images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
-        logits = average_mirrored(self.net, images) if self.transform.mirror else self.net(images)
+        if self.transform.mirror:  # in one batch, so that the graph has each layer, and int8 each weight, once
+            logits = self.net(torch.cat([images, images.flip(3)])).unflatten(0, (2, -1)).mean(0)
+        else:
+            logits = self.net(images)
         return logits if self.preprocessing == "outside" else logits.softmax(dim=1)
 
     @property

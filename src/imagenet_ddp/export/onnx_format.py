@@ -17,10 +17,10 @@ _MAX_BYTES = 2**31 - 2**20  # of one protobuf message, with room for the graph
 def build(graph: Classifier, batch_size: int | None) -> onnx.ModelProto:
     if sum(tensor.nbytes for tensor in graph.state_dict().values()) > _MAX_BYTES:
         raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: format=torch_export.")
-    names = {"input_names": [graph.names[0]], "output_names": [graph.names[1]]}
+    inputs, outputs = [[name] for name in graph.names]
     exported = graph.export(batch_size)
     try:
-        program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, **names)
+        program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
     except Exception as error:  # of many kinds, by the operators of the net
         raise RunError(
             f"torch.onnx must have every operator of this net, but has not ({first_line(error).rstrip('.')}). "

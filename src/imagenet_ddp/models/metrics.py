@@ -1,8 +1,23 @@
-"""Count the mean loss and the images of a validation, over all ranks."""
+"""Count the mean loss and the images of a validation, over all ranks; compute further metrics of an evaluation."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torchmetrics.classification as tm
 from torch import Tensor
 from torchmetrics import Metric
+
+# Each takes (predictions, targets). macro: the mean over the classes that are labels or predictions of some image.
+FURTHER: dict[str, tuple[type[Metric], dict[str, Any]]] = {
+    "f1": (tm.MulticlassF1Score, {"average": "macro"}),
+    "precision": (tm.MulticlassPrecision, {"average": "macro"}),
+    "recall": (tm.MulticlassRecall, {"average": "macro"}),
+    "per_class": (tm.MulticlassAccuracy, {"average": "none"}),
+    "cohen_kappa": (tm.MulticlassCohenKappa, {}),
+    "matthews": (tm.MulticlassMatthewsCorrCoef, {}),
+}
+MAX_AUROC_CLASSES = 1000  # its scores are kept: 0.2 GB for ImageNet's validation
 
 
 class MeanLoss(Metric):
@@ -52,3 +67,33 @@ class ImagesCounted(Metric):
     def compute(self) -> tuple[int, int]:
         """Return (images counted at least once, most times any image was counted)."""
         return int((self.times > 0).sum()), int(self.times.max()) if len(self.times) else 0
+
+
+def further_metrics(
+    names: Sequence[str], predicted: Tensor, target: Tensor, num_classes: int, scores: Tensor | None = None
+) -> dict[str, float | list[float | None]]:
+    """Return the metrics of these names; per_class is a list, with None for a class without images.
+
+    predicted, target: int64 (N,). scores: float (N, num_classes), probabilities; only auroc needs them.
+    """
+    found: dict[str, float | list[float | None]] = {}
+    num_images = torch.bincount(target, minlength=num_classes)
+    for name in names:
+        if name == "auroc":
+            found[name] = _auroc(scores, target, num_images)
+            continue
+        kind, arguments = FURTHER[name]
+        value = kind(num_classes=num_classes, **arguments)(predicted, target)
+        if name == "per_class":
+            found[name] = [each if count else None for each, count in zip(value.tolist(), num_images, strict=True)]
+        else:
+            found[name] = float(value)
+    return found
+
+
+def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
+    """One class against the rest, the mean over the classes that have images; torchmetrics counts the others as 0."""
+    assert scores is not None
+    has_both = (num_images > 0) & (num_images < len(target))
+    values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in has_both.nonzero()[:, 0].tolist()]
+    return float(torch.stack(values).mean()) if values else float("nan")

@@ -73,6 +73,14 @@ def _unusable(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER.")
 
 
+def run_group(folder: Path) -> str | None:
+    """Return the name of the sweep or study that a run folder belongs to."""
+    parent = folder.absolute().parent
+    if parent.name == "trials":
+        return parent.parent.name
+    return parent.name if (parent / "sweep.yaml").is_file() else None
+
+
 def last_checkpoint(folder: Path) -> Path:
     return folder / "checkpoints" / "last.ckpt"
 

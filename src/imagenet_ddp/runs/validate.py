@@ -21,12 +21,14 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers that need a package; any of the names is enough. The first is also the name of the extra.
+# Lightning's loggers that need a package; any of the names is enough.
 LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
+    "CometLogger": ("comet_ml",),
 }
+EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
@@ -48,6 +50,11 @@ def validate(
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
+    if verb == "evaluate" and config.get("predictions") == "parquet" and not elsewhere and not find_spec("pyarrow"):
+        found.append(
+            "predictions=parquet needs the package pyarrow, which is not installed. Hint: "
+            f"`{install('imagenet_ddp[parquet]')}`, or predictions=csv."
+        )
     if verb in ("predict", "demo"):
         found += validate_predict(config)
     elif verb == "export":
@@ -73,7 +80,7 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"logger.{key} needs the package {package}, which is not installed. Hint: "
-        f"`{install(package if package == 'wandb' else f'imagenet_ddp[{package}]')}`, or logger.{key}=null."
+        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or logger.{key}=null."
         for key, package in missing
     ]
 

@@ -152,6 +152,38 @@ def test_the_split_hangs_on_the_seed_alone(uneven: FileImages):
     assert first != [f"a/{number:02}.jpg" for number in range(8)]  # not simply the first ones
 
 
+@pytest.mark.parametrize(("fraction", "num_folds"), [(0.2, 5), (0.3, 3), (0.5, 2), (0.45, 2)])
+def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float, num_folds: int):
+    splits = [split_validation(uneven, fraction, 0, fold) for fold in range(num_folds)]
+    assert sorted(name for _, val in splits for name in names(val)) == sorted(names(uneven))
+    for train, val in splits:
+        assert sorted(names(train) + names(val)) == sorted(names(uneven))
+    assert names(splits[0][1]) == names(split_validation(uneven, fraction, 0)[1])
+    if fraction == 0.2:  # of 40, 7, 2 and 1 images
+        counts = [Counter(val.targets.tolist()) for _, val in splits]
+        assert counts[0] == {0: 8, 1: 1, 2: 1}
+        assert [count[0] for count in counts] == [8] * 5
+        assert sorted(count[1] for count in counts[1:]) == [1, 1, 2, 2]
+        assert sorted(count[2] for count in counts[1:]) == [0, 0, 0, 1]
+
+
+def test_images_that_do_not_divide_are_spread_over_the_folds(tmp_path: Path):
+    for name in "abcdefgh":  # 3 images each: one in the first fold, two for four others
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            (tmp_path / name / f"{number}.jpg").touch()
+    images = walk(tmp_path, list("abcdefgh"))
+    assert [len(split_validation(images, 0.2, 0, fold)[1]) for fold in range(5)] == [8, 4, 4, 4, 4]
+
+
+def test_val_fold_chooses_the_images(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 10, "dog": 10})
+    first, third = (open_source(keys(tmp_path, val_fraction=0.2, val_fold=fold), 3, {}) for fold in (0, 2))
+    assert first.val is not None and third.val is not None
+    assert Counter(third.val.targets.tolist()) == {0: 2, 1: 2}
+    assert not set(names(first.val)) & set(names(third.val))
+
+
 def test_val_fraction_splits_the_training_folder(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 10, "dog": 10})
     for need_train in (True, False):

@@ -140,19 +140,6 @@ def test_resolve_prefers_ipv4(monkeypatch: pytest.MonkeyPatch):
     assert resolve("node-a") == "fd00::1"
 
 
-def test_where_the_platform_cannot_say(monkeypatch: pytest.MonkeyPatch):
-    class Bare:
-        def __init__(self, *args: object, **kwargs: object):
-            pass
-
-    monkeypatch.setattr(module.ctypes, "CDLL", Bare)
-    assert interfaces() == []
-    assert reachable_addresses() == []
-    assert route_to("127.0.0.1") is None
-    # A socket can be bound to an address of this machine only.
-    assert is_local("127.0.0.1") and not is_local(NOWHERE)
-
-
 def test_an_interface_that_is_up_owns_an_address_before_one_that_is_down(monkeypatch: pytest.MonkeyPatch):
     down, up = (Interface(name, ("10.1.1.20",), name == "up0", False) for name in ("down0", "up0"))
     monkeypatch.setattr(module, "interfaces", lambda: [down, up])

@@ -36,6 +36,9 @@ class DataConfig:
         Example("0.1"),
         "Share of each class kept for validation where there is no val_dir, or no column split.",
     ] = None
+    val_fold: Annotated[
+        int, integer(0), Example("0"), "Which of the 1 / val_fraction disjoint shares is kept for validation, from 0."
+    ] = 0
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
     verify: Annotated[bool, "packed, streamed: compare the checksum of each image as it is read."] = False

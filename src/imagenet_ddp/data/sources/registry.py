@@ -82,7 +82,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = walk(train_dir, classes, reading)
-        train, val = split_validation(whole, data["val_fraction"], seed)
+        train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
@@ -100,6 +100,8 @@ def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
     """Positions of the source's classes in `classes` (a checkpoint's); ConfigError names those that are not there."""
     known = {name: position for position, name in enumerate(classes)}
+    if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
+        known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
     unknown = [name for name in source.classes if name not in known]
     if unknown:
         raise ConfigError(

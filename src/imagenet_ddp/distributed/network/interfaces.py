@@ -1,32 +1,16 @@
 """List this machine's network interfaces and their addresses, and find the one that leads to another machine.
 
-The host name is not used: it may stand for 127.0.1.1, or for one of several addresses. `getifaddrs` of the C library
-(Linux, macOS) through ctypes gives the list that NCCL and Gloo use; its names may be labels of one address (eth0:1).
-Only `resolve` may send a packet, to a name server.
+The host name is not used: it may stand for 127.0.1.1, or for one of several addresses. An interface's name may be a
+label of one address (eth0:1). Only `resolve` may send a packet, to a name server.
 """
 
-import ctypes
 import ipaddress
 import socket
-import sys
 from dataclasses import dataclass
 
-_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # <net/if.h>, the same on Linux and macOS
-_FAMILIES = {int(socket.AF_INET): (socket.AF_INET, 4, 4), int(socket.AF_INET6): (socket.AF_INET6, 8, 16)}
+import psutil
+
 _DISCARD = 9  # a port number for sockets that never send
-
-
-class _Ifaddrs(ctypes.Structure):
-    pass
-
-
-# The fields up to address are the same on Linux and macOS; those behind it are not read.
-_Ifaddrs._fields_ = [
-    ("next", ctypes.POINTER(_Ifaddrs)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.c_void_p),
-]
 
 
 @dataclass(frozen=True)
@@ -38,39 +22,17 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """List them in the system's order; [] where the platform has no such list."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        getifaddrs, freeifaddrs = libc.getifaddrs, libc.freeifaddrs
-    except (OSError, TypeError, AttributeError):
-        return []
-    freeifaddrs.argtypes = [ctypes.c_void_p]
-    freeifaddrs.restype = None
-    first = ctypes.POINTER(_Ifaddrs)()
-    if getifaddrs(ctypes.byref(first)) != 0:
-        return []
-    flags: dict[str, int] = {}
-    addresses: dict[str, list[str]] = {}
-    try:
-        entry = first
-        while entry:
-            item = entry.contents
-            name = item.name.decode(errors="surrogateescape")
-            flags[name] = flags.get(name, 0) | item.flags
-            numeric = _numeric(item.address, name) if item.address else None
-            addresses.setdefault(name, []).extend([numeric] if numeric else [])
-            entry = item.next
-    finally:
-        freeifaddrs(first)
-    return [
-        Interface(
-            name,
-            tuple(sorted(dict.fromkeys(found), key=lambda address: ":" in address)),
-            is_up=flags[name] & (_UP | _RUNNING) == _UP | _RUNNING,
-            is_loopback=bool(flags[name] & _LOOPBACK),
+    """List them in the system's order."""
+    stats, found = psutil.net_if_stats(), []
+    for name, entries in psutil.net_if_addrs().items():
+        flags = stats[device].flags.split(",") if (device := name.partition(":")[0]) in stats else []
+        addresses = [
+            each.address for family in (socket.AF_INET, socket.AF_INET6) for each in entries if each.family == family
+        ]
+        found.append(
+            Interface(name, tuple(dict.fromkeys(addresses)), {"up", "running"} <= set(flags), "loopback" in flags)
         )
-        for name, found in addresses.items()
-    ]
+    return found
 
 
 def resolve(host: str) -> str:
@@ -91,10 +53,15 @@ def is_local(address: str) -> bool:
         return True
     if wanted.is_unspecified:
         return False
-    known = interfaces()
-    if known:
-        return _owner(wanted, known) is not None
-    return _can_bind(address)
+    return _owner(wanted, interfaces()) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether the host name or address stands for the loopback on this machine."""
+    try:
+        return _plain(resolve(host)).is_loopback
+    except OSError:
+        return False  # joining reports a name that does not resolve
 
 
 def route_to(address: str) -> Interface | None:
@@ -142,21 +109,6 @@ def reachable_addresses() -> list[str]:
     return sorted(dict.fromkeys(found), key=lambda address: ":" in address)
 
 
-def _numeric(sockaddr: int, name: str) -> str | None:
-    """Return the address in a struct sockaddr; None for neither IPv4 nor IPv6 (a hardware address)."""
-    head = ctypes.string_at(sockaddr, 2)
-    # BSDs keep length and family in a byte each, Linux the family in both.
-    family = head[1] if hasattr(socket, "AF_LINK") else int.from_bytes(head, sys.byteorder)
-    if family not in _FAMILIES:
-        return None
-    number, offset, length = _FAMILIES[family]
-    packed = ctypes.string_at(sockaddr + offset, length)
-    if length == 16 and packed[0] == 0xFE and packed[1] & 0xC0 == 0x80:
-        # Some BSDs keep the interface's number in bytes 2 and 3 of a link-local address.
-        return socket.inet_ntop(number, packed[:2] + b"\0\0" + packed[4:]) + f"%{name}"
-    return socket.inet_ntop(number, packed)
-
-
 def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Parse for comparison: without %scope and brackets, ::ffff:10.0.0.1 as IPv4."""
     number = ipaddress.ip_address(address.strip("[]").partition("%")[0])
@@ -167,16 +119,3 @@ def _owner(wanted: ipaddress.IPv4Address | ipaddress.IPv6Address, known: list[In
     """Return the interface with this address; one that is up rather than one that is down."""
     owners = [one for one in known if any(_plain(address) == wanted for address in one.addresses)]
     return min(owners, key=lambda one: not one.is_up, default=None)
-
-
-def _can_bind(address: str) -> bool:
-    """Return whether a socket can be bound to it, which is possible for this machine's own addresses only."""
-    try:
-        family, kind, _, _, target = socket.getaddrinfo(
-            address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(target)
-    except OSError:
-        return False
-    return True

@@ -86,8 +86,11 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
     return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
 
 
-def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[FileImages, FileImages]:
+def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
     """(train, val): of each class the same share, at least one image in each where the class has two.
+
+    fold: from 0 to round(1 / fraction) - 1; together these hold out each image once. Those after the first share what
+    the first leaves of each class, and may have none of a small class.
 
     The choice depends on the images' names, not on their order: a list that is sorted again, or grows, moves no trained
     image into the validation, except for the few by which the share grows.
@@ -97,5 +100,11 @@ def split_validation(images: FileImages, fraction: float, seed: int) -> tuple[Fi
     for target in np.unique(images.targets):
         members = np.flatnonzero(images.targets == target)
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
-        val[members[np.argsort(ranks[members], kind="stable")[:count]]] = True
+        members = members[np.argsort(ranks[members], kind="stable")]
+        if fold:
+            others = round(1 / fraction) - 1
+            # from another image on in each class, so that what does not divide does not all go to the same fold
+            val[members[count:][(fold - 1 + target) % others :: others]] = True
+        else:
+            val[members[:count]] = True
     return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))

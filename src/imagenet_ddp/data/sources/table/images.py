@@ -21,7 +21,7 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *
     if data["val_fraction"] is not None:
         classes = sorted(set(table.labels))
         whole = _images(table, range(len(table.paths)), classes, reading)
-        train, val = split_validation(whole, data["val_fraction"], seed)
+        train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         digits = digest([whole])
     else:
         train_rows, val_rows = table.rows_of("train", verb) if need_train else [], table.rows_of("val", verb)

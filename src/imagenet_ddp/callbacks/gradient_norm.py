@@ -1,0 +1,17 @@
+"""Log the norm of the gradients."""
+
+import lightning.pytorch as L
+import torch
+from torch.nn.utils import get_total_norm
+
+
+class GradientNorm(L.Callback):
+    """Log grad_norm, the 2-norm over all parameters before clipping, at every trainer.log_every_n_steps-th step of the
+    optimizer. Other steps cost nothing."""
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+            pl_module.log("grad_norm", get_total_norm(gradients), on_step=True, on_epoch=False)

@@ -1,0 +1,171 @@
+"""Send what a run logs from a thread of its own, so that a slow or dead server holds up neither a step nor the end."""
+
+import json
+import queue
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.text import count_noun, first_line
+
+START_S = 30.0  # for the first answer of a server
+END_S = 30.0  # for what is still to be sent at the end
+UPLOAD_S = 600.0  # the same, where a checkpoint is uploaded
+MAX_WAITING = 10_000  # calls: with one per ten steps, those of an hour or more
+
+
+class Background(Logger):
+    """Mixin in front of a Lightning logger whose service only appends: calls wait in a queue for one thread.
+
+    The first call that fails switches the logger off, with one warning. `logger_NAME.json` in the run folder has the id
+    of the run at the service, and up to which step each metric is there: a resumed run continues the same one, and logs
+    only what is not there yet.
+
+    A class that has it calls prepare() before its own __init__, and says in _open() how a run begins.
+    """
+
+    server: str | None = None  # address; None where nothing leaves this machine
+    hint = ""
+
+    def prepare(self, run_dir: str | Path, entry: str, server: str | None) -> None:
+        """entry: name in the logger group. server: as in the attribute."""
+        self.entry, self.server = entry, server
+        self._file = Path(run_dir) / f"logger_{entry}.json"
+        self.stored: dict[str, Any] = {"steps": {}}
+        if self._file.is_file():
+            self.stored |= json.loads(self._file.read_text(encoding="utf-8"))
+        self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
+        self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # metrics, for a checkpoint
+        self._failure: str | None = None
+        self._num_lost = 0
+        self._thread: threading.Thread | None = None
+
+    def connect(self) -> None:
+        """Begin the run at the service, or continue it. Raises ConfigError where that fails, or takes too long."""
+        try:
+            self._put(self._open).result(START_S if self.server else None)
+        except Exception as error:
+            reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
+            where = f"reach {self.server}" if self.server else "be able to write its files"
+            raise ConfigError(
+                f"logger.{self.entry} must {where}, but: {reason.rstrip('.')}. Hint: {self.hint}logger=none."
+            ) from error
+        self._store()
+
+    def _open(self) -> None:
+        """Begin or continue the run. Sets stored["id"]."""
+        raise NotImplementedError
+
+    def _close(self, status: str) -> None:
+        """End the run at the service. status: Lightning's, success or failed."""
+        super().finalize(status)
+
+    # -- Lightning's calls
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        log, metrics = super().log_metrics, dict(metrics)
+
+        def log_new() -> None:
+            steps = self.stored["steps"]
+            new = {key: value for key, value in metrics.items() if step is None or steps.get(key, -1) < step}
+            if new:
+                log(new, step)
+                steps.update(dict.fromkeys(new, step))
+                self._store()
+            self.unsent.popleft()
+
+        self.unsent.append((metrics, step))
+        self._put(log_new)
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Send them for a new run: a service may refuse to change them."""
+        log = super().log_hyperparams
+        if not self.stored.get("has_hyperparams"):
+            self._put(lambda: log(params, *args, **kwargs))
+            self.stored["has_hyperparams"] = True
+
+    def log_picture(self, name: str, path: Path, step: int) -> None:
+        """Send a PNG file."""
+        self._put(lambda: self._send_picture(name, path, step))
+
+    def _send_picture(self, name: str, path: Path, step: int) -> None:
+        raise NotImplementedError
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        after = super().after_save_checkpoint
+        self._put(lambda: after(checkpoint_callback))
+
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Leave the graph out: the module may be training in the other thread."""
+
+    def save(self) -> None:
+        """Do nothing: Lightning calls it after every log_metrics."""
+
+    def finalize(self, status: str = "success") -> None:
+        """Send what waits, for at most END_S seconds, and say what was lost."""
+        ended = self._put(lambda: self._close(status))
+        seconds = UPLOAD_S if getattr(self, "_log_model", False) in (True, "all") else END_S
+        try:
+            ended.result(seconds if self.server else None)
+        except TimeoutError:
+            self._num_lost += self._waiting.qsize() + 1
+            self._failure = f"{self.server} did not take the rest within {seconds:.0f} s"
+        except Exception:
+            pass  # reported by the thread
+        if self._failure is not None:
+            warnings.warn(
+                f"logger.{self.entry} lost {count_noun(self._num_lost, 'message')}: {self._failure}. "
+                "metrics.csv in the run folder has the figures.",
+                stacklevel=2,
+            )
+
+    # -- the thread
+
+    def _put(self, call: Callable[[], Any]) -> Future:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send, name=f"logger.{self.entry}", daemon=True)
+            self._thread.start()
+        future: Future = Future()
+        try:
+            self._waiting.put_nowait((call, future))
+        except queue.Full:
+            self._fail(future, RuntimeError(f"{MAX_WAITING} messages wait to be sent"))
+        return future
+
+    def _send(self) -> None:
+        while True:
+            call, future = self._waiting.get()
+            try:
+                if self._failure is not None:
+                    raise RuntimeError(self._failure)
+                future.set_result(call())
+            except BaseException as error:  # a client may raise SystemExit
+                self._fail(future, error)
+
+    def _fail(self, future: Future, error: BaseException) -> None:
+        self._num_lost += 1
+        if self._failure is None:
+            self._failure = first_line(error).rstrip(".")
+            if self.stored.get("id"):  # else connect() says it
+                warnings.warn(
+                    f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=2
+                )
+        future.set_exception(error)
+
+    def _store(self) -> None:
+        atomic_write(self._file, json.dumps(self.stored))
+
+
+def connect(loggers: Iterable[Logger]) -> None:
+    """Begin the runs of those that have a service. Raises ConfigError."""
+    for logger in loggers:
+        if isinstance(logger, Background):
+            logger.connect()

@@ -1,0 +1,76 @@
+"""Loggers that write files into the run folder; a resumed run takes out what was logged after its checkpoint."""
+
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.logger import _convert_params, _flatten_dict
+from lightning.pytorch import loggers
+from typing_extensions import override
+
+
+class TensorBoardLogger(loggers.TensorBoardLogger):
+    """Write event files into one folder, tensorboard/, whatever number of times the run is resumed.
+
+    first_step: the first step that this process logs; readers drop what is there from this step on.
+    """
+
+    def __init__(
+        self,
+        save_dir: str | Path,
+        name: str = "tensorboard",
+        version: int | str | None = "",
+        *,
+        first_step: int | None = None,
+        **arguments: Any,
+    ):
+        arguments = {"default_hp_metric": False, "purge_step": first_step or None, **arguments}
+        super().__init__(save_dir, name, version, **arguments)
+
+    @override
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+        """Record them for the page HPARAMS, beside the highest val/top1, of which Lightning would log a value of -1."""
+        super().log_hyperparams(params, metrics, step)
+        if metrics is None:
+            from torch.utils.tensorboard.summary import hparams
+
+            flat = self._sanitize_params(_flatten_dict(_convert_params(params)))
+            for summary in hparams({key: str(value) if value is None else value for key, value in flat.items()},
+                                   {"val/top1": None}):  # fmt: skip
+                self.experiment._get_file_writer().add_summary(summary, 0)
+
+
+class CSVLogger(loggers.CSVLogger):
+    """Write csv/metrics.csv, one row per call. Lightning's own would delete the file of an earlier part of the run.
+
+    first_step: the first step that this process logs; earlier rows from this step on are taken out.
+    """
+
+    def __init__(
+        self,
+        save_dir: str | Path,
+        name: str = "csv",
+        version: int | str | None = "",
+        *,
+        first_step: int | None = None,
+        **arguments: Any,
+    ):
+        super().__init__(save_dir, name, version, **arguments)
+        self._first_step = first_step or 0
+
+    @property
+    @override
+    def experiment(self) -> Any:
+        if self._experiment is not None:
+            return self._experiment
+        file, earlier = Path(self.log_dir) / "metrics.csv", []
+        if self._first_step and file.is_file():
+            with file.open(newline="", encoding="utf-8") as stream:
+                rows = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(stream)]
+            earlier = [row for row in rows if int(row.get("step", 0)) < self._first_step]
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # that the file will be deleted
+            experiment = super().experiment
+        experiment.metrics.extend(earlier)
+        experiment.save()
+        return experiment

@@ -1,0 +1,21 @@
+"""Let a net predict only some of its classes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class ClassSubset(nn.Module):
+    """A net whose logits are -inf for all classes but those of these positions."""
+
+    def __init__(self, net: nn.Module, positions: Sequence[int], num_classes: int):
+        super().__init__()
+        self.net = net
+        self.excluded: Tensor
+        excluded = torch.ones(num_classes, dtype=torch.bool)
+        excluded[list(positions)] = False
+        self.register_buffer("excluded", excluded, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images).masked_fill(self.excluded, float("-inf"))

@@ -1,0 +1,36 @@
+"""Write predictions.csv or predictions.parquet: one row per image of an evaluation. No torch."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
+from imagenet_ddp.system.csv_file import csv_bytes
+
+FILES = {"csv": "predictions.csv", "parquet": "predictions.parquet"}
+
+
+def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """columns: of equal length; None is an empty cell. Numbers have six significant digits in CSV."""
+    with disk_errors_as_run_error(path):
+        if path.suffix == ".csv":
+            rows = zip(*([_text(cell) for cell in column] for column in columns.values()), strict=True)
+            atomic_write(path, csv_bytes(list(columns), rows))
+            return
+        import pyarrow  # an extra of this project; runs.validate has looked for it
+        from pyarrow import parquet
+
+        # bytes of a file name that are no text would be refused
+        cells = {
+            name: [
+                cell.encode(errors="backslashreplace").decode() if isinstance(cell, str) else cell for cell in column
+            ]
+            for name, column in columns.items()
+        }
+        with atomic_path(path) as draft:
+            parquet.write_table(pyarrow.table(cells), draft)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,160 @@
+"""A logger whose service fails, hangs or comes late: the training never waits for it, and is told once."""
+
+import json
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
+from imagenet_ddp.callbacks.loggers import background
+from imagenet_ddp.callbacks.loggers.background import Background
+from imagenet_ddp.errors import ConfigError
+
+
+class Service(DummyLogger):
+    """do: called with (metrics, step) and for the end."""
+
+    def __init__(self, do: Any) -> None:
+        super().__init__()
+        self.do = do
+        self.ended: list[str] = []
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self.do(metrics, step)
+
+    def finalize(self, status: str) -> None:
+        self.ended.append(status)
+
+
+class Sent(Background, Service):
+    def __init__(self, folder: Path, do: Any, begin: Any = None) -> None:
+        self.prepare(folder, "mine", "http://server")
+        Service.__init__(self, do)
+        self.begin = begin or (lambda: None)
+
+    def _open(self) -> None:
+        self.begin()
+        self.stored["id"] = "7"
+
+
+def test_calls_arrive_in_order_and_none_twice(tmp_path: Path) -> None:
+    """Also in the next part of the run, which trains the last steps again."""
+    calls: list[Any] = []
+    first = Sent(tmp_path, lambda *call: calls.append(call))
+    first.connect()
+    first.log_metrics({"a": 1.0, "epoch": 0}, 3)
+    first.log_metrics({"b": 2.0, "epoch": 0}, 3)
+    first.log_metrics({"a": 3.0}, 7)
+    first.finalize("success")
+    assert calls == [({"a": 1.0, "epoch": 0}, 3), ({"b": 2.0}, 3), ({"a": 3.0}, 7)]
+    assert first.ended == ["success"]
+    assert json.loads((tmp_path / "logger_mine.json").read_text()) == {"id": "7", "steps": {"a": 7, "epoch": 3, "b": 3}}
+
+    second = Sent(tmp_path, lambda *call: calls.append(call))
+    assert second.stored["id"] == "7"
+    second.connect()
+    second.log_metrics({"a": 3.0}, 7)
+    second.log_metrics({"b": 4.0}, 7)
+    second.log_metrics({"a": 5.0}, 11)
+    second.finalize("failed")
+    assert calls[3:] == [({"b": 4.0}, 7), ({"a": 5.0}, 11)]
+
+
+def test_a_failure_is_reported_once_and_ends_it(tmp_path: Path) -> None:
+    calls: list[int | None] = []
+
+    def fail(metrics: Any, step: int | None) -> None:
+        calls.append(step)
+        if step == 2:
+            raise OSError("connection lost\nand more")
+
+    logger = Sent(tmp_path, fail)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logger.connect()
+        for step in range(6):
+            logger.log_metrics({"a": 0.0}, step)
+        logger.finalize("success")
+    assert calls == [0, 1, 2]
+    assert [str(each.message) for each in caught] == [
+        "logger.mine is switched off, and the training continues: connection lost.",
+        "logger.mine lost 5 messages: connection lost. metrics.csv in the run folder has the figures.",  # and the end
+    ]
+
+
+def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "END_S", 0.2)
+    monkeypatch.setattr(background, "MAX_WAITING", 50)
+    released = threading.Event()
+    logger = Sent(tmp_path, lambda *_: released.wait(120))
+    logger.connect()
+    start_s = time.monotonic()
+    for step in range(3):
+        logger.log_metrics({"a": 0.0}, step)
+    with pytest.warns(UserWarning, match="mine lost 4 messages: http://server did not take the rest within 0 s"):
+        logger.finalize("success")
+    assert time.monotonic() - start_s < 60
+    assert len(logger.unsent) == 3
+    released.set()
+
+
+def test_more_than_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "MAX_WAITING", 5)
+    released = threading.Event()
+    logger = Sent(tmp_path, lambda *_: released.wait(120))
+    logger.connect()
+    logger.log_metrics({"a": 0.0}, 0)
+    while logger._waiting.qsize():  # until the thread has taken it
+        time.sleep(0.01)
+    for step in range(1, 6):
+        logger.log_metrics({"a": 0.0}, step)
+    with pytest.warns(UserWarning, match="switched off, and the training continues: 5 messages wait to be sent"):
+        logger.log_metrics({"a": 0.0}, 20)
+    released.set()
+    with pytest.warns(UserWarning, match="mine lost"):
+        logger.finalize("success")
+
+
+def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise PermissionError("no key")
+
+    with pytest.raises(ConfigError, match=r"logger.mine must reach http://server, but: no key. Hint: logger=none."):
+        Sent(tmp_path, None, refuse).connect()
+    monkeypatch.setattr(background, "START_S", 0.2)
+    released = threading.Event()
+    with pytest.raises(ConfigError, match="there was no answer in 0 s"):
+        Sent(tmp_path, None, lambda: released.wait(120)).connect()
+    released.set()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
+    """A kill would lose it, and its steps are not trained again."""
+    released = threading.Event()
+    first = Sent(tmp_path, lambda *_: released.wait(120))
+    first.connect()
+    first.log_metrics({"a": 1.0}, 3)
+    callback = LoggerPictures(tmp_path, {})
+    trainer: Any = type("T", (), {"loggers": [first], "is_global_zero": True})()
+    callback.setup(trainer, None, "fit")  # type: ignore[arg-type]
+    state = callback.state_dict()
+    assert state == {"mine": [({"a": 1.0}, 3)]}
+
+    calls: list[Any] = []
+    second = Sent(tmp_path, lambda *call: calls.append(call))
+    second.connect()
+    trainer.loggers = [second]
+    resumed = LoggerPictures(tmp_path, {})
+    resumed.setup(trainer, None, "fit")  # type: ignore[arg-type]
+    resumed.load_state_dict(state)
+    resumed.on_train_start(trainer, None)  # type: ignore[arg-type]
+    second.finalize("success")
+    assert calls == [({"a": 1.0}, 3)]
+    assert resumed.state_dict() == {}
+    released.set()

@@ -1,0 +1,254 @@
+"""All loggers in runs of two ranks, one killed within an epoch and resumed: each has the figures of metrics.csv."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PROBES, SMALL, clean_environ
+from helpers import logged
+from helpers.ports import free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
+]
+needs_all = pytest.mark.skipif(
+    not all(map(find_spec, ("mlflow", "wandb", "comet_ml", "tensorboard"))), reason="needs the loggers' extras"
+)
+OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "MLFLOW_TRACKING_URI": None, "PYTHONPATH": PROBES}
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+def train(folder: Path, *options: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "imagenet_ddp.train", *options], cwd=folder, env=clean_environ(**OFFLINE | environ),
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+
+
+def two_parts(folder: Path, tree: Path, loggers: str, *options: str) -> tuple[Any, Any]:
+    """4 steps an epoch, last.ckpt after the steps 8 and 16, the first part ends after step 13, of 24."""
+    first = train(
+        folder, *SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.devices=2", "trainer.max_epochs=6",
+        f"logger={loggers}", "callbacks=gradient_norm", "callbacks.checkpoint.every_n_epochs=2",
+        "trainer.log_every_n_steps=2", "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe",
+        "+callbacks.probe.folder=p", "+callbacks.probe.step=13", *options,
+    )  # fmt: skip
+    second = train(folder, "resume=r", "++callbacks.probe=null")
+    assert second.returncode == 0, first.stdout + first.stderr + second.stdout + second.stderr
+    assert "Warning: " not in first.stdout + second.stdout
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def resumed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed: five steps are trained, and logged, again."""
+    folder = tmp_path_factory.mktemp("resumed")
+    options = ("+callbacks.probe.what=kill", "logger.mlflow.log_model=true")
+    first, _ = two_parts(folder, tree, "[csv,tensorboard,mlflow]", *options)
+    assert (first.returncode, "SIGKILL" in first.stderr) == (1, True)
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def stopped(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped by SIGTERM: a kill leaves no offline file of Comet, and an incomplete one of W&B."""
+    folder = tmp_path_factory.mktemp("stopped")
+    first, _ = two_parts(folder, tree, "[wandb,comet]", "+callbacks.probe.what=signal")
+    assert first.returncode == 128 + 15
+    return folder / "r"
+
+
+def epochs(run_dir: Path) -> list[dict[str, float]]:
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def assert_whole(curves: logged.Curves, run_dir: Path, first_step: int = 0) -> None:
+    """The figures of metrics.csv, each step once."""
+    rows = epochs(run_dir)
+    assert len(rows) == 6
+    for name, column in {"val/top1": "val/top1", "val/loss": "val/loss", "train/loss_epoch": "train/loss"}.items():
+        expected = [(int(row["step"]) - 1, row[column]) for row in rows if row["step"] > first_step]
+        assert [step for step, _ in curves[name]] == [step for step, _ in expected], name
+        assert [value for _, value in curves[name]] == pytest.approx([value for _, value in expected], rel=1e-5), name
+    for name in ("train/loss", "train/top1", "lr", "images_per_s", "data_wait_frac", "grad_norm"):
+        assert [step for step, _ in curves[name]] == [step for step in range(1, 24, 2) if step >= first_step], name
+    assert all(value > 0 for _, value in curves["grad_norm"])
+
+
+@needs_all
+def test_csv(resumed: Path) -> None:
+    assert_whole(logged.of_csv(resumed), resumed)
+    assert "max_epochs: 6" in (resumed / "csv/hparams.yaml").read_text()
+
+
+@needs_all
+def test_tensorboard(resumed: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = logged.of_tensorboard(resumed)
+    assert_whole(curves, resumed)
+    assert "hp_metric" not in curves
+    assert len(list((resumed / "tensorboard").glob("events.*"))) == 2
+    events = EventAccumulator(str(resumed / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["images"] == ["pictures/train_batch", "pictures/curves", "pictures/confusion_matrix"]
+    assert events.SummaryMetadata("_hparams_/session_start_info").plugin_data.plugin_name == "hparams"
+
+
+@needs_all
+def test_tensorboard_server(resumed: Path) -> None:
+    """What a browser asks it for."""
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", "--logdir", resumed.parent, "--port", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def answer(path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=10) as stream:
+            return json.load(stream)
+
+    def tags() -> dict[str, Any]:
+        try:
+            return answer("plugin/scalars/tags").get("r/tensorboard", {})
+        except OSError:
+            return {}
+
+    try:
+        wait_for(lambda: "train/loss_epoch" in tags(), 120)
+        assert {"train/loss", "val/top1", "lr", "grad_norm"} <= tags().keys()
+        wait_for(lambda: len(answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=val%2Ftop1")) >= 6, 60)
+        points = answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=train%2Floss")
+        assert [step for _, step, _ in points] == list(range(1, 24, 2))
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@needs_all
+def test_mlflow_file(resumed: Path) -> None:
+    run, curves = logged.of_mlflow(resumed)
+    assert_whole(curves, resumed)
+    assert (run.info.status, run.data.params["trainer/max_epochs"]) == ("FINISHED", "6")
+    kept = {path.name for path in (resumed / "mlartifacts").rglob("*.*") if path.is_file()}
+    assert kept == {
+        "train_batch.png", "curves.png", "confusion_matrix.png", "best.ckpt", "metadata.yaml", "aliases.txt",
+    }  # fmt: skip
+
+
+@needs_all
+def test_wandb_offline(stopped: Path) -> None:
+    assert_whole(logged.of_wandb(stopped), stopped)
+    runs = [record.run for record in logged.wandb_records(stopped) if record.WhichOneof("record_type") == "run"]
+    stored = json.loads((stopped / "logger_wandb.json").read_text())["id"]
+    assert {(run.run_id, run.display_name) for run in runs} == {(stored, "r")}
+    assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
+    assert {path.name.split("_")[0] for path in stopped.glob("wandb/*/files/media/images/pictures/*.png")} == {
+        "train", "curves", "confusion",
+    }  # fmt: skip
+
+
+@needs_all
+def test_comet_offline(stopped: Path) -> None:
+    assert_whole(logged.of_comet(stopped), stopped)
+    assert len(list(stopped.glob("comet/*.zip"))) == 2
+
+
+# ---- a server ------------------------------------------------------------------------------------------------------
+
+SERVER = """
+import os, sys
+folder, port = sys.argv[1:]
+os.environ |= {
+    "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/server.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+    "_MLFLOW_SERVER_ARTIFACT_DESTINATION": f"{folder}/kept", "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+}
+from mlflow.server import app
+app.run("127.0.0.1", int(port), threaded=True)
+"""
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[tuple[subprocess.Popen, str]]:
+    """MLflow's own server, as `mlflow server` runs it, without the workers that the small package lacks."""
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, folder, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=clean_environ(),
+    )  # fmt: skip
+    uri = f"http://127.0.0.1:{port}"
+
+    def is_up() -> bool:
+        try:
+            with urllib.request.urlopen(f"{uri}/health", timeout=5) as stream:
+                return stream.status == 200
+        except OSError:
+            return False
+
+    try:
+        wait_for(is_up, 120)
+        yield server, uri
+    finally:
+        server.kill()
+        server.wait(30)
+
+
+@pytest.mark.skipif(not all(map(find_spec, ("mlflow", "flask"))), reason="needs the extra mlflow, and flask")
+def test_mlflow_server(tree: Path, tmp_path: Path) -> None:
+    """A run has its figures there; a server that dies in the middle of the next one does not end it."""
+    small = (*SMALL, f"data.root={tree}", "logger=mlflow", "trainer.log_every_n_steps=2")
+    with mlflow_server(tmp_path) as (server, uri):
+        result = train(tmp_path, *small, "hydra.run.dir=sweep_1/0", "logger.mlflow.log_model=true",
+                       MLFLOW_TRACKING_URI=uri)  # fmt: skip
+        assert result.returncode == 0, result.stdout + result.stderr
+        run, curves = logged.of_mlflow(tmp_path / "sweep_1/0", uri)
+        rows = epochs(tmp_path / "sweep_1/0")
+        assert [value for _, value in curves["val/loss"]] == pytest.approx([row["val/loss"] for row in rows])
+        assert run.info.status == "FINISHED"
+        assert {"best.ckpt", "curves.png"} <= {path.name for path in (tmp_path / "kept").rglob("*.*")}
+        assert not (tmp_path / "sweep_1/0/mlflow.db").exists()
+
+        running = subprocess.Popen(
+            [sys.executable, "-m", "imagenet_ddp.train", *small, "hydra.run.dir=b", "trainer.max_epochs=4"],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=clean_environ(MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_MAX_RETRIES="1"),
+        )  # fmt: skip
+        wait_for(lambda: '"lr"' in _text(tmp_path / "b/logger_mlflow.json"), 120)
+        os.kill(server.pid, 9)
+        output, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, output
+    assert output.count("logger.mlflow is switched off, and the training continues") == 1
+    assert "logger.mlflow lost " in output
+    assert len(epochs(tmp_path / "b")) == 4
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
+def test_a_server_that_is_not_there_is_refused(tree: Path, tmp_path: Path) -> None:
+    uri = f"http://127.0.0.1:{free_port()}"
+    result = train(tmp_path, *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=mlflow", MLFLOW_TRACKING_URI=uri)
+    assert result.returncode == 2
+    assert f"logger.mlflow must reach {uri}, but: " in result.stderr
+    assert "MLFLOW_TRACKING_URI, or logger=none." in " ".join(result.stderr.split())
+    assert not (tmp_path / "r").exists()

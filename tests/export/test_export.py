@@ -1,0 +1,297 @@
+"""python -m imagenet_ddp.export: what it writes is read by the formats' own libraries, and gives what predict gives."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import yaml
+from conftest import SMALL, Run, clean_environ
+from PIL import Image
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.data.decoding.image import Reading, decode
+from imagenet_ddp.engine import exported, job
+from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.export.export import export
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# a crop, a mirrored mean and a bicubic resize, so that a wrong one of them shows
+SEEN = ("data.val_resize=40", "data.val_mirror=true", "data.interpolation=bicubic")
+
+# A program of someone else's: it has never heard of this project.
+READER = """
+import json, sys
+import numpy as np, onnxruntime, safetensors, torch, torchvision
+folder, images = sys.argv[1], np.load(sys.argv[2])
+session = onnxruntime.InferenceSession(f"{folder}/model.onnx")
+extra = {"imagenet_ddp": ""}
+program = torch.export.load(f"{folder}/model.pt2", extra_files=extra).module()
+with safetensors.safe_open(f"{folder}/model.safetensors", "pt") as file:
+    weights = {name: file.get_tensor(name) for name in file.keys()}
+    metadata = {"safetensors": json.loads(file.metadata()["imagenet_ddp"])}
+metadata["onnx"] = json.loads(session.get_modelmeta().custom_metadata_map["imagenet_ddp"])
+metadata["torch_export"] = json.loads(extra["imagenet_ddp"])
+net = torchvision.models.get_model("resnet18", num_classes=len(metadata["onnx"]["classes"]))
+net.load_state_dict(weights)
+assert "imagenet_ddp" not in sys.modules
+found = {"onnx": [], "torch_export": []}
+for name in images.files:
+    batch = images[name]
+    found["onnx"].append(session.run(None, {"images": batch})[0].tolist())
+    found["torch_export"].append(program(torch.tensor(batch)).tolist())
+print(json.dumps({"metadata": metadata, **found}))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best checkpoint of a run on `tree`."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = [*SMALL, *SEEN, "model.name=resnet18", "trainer.max_epochs=3", "optim.lr=0.02", "data.augment=none"]
+    command = [sys.executable, "-m", "imagenet_ddp.train", *options, f"data.root={tree}", "hydra.run.dir=r"]
+    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "r/checkpoints/best.ckpt"
+
+
+def run_export(checkpoint: Path, *options: str) -> list[str]:
+    """As the command, in this process."""
+    request = parse.command_line("export", [f"checkpoint={checkpoint}", *options], {})
+    config = job.from_checkpoint(request, checkpoint, {})
+    return list(export(config, os.environ, is_data_typed=any(option.startswith("data.") for option in options)))
+
+
+@pytest.fixture(scope="module")
+def files(checkpoint: Path) -> Path:
+    """One file of each format in one folder; the model card is that of the first, by the command itself."""
+    command = [sys.executable, "-m", "imagenet_ddp.export", f"checkpoint={checkpoint}", "license=apache-2.0"]
+    result = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "onnx and the checkpoint on 11 validation images" in result.stdout
+    for kind in ("torch_export", "safetensors"):
+        run_export(checkpoint, f"format={kind}", "card=false")
+    folder = checkpoint.parent.parent / "export"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "model.onnx", "model.pt2", "model.safetensors"
+    ]  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Path) -> Predictor:
+    """predict's own predictor, of the checkpoint."""
+    request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x", "trainer.accelerator=cpu"], {})
+    config, stored = job.from_checkpoint(request, checkpoint, {}), read(checkpoint)
+    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
+
+
+@pytest.fixture(scope="module")
+def photos(shared_data: Path) -> list[torch.Tensor]:
+    """Photographs of different sizes, upright ones among them."""
+    paths = sorted((shared_data / "imagenet-real/val").rglob("*.JPEG"))[:12]
+    found = [decode(path.read_bytes(), str(path), Reading()) for path in paths]
+    assert len({image.shape for image in found}) > 3
+    return found
+
+
+def expected(reference: Predictor, images: list[torch.Tensor]) -> np.ndarray:
+    return reference.probabilities([reference.prepare(image) for image in images]).numpy()
+
+
+def test_other_programs_read_the_files(
+    files: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
+) -> None:
+    batches = {f"{number}": photo[None].numpy() for number, photo in enumerate(photos)}
+    three = torch.stack([photos[0], photos[0].flip(2), photos[0].flip(1)])
+    np.savez(tmp_path / "images.npz", allow_pickle=False, three=three.numpy(), **batches)
+    (tmp_path / "reader.py").write_text(READER)
+    command = [sys.executable, "reader.py", str(files), "images.npz"]
+    environ = clean_environ(PYTHONPATH=None)
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    wanted = expected(reference, [*three, *photos])
+    assert np.ptp(wanted, axis=0).max() > 0.05, "images that look alike to the net would prove nothing"
+    for kind, bound in (("onnx", 2e-3), ("torch_export", 1e-5)):
+        got = np.concatenate(found[kind])
+        assert np.abs(got - wanted).max() < bound, kind
+        assert (got.argsort() == wanted.argsort()).all(), kind
+        assert found["metadata"][kind]["preprocessing"] == "inside"
+    for metadata in found["metadata"].values():
+        assert metadata["classes"] == ["cat", "dog", "owl"] == metadata["labels"]
+        seen = metadata["eval_transform"]
+        assert (seen["image_size"], seen["val_resize"], seen["interpolation"]) == (32, 40, "bicubic")
+        assert seen["val_mirror"] is True and len(seen["mean"]) == len(seen["std"]) == 3
+        assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"])
+        assert metadata["comparison"]["float32"]["num_images"] == 11
+        assert metadata["version"]
+
+
+def test_the_weights_are_those_of_the_library(files: Path, reference: Predictor, photos: list[torch.Tensor]) -> None:
+    import torchvision
+    from safetensors.torch import load_file
+
+    net = torchvision.models.get_model("resnet18", num_classes=3)
+    net.load_state_dict(load_file(files / "model.safetensors"))
+    transform: Any = reference.prepare
+    pixels = torch.stack([transform(photo) for photo in photos]) / 255
+    batch = (pixels - torch.tensor(transform.mean).view(3, 1, 1)) / torch.tensor(transform.std).view(3, 1, 1)
+    with torch.no_grad():
+        logits = (net.eval()(batch) + net(batch.flip(3))) / 2
+    assert torch.allclose(logits.softmax(1), torch.from_numpy(expected(reference, photos)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_predict_takes_an_exported_file(
+    name: str, files: Path, reference: Predictor, shared_data: Path, run: Run
+) -> None:
+    images = next((shared_data / "imagenet-real/val").iterdir())
+    result = run("predict", f"checkpoint={files / name}", f"images={images}", "format=jsonl")
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    wanted = reference.predict([reference.read(row["path"]) for row in rows], 3)
+    assert rows
+    for row, (top, _) in zip(rows, wanted, strict=True):
+        assert [each["class"] for each in row["classes"]] == [reference.classes[index] for index, _ in top]
+        assert [each["probability"] for each in row["classes"]] == pytest.approx([p for _, p in top], abs=2e-3)
+
+
+def test_one_small_file(files: Path) -> None:
+    model = onnx.load(files / "model.onnx", load_external_data=False)
+    assert not any(tensor.external_data for tensor in model.graph.initializer)
+    weights = sum(path.stat().st_size for path in files.glob("*.safetensors"))
+    assert (files / "model.onnx").stat().st_size < 1.02 * weights
+    (image,) = onnxruntime.InferenceSession(files / "model.onnx").get_inputs()
+    assert (image.name, image.shape[:2], image.type) == ("images", ["batch", 3], "tensor(uint8)")
+
+
+@pytest.mark.parametrize(("preprocessing", "batch_size"), [("normalise", 3), ("outside", None)])
+def test_other_inputs(
+    preprocessing: str, batch_size: int | None, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    path = tmp_path / "model.onnx"
+    more = [f"batch_size={batch_size}"] if batch_size else []
+    run_export(checkpoint, f"out={path}", f"preprocessing={preprocessing}", "num_images=3", *more)
+    session = onnxruntime.InferenceSession(path)
+    (image,), (output,) = session.get_inputs(), session.get_outputs()
+    assert image.shape == [batch_size or "batch", 3, 32, 32]
+    is_outside = preprocessing == "outside"
+    assert (image.type, output.name) == (
+        ("tensor(float)", "logits") if is_outside else ("tensor(uint8)", "probabilities")
+    )
+    predictor = exported.make_predictor(path, "auto")
+    got = predictor.probabilities([predictor.prepare(photo) for photo in photos[:4]])  # not a multiple of three
+    assert np.abs(got.numpy() - expected(reference, photos[:4])).max() < 1e-5
+    run_card(path.parent, photos[0], expected(reference, photos[:1])[0])
+
+
+def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray) -> None:
+    """The code sample of a card, typed as it stands: the classes in the order of the probabilities."""
+    Image.fromarray(photo.permute(1, 2, 0).numpy()).save(folder / "photo.jpg", format="PNG")
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    got = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
+    assert got == pytest.approx(dict(zip(["cat", "dog", "owl"], wanted, strict=True)), abs=0.01)
+    assert list(got.values()) == sorted(got.values(), reverse=True)
+
+
+def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path) -> None:
+    text = (files / "README.md").read_text()
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert (head["library_name"], head["pipeline_tag"]) == ("onnx", "image-classification")
+    assert (head["license"], head["datasets"], head["metrics"]) == ("apache-2.0", [tree.name], ["accuracy"])
+    (result,) = head["model-index"][0]["results"]
+    top1 = read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"]
+    assert result["metrics"][0] == {"type": "accuracy", "name": "top-1", "value": round(top1, 4)}
+    assert str(tree) not in text, "where the images lie is nobody's concern"
+    from huggingface_hub import ModelCard
+
+    data: Any = ModelCard(text).data
+    (parsed,) = data.eval_results
+    assert (parsed.metric_type, parsed.metric_value) == ("accuracy", round(top1, 4))
+    run_card(files, photos[0], expected(reference, photos[:1])[0])
+
+
+@pytest.mark.parametrize("kind", ["torch_export", "safetensors"])
+def test_the_card_of_the_other_formats(
+    kind: str, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
+) -> None:
+    suffix = "pt2" if kind == "torch_export" else kind
+    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3")
+    assert "license" not in (tmp_path / "README.md").read_text().partition("# ")[0], "only where the user gives one"
+    wanted = expected(reference, photos[:1])[0]
+    if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
+        assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
+    run_card(tmp_path, photos[0], wanted)
+
+
+def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path) -> None:
+    path = tmp_path / "small.onnx"
+    said = run_export(checkpoint, f"out={path}", "int8=true")
+    assert any(line.startswith("Calibrating on 29 training images") for line in said)
+    assert any(re.match(r"int8 and the checkpoint on 11 validation .* top-1 [\d.]+ % and [\d.]+ %", x) for x in said)
+    assert path.stat().st_size < 0.3 * sum(tensor.nbytes for tensor in read(checkpoint)["state_dict"].values())
+    metadata = json.loads(onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map[KEY])
+    before, after = metadata["comparison"]["float32"], metadata["comparison"]["int8"]
+    assert after["top1"][1] >= before["top1"][1] - 0.1
+    predictor = exported.make_predictor(path, "auto")
+    got = predictor.probabilities([predictor.prepare(photo) for photo in photos])
+    difference = np.abs(got.numpy() - expected(reference, photos)).max()
+    assert 1e-5 < difference < 0.15
+    head = yaml.safe_load((tmp_path / "README.md").read_text().split("---\n")[1])
+    assert head["model-index"][0]["results"][0]["metrics"][0]["value"] == round(after["top1"][1], 4)
+
+
+def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from imagenet_ddp.export import graph
+
+    monkeypatch.setattr(graph, "_resize_and_crop", lambda images, transform: images[:, :, :32, :32])
+    with pytest.raises(RunError, match=r"must be within 0\.001 of the checkpoint's, but differ by"):
+        run_export(checkpoint, f"out={tmp_path / 'model.onnx'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_images_it_is_compared_on_random_ones(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = torch.load(checkpoint, weights_only=True)
+    stored[KEY]["config"]["data"]["root"] = str(tmp_path / "gone")
+    moved = tmp_path / "moved.ckpt"
+    torch.save(stored, moved)
+    said = run_export(moved, "format=torch_export")
+    assert "random images" in said[0] and "gone" in said[0]
+    assert (tmp_path / "export/model.pt2").is_file()
+    for options in (["int8=true"], [f"data.root={tmp_path / 'nowhere'}", f"out={tmp_path / 'x.onnx'}"]):
+        with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
+            run_export(moved, *options, "card=false")
+
+
+def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
+    options = [*SMALL, "model=timm", "model.name=vit_tiny_patch16_224", "trainer.max_epochs=1", f"data.root={tree}"]
+    result = run("train", *options, "hydra.run.dir=r", "averaging=ema")
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = run_export(tmp_path / "r/checkpoints/last.ckpt", f"out={tmp_path / 'vit.onnx'}", "num_images=4")
+    assert "same top-1 in 4" in said[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"no model"])
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2"])
+def test_a_foreign_file_is_refused_by_predict(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="must be an exported model"):
+        exported.make_predictor(tmp_path / name, "auto")

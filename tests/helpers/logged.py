@@ -1,0 +1,79 @@
+"""What each logger has of a run, by its own reader: metric -> [(step, value), ...] in the order they were logged."""
+
+import csv
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+Curves = dict[str, list[tuple[int, float]]]
+
+
+def of_csv(run_dir: Path) -> Curves:
+    with (run_dir / "csv/metrics.csv").open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    names = {name for row in rows for name in row} - {"step"}
+    return {name: [(int(row["step"]), row[name]) for row in rows if name in row] for name in names}
+
+
+def of_tensorboard(run_dir: Path) -> Curves:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_dir / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def of_mlflow(run_dir: Path, uri: str | None = None) -> tuple[Any, Curves]:
+    """Return (run, curves)."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri or f"sqlite:///{run_dir / 'mlflow.db'}")
+    run = client.get_run(json.loads((run_dir / "logger_mlflow.json").read_text())["id"])
+    curves = {}
+    for name in run.data.metrics:
+        curves[name] = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, name)]
+    return run, curves
+
+
+def wandb_records(run_dir: Path) -> Iterator[Any]:
+    """All records of the offline files, in the order of the parts of the run. The files are logs as LevelDB's."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb")):
+        data, position, content = path.read_bytes(), 7, b""
+        while position + 7 <= len(data):
+            if (left := 32768 - position % 32768) < 7:
+                position += left
+                continue
+            _, size, kind = struct.unpack_from("<IHB", data, position)
+            content += data[position + 7 : position + 7 + size]
+            position += 7 + size
+            if kind in (1, 4):  # a whole record, or the end of one
+                yield Record.FromString(content)
+                content = b""
+
+
+def of_wandb(run_dir: Path) -> Curves:
+    curves: Curves = {}
+    for record in wandb_records(run_dir):
+        if record.WhichOneof("record_type") == "history":
+            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            for name in row.keys() - {"trainer/global_step"}:
+                if not name.startswith(("_", "pictures/")):
+                    curves.setdefault(name, []).append((int(row["trainer/global_step"]), float(row[name])))
+    return curves
+
+
+def of_comet(run_dir: Path) -> Curves:
+    curves: Curves = {}
+    for path in sorted((run_dir / "comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns):
+        with ZipFile(path) as archive:
+            messages = [json.loads(line) for line in archive.read("messages.json").decode().splitlines()]
+        for message in messages:
+            metric = message["payload"].get("metric")
+            if metric and metric["step"] is not None and not metric["metricName"].startswith("sys."):
+                curves.setdefault(metric["metricName"], []).append((metric["step"], float(metric["metricValue"])))
+    return curves

@@ -1,0 +1,52 @@
+"""What predict and export read and write, before torch is imported."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.runs import validate_files
+from imagenet_ddp.runs.validate_files import export_path, validate_export, validate_predict
+
+OPTIONS: dict[str, Any] = {
+    "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
+    "int8": False, "card": True, "overwrite": False,
+}  # fmt: skip
+
+
+def test_the_file_is_in_the_run_folder():
+    assert export_path(OPTIONS) == Path("r/export/model.onnx")
+    assert export_path(OPTIONS | {"int8": True}) == Path("r/export/model_int8.onnx")
+    assert export_path(OPTIONS | {"checkpoint": "a/b.ckpt", "format": "torch_export"}) == Path("a/export/model.pt2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"format": "safetensors", "batch_size": 8}, "batch_size is for a file that computes"),
+        ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing is for a file that computes"),
+        ({"format": "torch_export", "int8": True}, "int8 is for format=onnx, got format=torch_export"),
+        ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: out=model.onnx."),
+        ({"out": "gone/model.onnx"}, "the folder gone .* does not exist"),
+        ({"out": "there.onnx", "card": False}, "there.onnx .* exists. Hint: overwrite=true"),
+        ({"out": "new.onnx"}, "README.md .* exists. Hint: overwrite=true, or card=false"),
+    ],
+)
+def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("there.onnx").touch()
+    Path("README.md").touch()
+    (text,) = validate_export(OPTIONS | typed)
+    assert re.search(said, text), text
+    assert validate_export(OPTIONS | {"out": "there.onnx", "overwrite": True}) == []
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
+    found = {"onnxruntime", "safetensors"}
+    monkeypatch.setattr(validate_files, "find_spec", lambda name: None if name in found else name)
+    assert "format=onnx needs onnxruntime, not installed here. Hint:" in validate_export(OPTIONS)[0]
+    assert "imagenet_ddp[onnx]" in validate_export(OPTIONS)[0]
+    assert "safetensors" in validate_export(OPTIONS | {"format": "safetensors"})[0]
+    assert validate_export(OPTIONS | {"format": "torch_export"}) == []
+    assert "imagenet_ddp[onnx]" in validate_predict({"checkpoint": "m.onnx", "out": None})[0]
