@@ -56,7 +56,7 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
             return None, None
         image = predictor.read(path)
         if isinstance(image, UnreadableImage):
-            raise gradio.Error(f"This file cannot be used: {image.reason}.")
+            raise gradio.Error(f"This file cannot be used: {image.reason}.", print_exception=False)
         ((top, _),) = predictor.predict([image], min(5, len(predictor.classes)))
         shown = image
         if predictor.explain is not None:
@@ -64,13 +64,19 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
             shown = overlay(image, activation)
         return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
 
+    class Upload(gradio.Image):
+        """Hand on the uploaded file as it is: what training would refuse is refused here, in the same words."""
+
+        is_template = True  # the browser's part is that of Image
+
+        def preprocess(self, payload: Any) -> str | None:
+            return payload and payload.path
+
     looked_at = "What the net looked at" if predictor.explain is not None else "What the net saw"
     with gradio.Blocks(title=checkpoint.name, analytics_enabled=False) as page:
         gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
         with gradio.Row():
-            picture = gradio.Image(
-                type="filepath", image_mode=None, label="Picture", sources=["upload", "clipboard"]
-            )  # the file itself, not decoded and encoded again
+            picture = Upload(type="filepath", label="Picture", sources=["upload", "clipboard"])
             with gradio.Column():
                 classes = gradio.Label(label="Classes", num_top_classes=5)
                 seen = gradio.Image(label=looked_at, interactive=False)
