@@ -8,22 +8,20 @@ import io
 import json
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.data.sources.folder.scan import find_images
-from imagenet_ddp.engine import job
+from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.progress_bar import Progress
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-EXPORTED = (".onnx", ".pt2")  # files of export
+SHEET = ".png"
 
 
 def main() -> None:
@@ -32,9 +30,7 @@ def main() -> None:
         if request.passthrough:
             command.with_hydra("predict", request.argv, lambda config: None)
             return
-        checkpoint = Path(request.configs[0].checkpoint)
-        exported = checkpoint.suffix in EXPORTED
-        config = plain(request.configs[0]) if exported else job.from_checkpoint(request, checkpoint, os.environ)
+        config = resolved_config(request, os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
@@ -46,54 +42,65 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     paths = find_images(config["images"])
     if not paths:
         raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
-    predictor = _predictor(config)
+    predictor = open_predictor(config)
+    from imagenet_ddp.data.loading.image_files import FEW, read_in_order
+    from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+
     top_k = min(config["top_k"], len(predictor.classes))
-    num_unreadable = 0
+    option = 0 if config["data"]["num_workers"] == "auto" and len(paths) < FEW else config["data"]["num_workers"]
+    num_workers, _ = choose_num_workers(option, on_cpu=predictor.device.type == "cpu", local_world_size=1)
+    batches = read_in_order(predictor.read, paths, config["data"]["batch_size"], num_workers)
+    num_unreadable, rest = 0, iter(paths)
     with ExitStack() as stack:
-        stream = (
-            stack.enter_context(Path(config["out"]).open("w", newline="", encoding="utf-8", errors="backslashreplace"))
-            if config["out"]
-            else sys.stdout
-        )
-        writer = {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, top_k)
-        pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
-        size = config["data"]["batch_size"]
-        for chunk in (paths[start : start + size] for start in range(0, len(paths), size)):
-            results = predictor.predict(list(pool.map(predictor.read, chunk)), top_k)
-            for path, (top, error) in zip(chunk, results, strict=True):
+        writer = _writer(config, len(paths), top_k, predictor, stack)
+        progress = Progress("predict", len(paths), "images") if config["out"] else None
+        for images in batches:
+            results = predictor.predict(images, top_k)
+            for (top, error), image, path in zip(results, images, rest, strict=False):
                 num_unreadable += bool(error)
-                named = [(predictor.classes[i], predictor.labels[i], probability) for i, probability in top]
-                writer.write(path, named, error)
+                writer.write(path, top, error, image)
+            if progress is not None:
+                progress.add(len(images))
+        if progress is not None:
+            progress.close()
     return len(paths), num_unreadable
 
 
-def _predictor(config: dict[str, Any]) -> "Predictor":
-    with import_torch():
-        from imagenet_ddp.engine import exported
-        from imagenet_ddp.engine.predictor import load_net, make_predictor
-        from imagenet_ddp.runs.checkpoint_file import KEY, read
+def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> "Writer":
+    """Return what writes out=; closed with the stack."""
+    if str(config["out"]).lower().endswith(SHEET):
+        from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
-    path = Path(config["checkpoint"])
-    if path.suffix in EXPORTED:
-        return exported.make_predictor(path, config["data"]["decoder"])
-    stored = read(path)
-    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
+        if num_images > MOST_IMAGES:
+            raise ConfigError(
+                f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: out=predictions.csv."
+            )
+        sheet = SheetWriter(Path(config["out"]), predictor, config["explain"])
+        stack.callback(sheet.close)
+        return sheet
+    stream: IO[str] = sys.stdout
+    if config["out"]:
+        out = Path(config["out"])
+        stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
+    return {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, predictor, top_k)
+
+
+class Writer(Protocol):
+    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+        """top: (class index, probability), most likely first; empty where error says why there is none."""
 
 
 class CsvWriter:
-    """Write columns path, class_1, probability_1, ..., error; a class as its label.
+    """Write columns path, class_1, probability_1, ..., error; a class as its label."""
 
-    classes: (name, label, probability), most likely first; empty where error says why the file cannot be read.
-    """
-
-    def __init__(self, stream: IO[str], top_k: int):
+    def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
         self._writer = csv.writer(stream, lineterminator="\n")
-        self._top_k = top_k
+        self._labels, self._top_k = predictor.labels, top_k
         columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
         self._writer.writerow(["path", *columns, "error"])
 
-    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None:
-        cells = [cell for _, label, probability in classes for cell in (label, f"{probability:.6f}")]
+    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+        cells = [cell for index, probability in top for cell in (self._labels[index], f"{probability:.6f}")]
         cells += [""] * (2 * self._top_k - len(cells))
         self._writer.writerow([path, *cells, error])
 
@@ -101,13 +108,14 @@ class CsvWriter:
 class JsonLinesWriter:
     """Write one object per line: path, classes (class, label, probability), error or null."""
 
-    def __init__(self, stream: IO[str], top_k: int):
-        self._stream = stream
+    def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
+        self._stream, self._predictor = stream, predictor
 
-    def write(self, path: str, classes: list[tuple[str, str, float]], error: str) -> None:
+    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+        classes, labels = self._predictor.classes, self._predictor.labels
         rows = [
-            {"class": name, "label": label, "probability": round(probability, 6)}
-            for name, label, probability in classes
+            {"class": classes[index], "label": labels[index], "probability": round(probability, 6)}
+            for index, probability in top
         ]
         line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
         self._stream.write(line + "\n")

@@ -140,7 +140,7 @@ def _validate_job(
         elsewhere=elsewhere,
     )
     found += mistakes
-    found += _run_dir(config, multirun) if verb not in ("predict", "export", "doctor") and not elsewhere else []
+    found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks."), launch_info
 
@@ -171,7 +171,7 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys():
         return []
-    if verb in ("predict", "export"):
+    if verb in commands.USE_MODEL:
         return []
     try:
         if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":

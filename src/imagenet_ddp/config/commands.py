@@ -105,9 +105,22 @@ class DoctorConfig(RunConfig):
 class PredictConfig(CommonConfig):
     checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
     images: Annotated[str, "A file, a folder (searched recursively) or a pattern."] = MISSING
-    out: Annotated[str | None, "File to write; null: standard output."] = None
+    out: Annotated[str | None, "File to write, *.png: a contact sheet; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
+    explain: Annotated[
+        str | None,
+        choice("layercam", "gradcam"),
+        Example("layercam"),
+        "Of a contact sheet: where the first class was found, as a second picture; null: not shown.",
+    ] = None
     top_k: Annotated[int, integer(1), "Classes per image, most likely first."] = 5
+
+
+@dataclass
+class DemoConfig(CommonConfig):
+    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train, or an exported file."] = MISSING
+    host: Annotated[str, "Address to listen on; 0.0.0.0: every machine of the network can use it."] = "127.0.0.1"
+    port: Annotated[int, integer(1, 65535), "Port to listen on."] = 7860
 
 
 @dataclass
@@ -247,11 +260,13 @@ class BenchmarkConfig(CommonConfig):
 
 
 # fmt: on
+USE_MODEL = ("predict", "export", "demo")  # commands that take a model's file, and need no data set
 COMMANDS: dict[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
+    "demo": DemoConfig,
     "doctor": DoctorConfig,
     "tune": TuneConfig,
     "submit": SubmitConfig,

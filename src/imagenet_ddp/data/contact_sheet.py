@@ -1,4 +1,4 @@
-"""Draw a training batch as the net sees it: its images in a grid, each above its label."""
+"""Draw images in a grid, each above its lines of text; and a training batch so, as the net sees it."""
 
 import io
 import unicodedata
@@ -41,9 +41,13 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
     captions = [
         caption(target[number], None if soft_target is None else soft_target[number], labels) for number in range(count)
     ]
+    save_sheet(path, draw_sheet(pixels, captions))
+
+
+def save_sheet(path: Path, sheet: Image.Image) -> None:
     file = io.BytesIO()
     # the least compression: a larger one takes a second, for a fifth of the bytes
-    draw_sheet(pixels, captions).save(file, format="PNG", compress_level=1)
+    sheet.save(file, format="PNG", compress_level=1)
     atomic_write(path, file.getvalue())
 
 

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, number
 from imagenet_ddp.data.sources.detect import NAMES, name_of
@@ -54,7 +55,7 @@ def validate(
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
     found += validate_augment(data) + _sampling(data) + _fold(data, verb)
-    if data["_target_"] or verb in ("predict", "export"):
+    if data["_target_"] or verb in USE_MODEL:
         return found
     if data["fold"] is not None and data["name"] != "stl10":
         found.append(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.loading.image_files import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError
@@ -54,17 +55,12 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
     transform = EvalTransform.from_options(metadata["eval_transform"])
     size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
 
-    def prepare(image: Tensor) -> Tensor:
-        if preprocessing == "inside":
-            return image.contiguous()
-        image = transform(image)
-        if preprocessing == "normalise":
-            return image
-        return normalise(image.unsqueeze(0), transform.mean, transform.std, channels_last=False)[0]
-
     @torch.inference_mode()
     def run(batch: Tensor) -> Tensor:
-        return function(batch).softmax(dim=1) if preprocessing == "outside" else function(batch)
+        """batch: uint8 (B, 3, H, W)."""
+        if preprocessing != "outside":
+            return function(batch)
+        return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)
 
     def probabilities(images: list[Tensor]) -> Tensor:
         """Images of one shape are one batch; a file of a fixed batch size has its last one filled up."""
@@ -80,4 +76,5 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
         return rows
 
     reading = Reading(decoder, metadata["exif_orientation"])
-    return Predictor(metadata["classes"], metadata["labels"], reading, prepare, probabilities)
+    reader = FileReader(reading, torch.Tensor.contiguous if preprocessing == "inside" else transform)
+    return Predictor(metadata["classes"], metadata["labels"], reader, probabilities, torch.device("cpu"))

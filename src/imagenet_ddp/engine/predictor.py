@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
-from imagenet_ddp.data.sources.folder.images import read_file
+from imagenet_ddp.data.decoding.image import Reading, UnreadableImage
+from imagenet_ddp.data.loading.image_files import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config
+from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.runs.checkpoint_file import load_weights
@@ -21,24 +22,18 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 class Predictor:
     """A network with the transform of its validation.
 
-    prepare: from a decoded image, uint8 (3, H, W), to what `probabilities` takes lists of; thread-safe.
+    read: from a path to an image, uint8 (3, H, W), as `probabilities` takes lists of; thread-safe, and can be pickled.
     probabilities: returns float32 (B, num_classes) on the CPU.
+    explain: (images of one size, class indices, method) -> float (B, H, W) in 0..1, where each class was found; None
+    for an exported file, which has no gradients.
     """
 
     classes: list[str]
     labels: list[str]  # people's names, in the same order
-    reading: Reading
-    prepare: Callable[[Tensor], Tensor]
+    read: FileReader
     probabilities: Callable[[list[Tensor]], Tensor]
-
-    def read(self, path: str) -> Tensor | UnreadableImage:
-        """Return the image as `predict` takes it. Thread-safe."""
-        try:
-            return self.prepare(decode(read_file(path), path, self.reading))
-        except UnreadableImage as error:
-            return error
-        except OSError as error:
-            return UnreadableImage(path, error.strerror or str(error))
+    device: torch.device
+    explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
         """Return, for each image, ((class index, probability) of the top_k, "") or ([], why it could not be read)."""
@@ -70,13 +65,21 @@ def make_predictor(
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)
 
-    @torch.inference_mode()
-    def probabilities(images: list[Tensor]) -> Tensor:
+    def normalised(images: list[Tensor]) -> Tensor:
         """images: uint8 (3, image_size, image_size)."""
         pixels = torch.stack(images).to(device)
-        batch = normalise(pixels, transform.mean, transform.std, config["model"]["channels_last"])
+        return normalise(pixels, transform.mean, transform.std, config["model"]["channels_last"])
+
+    @torch.inference_mode()
+    def probabilities(images: list[Tensor]) -> Tensor:
+        batch = normalised(images)
         logits = average_mirrored(net, batch) if transform.mirror else net(batch)
         return logits.float().softmax(dim=1).cpu()
 
+    def explain(images: list[Tensor], classes: list[int], method: str) -> Tensor:
+        indices = torch.tensor(classes, device=device)
+        return class_activation_maps(net, normalised(images), indices, method=method).cpu()
+
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
-    return Predictor(contents["classes"], contents["labels"], reading, transform, probabilities)
+    reader = FileReader(reading, transform)
+    return Predictor(contents["classes"], contents["labels"], reader, probabilities, device, explain)

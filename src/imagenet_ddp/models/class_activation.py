@@ -1,4 +1,5 @@
-"""Show where in an image a net finds a class: LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875)."""
+"""Show where in an image a net finds a class: LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) and Grad-CAM (Selvaraju
+et al. 2017, arXiv:1610.02391)."""
 
 from typing import Any
 
@@ -12,12 +13,13 @@ LEAST_SIDE = 4  # rows and columns: a layer of 2 × 2, as of 32-pixel images, sa
 STRENGTH = 0.55  # of the colours over the image, where the map is 1
 
 
-def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
+def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
     """Return float (B, H, W) in 0..1, the highest value of each map 1 unless all are 0.
 
-    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. The net is called once, in eval mode;
-    its last layer that has a spatial extent is looked at. Raises ConfigError where it has none, such as a transformer
-    that works on a sequence of patches.
+    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. method: layercam weights each place
+    by its own gradient, gradcam each channel by its mean gradient. The net is called once, in eval mode; its last layer
+    that has a spatial extent is looked at. Raises ConfigError where it has none, such as a transformer that works on a
+    sequence of patches, or a ResNet below about 100 pixels.
     """
     found: list[Tensor] = []  # the output of the last such layer; empty again behind one that gives a sequence
 
@@ -48,7 +50,9 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Te
     # The channels are last where the first two of three equal sides are rows and columns: Swin's are.
     side_by_side = found[0].shape[1] == found[0].shape[2] != found[0].shape[3]
     channels = 3 if side_by_side else 1
-    maps = (gradient.clamp(min=0) * found[0]).sum(channels, keepdim=not side_by_side).clamp(min=0).detach().float()
+    places = (1, 2) if side_by_side else (2, 3)
+    weight = gradient.clamp(min=0) if method == "layercam" else gradient.mean(places, keepdim=True)
+    maps = (weight * found[0]).sum(channels, keepdim=not side_by_side).clamp(min=0).detach().float()
     maps = maps[:, None] if side_by_side else maps
     maps = F.interpolate(maps, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     return maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, shown
 from imagenet_ddp.runs.folder import last_checkpoint
@@ -28,7 +29,7 @@ LOGGER_PACKAGES = {
     "CometLogger": ("comet_ml",),
 }
 EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
-_WITHOUT_TRAINING = ("evaluate", "predict", "export", "prepare", "benchmark")
+_WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
 
 
@@ -54,7 +55,7 @@ def validate(
             "predictions=parquet needs the package pyarrow, which is not installed. Hint: "
             f"`{install('imagenet_ddp[parquet]')}`, or predictions=csv."
         )
-    if verb == "predict":
+    if verb in ("predict", "demo"):
         found += validate_predict(config)
     elif verb == "export":
         found += validate_export(config)

@@ -27,7 +27,14 @@ def validate_predict(config: Mapping[str, Any]) -> list[str]:
     found = []
     if str(config["checkpoint"]).endswith(EXTENSIONS["onnx"]):
         found += _packages("checkpoint=*.onnx", "onnx", "onnxruntime")
-    return found + (_out(config["out"], "predictions.csv") if config["out"] is not None else [])
+    if config.get("explain") is not None:
+        if not str(config["out"]).lower().endswith(".png"):
+            found.append(
+                f"explain={config['explain']} is for a contact sheet, got out={config['out']}. Hint: out=sheet.png."
+            )
+        if str(config["checkpoint"]).endswith((".onnx", ".pt2")):
+            found.append("explain needs a checkpoint: an exported file has no gradients. Hint: leave explain out.")
+    return found + (_out(config["out"], "predictions.csv") if config.get("out") is not None else [])
 
 
 def validate_export(config: Mapping[str, Any]) -> list[str]:

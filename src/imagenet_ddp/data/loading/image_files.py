@@ -1,0 +1,65 @@
+"""Read image files in order, ahead of what uses them: in threads, or for many files in processes."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
+from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
+from imagenet_ddp.data.sources.folder.images import read_file
+from imagenet_ddp.system.cpu_cores import num_cores
+
+FEW = 512  # files that threads have read before a process has imported torch
+AHEAD = 2  # batches
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Read and prepare a file; pickled into each process. prepare: takes the decoded image, uint8 (3, H, W)."""
+
+    reading: Reading
+    prepare: Callable[[Tensor], Tensor]
+
+    def __call__(self, path: str) -> Tensor | UnreadableImage:
+        """Return the prepared image, or why there is none. Thread-safe."""
+        try:
+            return self.prepare(decode(read_file(path), path, self.reading))
+        except UnreadableImage as error:
+            return error
+        except OSError as error:
+            return UnreadableImage(path, error.strerror or str(error))
+
+
+class _Files(Dataset):
+    def __init__(self, reader: FileReader, paths: Sequence[str]):
+        self._reader, self._paths = reader, paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Tensor | UnreadableImage:
+        return self._reader(self._paths[index])
+
+
+def read_in_order(
+    reader: FileReader, paths: Sequence[str], batch_size: int, num_workers: int
+) -> Iterator[list[Tensor | UnreadableImage]]:
+    """Yield the images of batch_size paths after the other. num_workers: processes; 0, and few files, are read by a
+    thread per core."""
+    if num_workers and len(paths) > FEW:
+        start_fork_server()
+        yield from DataLoader(
+            _Files(reader, paths), batch_size, num_workers=num_workers, collate_fn=list, prefetch_factor=AHEAD,
+            multiprocessing_context=choose_mp_context(), worker_init_fn=init_worker,
+        )  # fmt: skip
+        return
+    with ThreadPoolExecutor(num_cores()) as pool:
+        coming: deque[list[Future[Tensor | UnreadableImage]]] = deque()
+        for start in range(0, len(paths) + AHEAD * batch_size, batch_size):
+            coming.append([pool.submit(reader, path) for path in paths[start : start + batch_size]])
+            if len(coming) > AHEAD and (batch := [each.result() for each in coming.popleft()]):
+                yield batch

@@ -1,0 +1,89 @@
+"""python -m imagenet_ddp.demo checkpoint=PATH: a page on which a picture is dropped, and its classes are seen."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.engine.open_model import open_predictor, resolved_config
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import install
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.predictor import Predictor
+
+MAX_FILE_SIZE = "20mb"
+MAX_WAITING = 16  # requests; further ones are turned away
+
+
+def main() -> None:
+    with command.run_command("demo"):
+        request = parse.command_line("demo", sys.argv[1:], os.environ)
+        if request.passthrough:
+            command.with_hydra("demo", request.argv, lambda config: None)
+            return
+        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves this machine
+        try:
+            import gradio
+        except ImportError as error:
+            raise ConfigError(
+                f"demo needs Gradio, which is not installed. Hint: `{install('imagenet_ddp[demo]')}`"
+            ) from error
+        config = resolved_config(request, os.environ)
+        page = make_page(gradio, open_predictor(config), Path(config["checkpoint"]))
+        theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # none are downloaded
+        print(f"http://{config['host']}:{config['port']}  (Ctrl-C ends it)", flush=True)
+        try:
+            page.queue(max_size=MAX_WAITING).launch(
+                server_name=config["host"], server_port=config["port"], max_file_size=MAX_FILE_SIZE, share=False,
+                theme=theme, footer_links=[], quiet=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ConfigError(
+                f"port={config['port']} must be free on {config['host']}, but {error}. Hint: port={config['port'] + 1}."
+            ) from error
+
+
+def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
+    """Return a Gradio Blocks. gradio: the module."""
+    from imagenet_ddp.data.decoding.image import UnreadableImage
+    from imagenet_ddp.models.class_activation import overlay
+
+    def answer(path: str | None) -> tuple[dict[str, float] | None, Any]:
+        """Return (label -> probability of the top 5, the picture under its map or as the net sees it)."""
+        if path is None:
+            return None, None
+        image = predictor.read(path)
+        if isinstance(image, UnreadableImage):
+            raise gradio.Error(f"This file cannot be used: {image.reason}.", print_exception=False)
+        ((top, _),) = predictor.predict([image], min(5, len(predictor.classes)))
+        shown = image
+        if predictor.explain is not None:
+            (activation,) = predictor.explain([image], [top[0][0]], "layercam")
+            shown = overlay(image, activation)
+        return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
+from gradio.events import Dependency
+
+    class Upload(gradio.Image):
+        """Hand on the uploaded file as it is: what training would refuse is refused here, in the same words."""
+
+        is_template = True  # the browser's part is that of Image
+
+        def preprocess(self, payload: Any) -> str | None:
+            return payload and payload.path
+
+    looked_at = "What the net looked at" if predictor.explain is not None else "What the net saw"
+    with gradio.Blocks(title=checkpoint.name, analytics_enabled=False) as page:
+        gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
+        with gradio.Row():
+            picture = Upload(type="filepath", label="Picture", sources=["upload", "clipboard"])
+            with gradio.Column():
+                classes = gradio.Label(label="Classes", num_top_classes=5)
+                seen = gradio.Image(label=looked_at, interactive=False)
+        picture.change(answer, picture, [classes, seen], concurrency_limit=1)
+    return page
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Open what predict and demo are given: a checkpoint of train, or a file that export has written. No torch before it is
+needed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.engine import job
+from imagenet_ddp.system.heavy_imports import import_torch
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.predictor import Predictor
+
+EXPORTED = (".onnx", ".pt2")  # files of export
+
+
+def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options: those of the checkpoint below what was typed; an exported file needs none."""
+    checkpoint = Path(request.configs[0].checkpoint)
+    if checkpoint.suffix in EXPORTED:
+        return plain(request.configs[0])
+    return job.from_checkpoint(request, checkpoint, environ)
+
+
+def open_predictor(config: dict[str, Any]) -> "Predictor":
+    """config: of resolved_config. Raises ConfigError for a file that is neither."""
+    with import_torch():
+        from imagenet_ddp.engine import exported
+        from imagenet_ddp.engine.predictor import load_net, make_predictor
+        from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    path = Path(config["checkpoint"])
+    if path.suffix in EXPORTED:
+        return exported.make_predictor(path, config["data"]["decoder"])
+    stored = read(path)
+    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))

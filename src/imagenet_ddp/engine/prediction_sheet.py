@@ -1,0 +1,50 @@
+"""Draw predictions as a contact sheet: each image above its most likely classes, and where the net found the first."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+from imagenet_ddp.data.contact_sheet import COLUMNS, Line, draw_sheet, printable, save_sheet
+from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.models.class_activation import overlay
+
+MOST_IMAGES = 50 * COLUMNS
+SIDE = 128  # pixels of a tile
+GREY = 200
+NAMED = 3  # classes below an image
+
+
+class SheetWriter:
+    """Collect predictions, and draw them in `close`. method: of Predictor.explain, whose map is a second tile of each
+    image; None: no maps."""
+
+    def __init__(self, path: Path, predictor: Predictor, method: str | None):
+        self._path, self._predictor, self._method = path, predictor, method
+        self._tiles: list[Tensor] = []  # uint8 (3, SIDE, SIDE)
+        self._captions: list[list[Line]] = []
+
+    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Tensor | UnreadableImage) -> None:
+        """top: (class index, probability), most likely first; empty where error says why there is none."""
+        name = Line(printable(Path(path).name))
+        if isinstance(image, UnreadableImage):
+            self._add(torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8), [name, Line(printable(error))])
+            return
+        labels = self._predictor.labels
+        self._add(image, [name, *(Line(printable(labels[index]), f" {share:.2f}") for index, share in top[:NAMED])])
+        if self._method is not None:
+            assert self._predictor.explain is not None
+            index = top[0][0]
+            (activation,) = self._predictor.explain([image], [index], self._method)
+            self._add(overlay(image, activation), [Line(""), Line(printable(labels[index]))])
+
+    def _add(self, image: Tensor, lines: list[Line]) -> None:
+        side = min(image.shape[1:])
+        square = F.resize(F.center_crop(image, [side, side]), [SIDE, SIDE], antialias=True)
+        self._tiles.append(square)
+        self._captions.append(lines)
+
+    def close(self) -> None:
+        save_sheet(self._path, draw_sheet(torch.stack(self._tiles).permute(0, 2, 3, 1), self._captions))

@@ -1,0 +1,77 @@
+"""A page in front of a checkpoint: what is uploaded, and what comes back."""
+
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run, clean_environ
+from helpers.ports import free_port
+
+gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port, folder = free_port(), tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "imagenet_ddp.demo", f"checkpoint={trained}", f"port={port}"]
+    with (folder / "said.txt").open("w") as said:
+        process = subprocess.Popen(command, cwd=folder, env=clean_environ(), stdout=said, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "said.txt").read_text()
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert "Traceback" not in (folder / "said.txt").read_text()
+
+
+def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(
+    address: str, tree: Path, tmp_path: Path, run: Run, trained: Path
+):
+    client: Any = gradio_client.Client(address, verbose=False)
+    picture = next((tree / "val").rglob("*.*"))
+    found, shown = client.predict(gradio_client.handle_file(picture), api_name="/answer")
+    result = run("predict", f"checkpoint={trained}", f"images={picture}")
+    assert result.returncode == 0, result.stderr
+    assert found["label"] == result.stdout.splitlines()[1].split(",")[1]
+    assert len(found["confidences"]) == 3
+    assert Path(shown).stat().st_size > 100
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(Exception, match="cannot be used: "):
+        client.predict(gradio_client.handle_file(tmp_path / "broken.jpg"), api_name="/answer")
+    (tmp_path / "large.jpg").write_bytes(bytes(21 * 2**20))
+    with pytest.raises(Exception, match="exceeds the maximum"):
+        client.predict(gradio_client.handle_file(tmp_path / "large.jpg"), api_name="/answer")
+
+
+def test_only_this_machine_can_open_it(address: str):
+    port = int(address.rsplit(":", 1)[1].strip("/"))
+    listening = Path("/proc/net/tcp")
+    if not listening.exists():
+        pytest.skip("no /proc/net/tcp on this system")
+    addresses = [line.split()[1] for line in listening.read_text().splitlines()[1:] if line.split()[3] == "0A"]
+    assert [each for each in addresses if int(each.split(":")[1], 16) == port] == [f"0100007F:{port:04X}"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_the_page_in_a_browser(address: str, tmp_path: Path):
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+               "--virtual-time-budget=30000", "--dump-dom", address]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    for words in ("3 classes", "What the net looked at", "Drop Image Here"):
+        assert words in done.stdout, done.stdout[-3000:]
