@@ -47,8 +47,17 @@ def main() -> None:
 
 def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
     """Return a Gradio Blocks. gradio: the module."""
+    import torch
+
     from imagenet_ddp.data.decoding.image import UnreadableImage
     from imagenet_ddp.models.class_activation import overlay
+
+    explain = predictor.explain
+    if explain is not None:
+        try:
+            explain([predictor.read.prepare(torch.zeros(3, 256, 256, dtype=torch.uint8))], [0], "layercam")
+        except ConfigError:  # a net without a layer that has rows and columns
+            explain = None
 
     def answer(path: str | None) -> tuple[dict[str, float] | None, Any]:
         """Return (label -> probability of the top 5, the picture under its map or as the net sees it)."""
@@ -59,8 +68,8 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
             raise gradio.Error(f"This file cannot be used: {image.reason}.", print_exception=False)
         ((top, _),) = predictor.predict([image], min(5, len(predictor.classes)))
         shown = image
-        if predictor.explain is not None:
-            (activation,) = predictor.explain([image], [top[0][0]], "layercam")
+        if explain is not None:
+            (activation,) = explain([image], [top[0][0]], "layercam")
             shown = overlay(image, activation)
         return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
 
@@ -72,7 +81,7 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
         def preprocess(self, payload: Any) -> str | None:
             return payload and payload.path
 
-    looked_at = "What the net looked at" if predictor.explain is not None else "What the net saw"
+    looked_at = "What the net looked at" if explain is not None else "What the net saw"
     with gradio.Blocks(title=checkpoint.name, analytics_enabled=False) as page:
         gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
         with gradio.Row():

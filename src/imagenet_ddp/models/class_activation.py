@@ -40,7 +40,8 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
             if not found or not found[0].requires_grad:
                 raise ConfigError(
                     f"class activation maps need a net with a layer of {LEAST_SIDE} or more rows and columns, "
-                    f"but {type(net).__name__} has none. Hint: maps=false."
+                    f"but {type(net).__name__} has none at this image size. Hint: "
+                    "maps=false (report), or leave explain out (predict)."
                 )
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
     finally:

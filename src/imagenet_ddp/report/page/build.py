@@ -91,7 +91,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         if len(found.folders) == 1 else {"ece": calibration.expected_error(bins)},
         "num_wrong": num_wrong(found),
     }  # fmt: skip
-    lines.append(f"{count_noun(len(wrong_labels.rows), 'label')} of {len(found):,} likely wrong")
+    lines.append(f"{count_noun(int(wrong_labels.is_confident.sum()), 'label')} of {len(found):,} likely wrong")
     lines += [text for text in (pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 

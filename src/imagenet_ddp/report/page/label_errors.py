@@ -8,22 +8,24 @@ from imagenet_ddp.report.page.predictions import Predictions
 from imagenet_ddp.system.csv_file import csv_bytes
 
 FILE = "likely_wrong_labels.csv"
-HEADER = ("path", "label", "suggested", "score")
+HEADER = ("path", "label", "suggested", "score", "confident")
 
 
 @dataclass(frozen=True)
 class LikelyWrong:
     """rows: positions in the predictions, most likely wrong first. score: float64, (1 + p(label) - p(suggested)) / 2 of
-    each, cleanlab's normalised margin: 0 is certainly wrong. The suggestion is the prediction."""
+    each, cleanlab's normalised margin: 0 is certainly wrong. The suggestion is the prediction. is_confident: bool,
+    whether it is at least as probable as its class is on average for the images with its label."""
 
     rows: np.ndarray
     score: np.ndarray
+    is_confident: np.ndarray
 
     def as_csv(self, found: Predictions) -> bytes:
         names = found.classes
         return csv_bytes(HEADER, [
-            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}")
-            for row, score in zip(self.rows.tolist(), self.score.tolist(), strict=True)
+            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}", "yes" if sure else "no")
+            for row, score, sure in zip(self.rows.tolist(), self.score.tolist(), self.is_confident, strict=True)
         ])  # fmt: skip
 
 
@@ -37,10 +39,8 @@ def thresholds(found: Predictions) -> np.ndarray:
 
 
 def likely_wrong(found: Predictions) -> LikelyWrong:
-    """Return the images whose prediction is another class than their label, and at least as probable as that class is
-    on average for the images that bear its label."""
-    is_candidate = ~found.is_right & (found.confidence >= thresholds(found)[found.prediction])
-    rows = np.flatnonzero(is_candidate)
+    """Return the images whose prediction is another class than their label."""
+    rows = np.flatnonzero(~found.is_right)
     score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
-    order = np.argsort(score, kind="stable")
-    return LikelyWrong(rows[order], score[order])
+    rows, score = rows[order := np.argsort(score, kind="stable")], score[order]
+    return LikelyWrong(rows, score, found.confidence[rows] >= thresholds(found)[found.prediction[rows]])
