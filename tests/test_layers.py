@@ -24,7 +24,8 @@ LAYERS = (
     ("engine",),
 )
 COMMANDS = (
-    "train", "evaluate", "predict", "export", "submit", "prepare", "doctor", "benchmark", "report", "tune", "__main__"
+    "train", "evaluate", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report", "tune",
+    "__main__",
 )  # fmt: skip
 BETWEEN_COMMANDS = {("benchmark", "prepare")}  # it packs images to measure how fast packed ones are read
 

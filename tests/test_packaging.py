@@ -30,6 +30,7 @@ def test_core_dependencies():
         "torchmetrics>=1.5",
         "hydra-core>=1.3.8,<1.4",
         "matplotlib>=3.9",
+        "jinja2>=3.1",
         "psutil>=6.0",
         "rich>=13.9",
         "simplejpeg>=1.9; python_version<'3.15' and (platform_machine=='x86_64' or platform_machine=='aarch64' or"
@@ -39,7 +40,9 @@ def test_core_dependencies():
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
         "comet",
         "dali",
+        "demo",
         "mlflow",
+        "onnx",
         "parquet",
         "s3",
         "slurm",

@@ -73,19 +73,14 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
             shown = overlay(image, activation)
         return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
 
-    class Upload(gradio.Image):
-        """Hand on the uploaded file as it is: what training would refuse is refused here, in the same words."""
-
-        is_template = True  # the browser's part is that of Image
-
-        def preprocess(self, payload: Any) -> str | None:
-            return payload and payload.path
-
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
     with gradio.Blocks(title=checkpoint.name, analytics_enabled=False) as page:
         gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
         with gradio.Row():
-            picture = Upload(type="filepath", label="Picture", sources=["upload", "clipboard"])
+            picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
+            # the file as it is: what training refuses is refused here in the same words. Not by a subclass, for which
+            # Gradio writes a file beside this one.
+            picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
                 classes = gradio.Label(label="Classes", num_top_classes=5)
                 seen = gradio.Image(label=looked_at, interactive=False)

@@ -107,7 +107,7 @@ def photos(shared_data: Path) -> list[torch.Tensor]:
 
 
 def expected(reference: Predictor, images: list[torch.Tensor]) -> np.ndarray:
-    return reference.probabilities([reference.prepare(image) for image in images]).numpy()
+    return reference.probabilities([reference.read.prepare(image) for image in images]).numpy()
 
 
 def test_other_programs_read_the_files(
@@ -145,7 +145,7 @@ def test_the_weights_are_those_of_the_library(files: Path, reference: Predictor,
 
     net = torchvision.models.get_model("resnet18", num_classes=3)
     net.load_state_dict(load_file(files / "model.safetensors"))
-    transform: Any = reference.prepare
+    transform: Any = reference.read.prepare
     pixels = torch.stack([transform(photo) for photo in photos]) / 255
     batch = (pixels - torch.tensor(transform.mean).view(3, 1, 1)) / torch.tensor(transform.std).view(3, 1, 1)
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_other_inputs(
         ("tensor(float)", "logits") if is_outside else ("tensor(uint8)", "probabilities")
     )
     predictor = exported.make_predictor(path, "auto")
-    got = predictor.probabilities([predictor.prepare(photo) for photo in photos[:4]])  # not a multiple of three
+    got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos[:4]])  # not a multiple of three
     assert np.abs(got.numpy() - expected(reference, photos[:4])).max() < 1e-5
     run_card(path.parent, photos[0], expected(reference, photos[:1])[0])
 
@@ -250,7 +250,7 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
     before, after = metadata["comparison"]["float32"], metadata["comparison"]["int8"]
     assert after["top1"][1] >= before["top1"][1] - 0.1
     predictor = exported.make_predictor(path, "auto")
-    got = predictor.probabilities([predictor.prepare(photo) for photo in photos])
+    got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos])
     difference = np.abs(got.numpy() - expected(reference, photos)).max()
     assert 1e-5 < difference < 0.15
     head = yaml.safe_load((tmp_path / "README.md").read_text().split("---\n")[1])

@@ -40,7 +40,7 @@ def of_mlflow(run_dir: Path, uri: str | None = None) -> tuple[Any, Curves]:
 
 def wandb_records(run_dir: Path) -> Iterator[Any]:
     """All records of the offline files, in the order of the parts of the run. The files are logs as LevelDB's."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]  # made at import
 
     for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb")):
         data, position, content = path.read_bytes(), 7, b""

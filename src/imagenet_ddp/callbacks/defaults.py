@@ -1,4 +1,4 @@
-"""Make the callbacks and loggers of a run, in the order in which they depend on each other."""
+"""Make the callbacks of a run, in the order in which they depend on each other."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
@@ -20,7 +18,6 @@ from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config.instantiate import make, open_arguments
-from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 
 Config = Mapping[str, Any]
@@ -70,7 +67,7 @@ def make_callbacks(
         metrics,  # before all that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([LoggerPictures(run_dir, hyperparams)] if _given(config["logger"]) else []),  # after those that draw
+        *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after those that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         AugmentationNote(log.say),
         GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
@@ -79,21 +76,8 @@ def make_callbacks(
     return RunCallbacks(callbacks, metrics, checkpoint)
 
 
-def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
-    """Return the loggers of the config's logger group, which write into the run folder unless told otherwise.
-
-    On other ranks than 0 they are dummies: a real one may create its database there at the same time. first_step: the
-    number of steps before a resume.
-    """
-    if rank:
-        return [DummyLogger() for _ in _given(config["logger"])]
-    group = run_group(run_dir)
-    return make_entries(
-        config, "logger", save_dir=str(run_dir), run_dir=str(run_dir), first_step=first_step, group=group
-    )
-
-
-def _given(entries: Mapping[str, Any]) -> list[str]:
+def given(entries: Mapping[str, Any]) -> list[str]:
+    """Return the names of the entries that are not switched off."""
     return [name for name, node in entries.items() if node is not None]
 
 

@@ -13,7 +13,8 @@ from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
+from imagenet_ddp.callbacks.defaults import make_callbacks
+from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages

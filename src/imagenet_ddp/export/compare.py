@@ -69,7 +69,9 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
     """Raises ConfigError where no image can be read."""
     differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
     for pictures, positions in samples.chunks():
-        found = torch.stack([each.probabilities([each.prepare(image) for image in pictures]) for each in predictors])
+        found = torch.stack(
+            [each.probabilities([each.read.prepare(image) for image in pictures]) for each in predictors]
+        )
         tops = found.argmax(dim=2).numpy()
         differences = np.fmax(differences, (found - found[0]).abs().amax(dim=(1, 2)).nan_to_num(torch.inf).numpy())
         same += (tops == tops[0]).sum(axis=1)

@@ -84,7 +84,7 @@ def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str,
 def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) -> Iterator[Tensor]:
     for images, _ in samples.chunks():
         for image in images:
-            yield predictor.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
+            yield predictor.read.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
 
 
 def _metadata(config: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:

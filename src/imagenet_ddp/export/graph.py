@@ -1,5 +1,7 @@
 """Make one graph of the net and what stands around it: resize, crop, normalisation, mirrored mean, softmax."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,11 +63,12 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
     height, width = images.shape[2:]
     short = torch.sym_min(height, width)
     tall, wide = transform.resize * height // short, transform.resize * width // short
-    resized = F.interpolate(images, (tall, wide), mode=transform.interpolation, antialias=True)
+    size: Any = (tall, wide)  # symbolic integers, while torch.export traces
+    resized = F.interpolate(images, size, mode=transform.interpolation, antialias=True)
     positions = torch.arange(transform.image_size, device=images.device)
     for axis, length in ((2, tall), (3, wide)):
         spare = length - transform.image_size
-        start = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
+        start: Any = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
         # a slice would need to know whether it is the whole axis
         resized = resized.index_select(axis, start + positions)
     return resized

@@ -24,7 +24,8 @@ class LikelyWrong:
     def as_csv(self, found: Predictions) -> bytes:
         names = found.classes
         return csv_bytes(HEADER, [
-            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}", "yes" if sure else "no")
+            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}",
+             "yes" if sure else "no")
             for row, score, sure in zip(self.rows.tolist(), self.score.tolist(), self.is_confident, strict=True)
         ])  # fmt: skip
 
