@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import validate as runs_check
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 # Whose hints are all to be brought up by a line below.
@@ -69,6 +71,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(distributed_check, "GPU_PATHS", ())
     monkeypatch.setattr(data_check, "_has_dali", lambda: False)
     monkeypatch.setattr(distributed_check.sys, "platform", "linux")
+    monkeypatch.setattr(runs_check, "find_spec", lambda name: None if name in ("wandb", "pyarrow") else find_spec(name))
     trees = {
         "pets": ("train/cat", "train/dog", "val/cat", "val/dog"),
         "imagenet": ("train/n01440764", "train/n01443537", "val/n01440764", "val/n01443537"),
@@ -137,6 +140,7 @@ LINES = [
     Case("init_method=env:// world_size=4 rank=1", META),
     # ---- loggers, callbacks, several processes
     Case("+logger.m._target_=lightning.pytorch.loggers.WandbLogger"),
+    Case("checkpoint=x.ckpt predictions=parquet", verb="evaluate"),
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),

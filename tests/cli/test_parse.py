@@ -12,7 +12,7 @@ from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
-from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.commands import COMMANDS, USE_MODEL
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.errors import ConfigError
@@ -82,7 +82,7 @@ FIRST = {path.parent: path for path in reversed(FILES)}.values()
 )
 def test_every_file_of_conf_composes(path: Path, verb: str):
     typed = [f"{path.parent}={path.stem}", "checkpoint=x.ckpt", "images=pets"]
-    typed = typed[: {"evaluate": 2, "predict": 3}.get(verb, 1)]
+    typed = typed[: {"evaluate": 2, "export": 2, "demo": 2, "predict": 3}.get(verb, 1)]
     if verb == "prepare" and path.parent.name != "prepare":
         typed.append("prepare=check")
     environ = ENVIRON
@@ -94,7 +94,7 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
         typed.append("data.root=pets")
     said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
     said = said.get(path.stem, "")
-    if str(path.parent) == "data" and said and verb not in ("evaluate", "predict", "prepare", "benchmark"):
+    if str(path.parent) == "data" and said and verb not in ("evaluate", *USE_MODEL, "prepare", "benchmark"):
         assert all(said in text for text in refused(*typed))  # pets are none
     else:
         assert OmegaConf.missing_keys(asked(*typed, verb=verb, environ=environ).configs[0]) == set()
