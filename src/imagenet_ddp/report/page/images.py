@@ -5,10 +5,13 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from imagenet_ddp.cli.validate import refused_targets
 from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
@@ -40,15 +43,14 @@ class EvaluatedImages:
         self._found = found
         self._splits: list[Images] = []
         for part, folder in enumerate(found.folders):
-            config = config_of(folder)
+            config = _trusted_config(folder)
             split = open_source(config["data"], config["seed"], os.environ, need_train=False).val
-            rows = np.flatnonzero(found.part == part)
-            for row in rows[[0, -1]].tolist() if len(rows) else []:
+            for row in np.flatnonzero(found.part == part).tolist():
                 index = int(found.index[row])
                 if split is None or index >= len(split) or split.path(index) != found.paths[row]:
                     raise ConfigError(
                         f"the data must be that of the evaluation in {folder}, but image {index} is no longer "
-                        f"{found.paths[row]}. Hint: python -m imagenet_ddp.evaluate evaluates it as it is now."
+                        f"{found.paths[row]}. Hint: rm -r {folder}, then report of the run evaluates it anew."
                     )
             assert split is not None
             self._splits.append(split)
@@ -109,7 +111,7 @@ class EvaluatedImages:
             own = [row for row in rows if found.part[row] == part]
             if not own:
                 continue
-            config = config_of(folder)
+            config = _trusted_config(folder)
             stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
             net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
@@ -122,6 +124,18 @@ class EvaluatedImages:
                 for row, image, activation in zip(few, images, class_activation_maps(net, batch, classes), strict=True):
                     uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
         return uris
+
+
+def _trusted_config(folder: Path) -> dict[str, Any]:
+    """Return the config of an evaluation. Raises ConfigError where it names code that nobody allowed: a folder may come
+    from anybody."""
+    config = config_of(folder)
+    if refused_targets([config["data"], config["model"]], []):
+        raise ConfigError(
+            f"{folder / 'config.yaml'} must name code of this program and of torch alone for pictures, but names other "
+            "code. Hint: the rest of the page needs none."
+        )
+    return config
 
 
 def data_uri(pixels: np.ndarray, aspect: float) -> str:

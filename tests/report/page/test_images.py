@@ -1,0 +1,51 @@
+"""Pictures of evaluated images: those of the rows, and of no other code than this program's."""
+
+from pathlib import Path
+
+import numpy as np
+from helpers.fake_predictions import random_probabilities, write_evaluation
+from PIL import Image
+
+from imagenet_ddp.report.page.build import read_pictures
+from imagenet_ddp.report.page.predictions import read
+
+CLASSES = ["a", "b", "c"]
+
+
+def data(root: Path) -> dict[str, object]:
+    return {
+        "name": "imagefolder", "_target_": None, "args": {}, "root": str(root), "train_dir": "train", "val_dir": "val",
+        "val_fraction": None, "val_fold": 0, "decoder": "auto", "exif_orientation": False,
+    }  # fmt: skip
+
+
+def test_no_image_under_the_name_of_another(tmp_path: Path):
+    paths = [tmp_path / f"val/{name}/{number}.png" for name in CLASSES for number in range(3)]
+    for number, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (25 * number, 0, 0)).save(path)
+    target = np.repeat(np.arange(3), 3)
+    names = [str(path) for path in paths]
+    folder = write_evaluation(
+        tmp_path / "e", random_probabilities(target, 3), target, CLASSES, paths=names, data=data(tmp_path)
+    )
+    found = read(folder)
+    assert len(read_pictures(found, range(9), []).thumbnails) == 9
+    # relabelled: as many images, and the first and the last are where they were
+    paths[3].rename(tmp_path / "val/a/0a.png")
+    pictures = read_pictures(found, range(9), [])
+    assert not pictures.thumbnails
+    assert pictures.reason == (
+        f"the data must be that of the evaluation in {folder}, but image 1 is no longer {paths[1]}. "
+        f"Hint: rm -r {folder}, then report of the run evaluates it anew."
+    )
+
+
+def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
+    (tmp_path / "from").write_text("called")
+    arguments = {"src": str(tmp_path / "from"), "dst": str(tmp_path / "to")}
+    own = {**data(tmp_path), "_target_": "shutil.copyfile", "root": None, "args": arguments}
+    found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
+    pictures = read_pictures(found, [0], [0])
+    assert "config.yaml must name code of this program and of torch alone" in pictures.reason
+    assert not (tmp_path / "to").exists()
