@@ -79,3 +79,9 @@ def test_excluded_classes_do_not_count():
     logits, labels = drawn(2.5)
     wider = torch.cat([logits, torch.full((len(logits), 2), float("-inf"), dtype=torch.float64)], 1)
     assert measured(wider, labels) == measured(logits, labels)
+
+
+def test_a_diverged_net_has_no_calibration():
+    nans = np.full(4, np.nan, np.float32)
+    found = calibrate(nans, np.zeros(4, bool), nans, np.full((4, 41), np.nan, np.float32), nans)
+    assert np.isnan(found["ece"]) and np.isnan(found["nll"])

@@ -21,7 +21,7 @@ def log_sums(logits: Tensor) -> Tensor:
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
     """Return the expected calibration error over 15 bins of equal width. confidence: float (N,) in 0..1; is_right: bool
     (N,). Unlike torchmetrics' CalibrationError, which counts a confidence of exactly 1 in a 16th bin."""
-    bins = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    bins = np.minimum((np.nan_to_num(confidence) * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     gaps = np.bincount(bins, weights=is_right - confidence.astype(np.float64), minlength=NUM_BINS)
     return float(np.abs(gaps).sum() / len(confidence))
 

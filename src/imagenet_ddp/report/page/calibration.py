@@ -19,7 +19,9 @@ class Bin:
 
 
 def bins(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS) -> list[Bin]:
-    """Return the bins of equal width that have images."""
+    """Return the bins of equal width that have images. A probability that is NaN is in none."""
+    there = np.isfinite(confidence)
+    confidence, is_right = confidence[there], is_right[there]
     number = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
     found = []
     for each in np.unique(number).tolist():

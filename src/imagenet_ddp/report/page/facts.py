@@ -47,13 +47,13 @@ def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
     if run is not None and run.best_top1 is not None:
         epoch = f"epoch {run.best_epoch}" if run.best_epoch is not None else ""
         shown.append(Figure("best top-1", percent(run.best_top1), epoch))
-        if run.top5 is not None:
-            num_classes = run.summary.get("num_classes", 5)
-            shown.append(Figure(f"top-{min(num_classes, 5)}", percent(run.top5), epoch))
+        if run.top5 is not None and (as_number(run.summary.get("num_classes")) or 6) > 5:  # else it is always 100 %
+            shown.append(Figure("top-5", percent(run.top5), epoch))
     elif found is not None and len(found):
-        is_among = (found.top == found.target[:, None]).any(axis=1)
         shown.append(Figure("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
-        shown.append(Figure(f"top-{found.top.shape[1]}", percent(float(is_among.mean()))))
+        if found.top.shape[1] < len(found.classes):
+            is_among = (found.top == found.target[:, None]).any(axis=1)
+            shown.append(Figure(f"top-{found.top.shape[1]}", percent(float(is_among.mean()))))
     if run is not None and run.train_s is not None:
         epochs = f"{run.epochs} of {run.max_epochs} epochs" if run.max_epochs else count_noun(run.epochs or 0, "epoch")
         shown.append(Figure("training time", duration(run.train_s), epochs))
@@ -63,6 +63,8 @@ def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
 def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     """Return the rows below: name and text."""
     summary: Mapping[str, Any] = run.summary if run is not None else found.evaluations[0] if found is not None else {}
+    if run is None and found is not None and len(found.folders) > 1:
+        summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
     options = (run.options or {}) if run is not None else {}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))
     counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
