@@ -82,6 +82,26 @@ def test_a_run_without_predictions(tmp_path: Path):
     assert page.summary[-1] == "There is no checkpoint."
 
 
+def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(build_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(6) % 2
+    folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": np.nan})
+    page = build("e", None, read(folder))
+    assert page.summary == ["resnet18 on imagefolder", "top-1 50.00 % (6 images)", "0 labels of 6 likely wrong"]
+    svg = re.findall(r"<svg.*?</svg>", page.files["report.html"].decode(), re.DOTALL)
+    assert svg and not any("nan" in each for each in svg)
+
+
+def test_older_predictions_are_shown_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(build_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(6) % 2
+    found = read(write_evaluation(tmp_path / "e", random_probabilities(target, 2), target, ["a", "b"]))
+    page = build("r", read_run(make_run(tmp_path / "r")), found, "Shown are older predictions.")
+    html = page.files["report.html"].decode()
+    assert '<p class="note">Shown are older predictions.</p>' in html and 'id="labels"' in html
+    assert page.summary[-1] == "Shown are older predictions."
+
+
 def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     thumbnail = "data:image/jpeg;base64," + "A" * 5000
     thumbnails = dict.fromkeys(range(50_000), thumbnail)

@@ -86,7 +86,7 @@ def folds(folder: Path, tree: Path) -> Path:
                 shutil.copy(file, root / "val" / name)
         paths = [str(path) for name in classes for path in sorted((root / "val" / name).iterdir())]
         target = [classes.index(Path(path).parent.name) for path in paths]
-        run = make_run(folder / f"sweep/{fold}", {"data.val_fold": fold})
+        run = make_run(folder / f"sweep/{fold}", {"data.val_fold": fold, "data.val_fraction": 0.5})
         config = yaml.safe_load((run / "config.yaml").read_text())
         data = {
             **config["data"], "name": "imagefolder", "_target_": None, "root": str(root), "train_dir": "train",
@@ -108,9 +108,20 @@ def test_one_page_of_all_folds(tree: Path, tmp_path: Path):
     assert {Path(row["path"]).parents[2].name for row in listed} == {"data0", "data1"}
     first = json.loads((sweep / "0/evaluation/evaluation.json").read_text())
     assert first["num_val_images"] + len(list((tmp_path / "data1").rglob("*.jpg"))) == 29
+    assert "<dt>Images</dt><dd>29 validation images of 3 classes</dd>" in html
+    assert "missing here" not in html
     twice = start(tmp_path, "report", "sweep", "by=fold", "sweep/0", "maps=false")
     assert twice.returncode == 0, "the same run, named twice"
     make_run(sweep / "2", {"data.val_fold": 1})
     assert "both have data.val_fold=1" in start(tmp_path, "report", "sweep", "by=fold").stderr.replace("\n    ", " ")
     none = start(tmp_path, "report", "sweep/0", "by=fold")
     assert none.returncode == 2 and "runs that differ in data.val_fold, got 1." in none.stderr.replace("\n    ", " ")
+
+
+def test_folds_without_a_run_are_named(tmp_path: Path):
+    runs = [make_run(tmp_path / str(fold), {"data.val_fold": fold, "data.val_fraction": 0.2}) for fold in (0, 3)]
+    for run in runs:
+        write_evaluation(run / "evaluation", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[run.name])
+    done = start(tmp_path, "report", ".", "by=fold", "maps=false")
+    assert done.returncode == 0, done.stderr
+    assert "No finished run has data.val_fold=1,2,4: these images are missing here." in done.stdout

@@ -1,6 +1,7 @@
 """Predictions as evaluate writes them."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.page.predictions import join, read
+from imagenet_ddp.report.page.predictions import join, of_run, read
 
 CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
@@ -36,7 +37,10 @@ def test_wordnet_ids_get_names(tmp_path: Path):
 def test_several_are_joined(tmp_path: Path):
     target = np.array([0, 1])
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
-    parts = [read(write_evaluation(tmp_path / name, probabilities, target, ["a", "b"])) for name in "xy"]
+    parts = [
+        read(write_evaluation(tmp_path / name, probabilities, target, ["a", "b"], paths=[f"{name}1", f"{name}2"]))
+        for name in "xy"
+    ]
     both = join(parts)
     assert (len(both), both.part.tolist(), both.index.tolist()) == (4, [0, 0, 1, 1], [0, 1, 0, 1])
     assert both.folders == [tmp_path / "x", tmp_path / "y"]
@@ -44,6 +48,26 @@ def test_several_are_joined(tmp_path: Path):
     other = read(write_evaluation(tmp_path / "z", probabilities, target, ["a", "c"]))
     with pytest.raises(ConfigError, match=r"must have the same classes, but those of .*z differ from those of .*x"):
         join([*parts, other])
+    with pytest.raises(ConfigError, match="but 2 of them held out x1"):
+        join([*parts, parts[0]])
+
+
+def test_older_predictions_where_evaluate_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    write_evaluation(run / "evaluation", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"])
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints/best.ckpt").write_bytes(b"newer, and no checkpoint")
+    os.utime(run / "evaluation/evaluation.json", (0, 0))
+    found, reason = of_run(run, is_running=False)
+    assert found is not None and len(found) == 1
+    assert (
+        reason == "The best checkpoint could not be evaluated (exit code 2 of evaluate). Shown are older predictions."
+    )
+    assert "best.ckpt" in capfd.readouterr().err
+    (run / "evaluation/evaluation.json").unlink()
+    found, reason = of_run(run, is_running=False)
+    assert found is None and "evaluation is in the way of an evaluation" in reason
+    assert (run / "evaluation/predictions.csv").exists(), "nothing that may be somebody's own is deleted"
 
 
 def test_what_is_not_as_written_is_refused(tmp_path: Path):
@@ -56,5 +80,8 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"predictions\.csv must be readable, but is not: No such file"):
         read(folder)
     (folder / "evaluation.json").write_text(json.dumps({"val/top1": 1, "predictions": None}))
+    with pytest.raises(ConfigError, match=r"written with predictions=none\. Hint: python -m imagenet_ddp\.evaluate"):
+        read(folder)
+    (folder / "evaluation.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"Hint: python -m imagenet_ddp\.evaluate"):
         read(folder)

@@ -45,7 +45,8 @@ class Pictures:
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why.
+    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why;
+    or older ones, and reason why there are no others.
     maps: draw class activation maps.
     """
     options = (run.options or {}) if run is not None else {}
@@ -92,7 +93,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "num_wrong": num_wrong(found),
     }  # fmt: skip
     lines.append(f"{count_noun(int(wrong_labels.is_confident.sum()), 'label')} of {len(found):,} likely wrong")
-    lines += [text for text in (pictures.reason, pictures.reason_maps) if text]
+    lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 
 
@@ -127,6 +128,9 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
         images = EvaluatedImages(found)
         pictures.thumbnails = images.thumbnails(rows)
         pictures.num_measured, pictures.sizes, pictures.brightness = images.by_size_and_brightness()
+    except KeyError as error:  # a version of this program before or after this one
+        pictures.reason = f"config.yaml of the evaluation has no {error}."
+        return pictures
     except (ConfigError, OSError) as error:
         pictures.reason = first_line(error)
         return pictures

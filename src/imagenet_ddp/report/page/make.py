@@ -1,6 +1,6 @@
 """Decide whether a page was asked for, and of which folders; evaluate what has not been evaluated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
@@ -8,7 +8,7 @@ from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
 from imagenet_ddp.report.options import Options
 from imagenet_ddp.report.page import predictions
 from imagenet_ddp.report.page.build import Page, build
-from imagenet_ddp.report.run import NotARunError, Run, read_run
+from imagenet_ddp.report.run import NotARunError, Run, as_number, read_run
 
 FOLD = "data.val_fold"
 
@@ -27,8 +27,9 @@ def make_page(options: Options) -> Page:
     if options.by == "fold":
         return _of_folds(options.folders, maps=maps)
     folder = options.folders[0]
+    name = str(folder if folder.name.strip(".") else folder.resolve())
     if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
-        return build(str(folder), None, predictions.read(folder), maps=maps)
+        return build(name, None, predictions.read(folder), maps=maps)
     try:
         run = read_run(folder)
     except NotARunError as reason:
@@ -36,20 +37,29 @@ def make_page(options: Options) -> Page:
             f"{folder} must be a run folder, but has {reason}. Hint: runs/<name>/<time>, or a folder above."
         ) from reason
     found, missing = predictions.of_run(folder, is_running=run.state == "running")
-    return build(str(folder), run, found, missing, maps=maps)
+    return build(name, run, found, missing, maps=maps)
 
 
 def _of_folds(folders: Sequence[Path], *, maps: bool) -> Page:
-    parts = []
-    for folder in _runs_of_folds(folders).values():
+    runs = _runs_of_folds(folders)
+    parts, notes = [], _missing_folds(runs)
+    for folder in (run.folder for run in runs.values()):
         found, missing = predictions.of_run(folder, is_running=False)
         if found is None:
             raise ConfigError(f"by=fold needs predictions of {folder}, but there are none. {missing}")
         parts.append(found)
-    return build(", ".join(map(str, folders)), None, predictions.join(parts), maps=maps)
+        notes += [missing] if missing else []
+    return build(", ".join(map(str, folders)), None, predictions.join(parts), " ".join(notes), maps=maps)
 
 
-def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Path]:
+def _missing_folds(runs: Mapping[object, Run]) -> list[str]:
+    """Return a sentence on the folds that no finished run has held out, or none."""
+    fraction = as_number((next(iter(runs.values())).options or {}).get("data.val_fraction"))
+    lacking = [str(fold) for fold in range(round(1 / fraction) if fraction else 0) if fold not in runs]
+    return [f"No finished run has {FOLD}={','.join(lacking)}: these images are missing here."] if lacking else []
+
+
+def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Run]:
     """Return fold -> the finished run that held it out."""
     runs: dict[object, Run] = {}
     for folder in dict.fromkeys(path for top in folders for path in find_runs(top)):
@@ -71,4 +81,4 @@ def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Path]:
             f"by=fold needs finished runs that differ in {FOLD}, got {len(runs)}. "
             f"Hint: python -m imagenet_ddp.train -m {FOLD}=0,1,2,3,4"
         )
-    return {fold: run.folder for fold, run in runs.items()}
+    return runs

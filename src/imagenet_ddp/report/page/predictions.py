@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def read(folder: Path) -> Predictions:
     hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it anew."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        if not evaluation["predictions"]:
+            raise ConfigError(
+                f"{describe_path(folder)} must hold a row per image, but was written with predictions=none. {hint}"
+            )
         path = folder / evaluation["predictions"]
         classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
         if labels == classes:  # such as folders called by WordNet ids
@@ -104,12 +109,20 @@ def read(folder: Path) -> Predictions:
 
 
 def join(parts: list[Predictions]) -> Predictions:
-    """Return the predictions of several evaluations as one. Raises ConfigError where their classes differ."""
+    """Return the predictions of several evaluations as one. Raises ConfigError where their classes differ, or an image
+    was held out by several."""
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
             f"runs of folds must have the same classes, but those of {other.folders[0]} differ from those of "
             f"{first.folders[0]}. Hint: name the folder of one sweep."
+        )
+    paths = [path for part in parts for path in part.paths]
+    if len(set(paths)) < len(paths):
+        path, times = Counter(paths).most_common(1)[0]
+        raise ConfigError(
+            f"runs of folds must each hold out other images, but {times} of them held out {path}. Hint: train all "
+            "with one seed and one data.val_fraction, as a sweep over data.val_fold does."
         )
     arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")
     return replace(
@@ -117,7 +130,7 @@ def join(parts: list[Predictions]) -> Predictions:
         folders=[folder for part in parts for folder in part.folders],
         evaluations=[evaluation for part in parts for evaluation in part.evaluations],
         part=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
-        paths=[path for part in parts for path in part.paths],
+        paths=paths,
         unreadable=[row for part in parts for row in part.unreadable],
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
     )
@@ -125,29 +138,35 @@ def join(parts: list[Predictions]) -> Predictions:
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
     """Return (predictions of a run's best checkpoint, ""), evaluated in a process of its own where they are missing or
-    older than the checkpoint; or (None, why there are none)."""
-    checkpoint, folder = run / "checkpoints" / "best.ckpt", run / EVALUATION
-    is_there = (folder / "evaluation.json").is_file()
-    if checkpoint.is_file() and not (
-        is_there and (folder / "evaluation.json").stat().st_mtime >= checkpoint.stat().st_mtime
-    ):
+    older than the checkpoint; or (older ones, why there are no newer ones); or (None, why there are none)."""
+    checkpoint, folder, reason = run / "checkpoints" / "best.ckpt", run / EVALUATION, ""
+    file = folder / "evaluation.json"
+    if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
         if is_running:
             return None, "The run is still training, so it has not been evaluated image by image yet."
-        draft = run / f".{EVALUATION}"
-        shutil.rmtree(draft, ignore_errors=True)
-        argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
-        code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=sys.stderr).returncode
-        if code:
-            return None, f"The best checkpoint could not be evaluated (exit code {code} of evaluate)."
-        if folder.exists():  # of an older checkpoint
-            shutil.rmtree(folder)
-        os.replace(draft, folder)  # noqa: PTH105
-    elif not is_there:
-        return None, "There is no checkpoints/best.ckpt that could be evaluated image by image."
+        reason = _evaluate(checkpoint, folder)
+    if not file.is_file():
+        return None, reason or "There is no checkpoints/best.ckpt that could be evaluated image by image."
     try:
-        return read(folder), ""
+        return read(folder), f"{reason} Shown are older predictions." if reason else ""
     except ConfigError as error:
         return None, str(error)
+
+
+def _evaluate(checkpoint: Path, folder: Path) -> str:
+    """Start evaluate. The folder is replaced when it has succeeded. Return why it has not, or ""."""
+    if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
+        return f"{folder} is in the way of an evaluation: evaluate did not write it, or was stopped. Move it away."
+    draft = folder.with_name(f".{EVALUATION}")
+    shutil.rmtree(draft, ignore_errors=True)
+    argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
+    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=sys.stderr).returncode
+    if code:
+        return f"The best checkpoint could not be evaluated (exit code {code} of evaluate)."
+    if folder.exists():  # of an older checkpoint
+        shutil.rmtree(folder)
+    os.replace(draft, folder)  # noqa: PTH105
+    return ""
 
 
 def config_of(folder: Path) -> dict[str, Any]:
