@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
 from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
 from imagenet_ddp.report.page.predictions import Predictions, config_of
@@ -131,7 +131,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     except KeyError as error:  # a version of this program before or after this one
         pictures.reason = f"config.yaml of the evaluation has no {error}."
         return pictures
-    except (ConfigError, OSError) as error:
+    except (ConfigError, RunError, OSError) as error:
         pictures.reason = first_line(error)
         return pictures
     if for_maps:
