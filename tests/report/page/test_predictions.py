@@ -45,6 +45,9 @@ def test_several_are_joined(tmp_path: Path):
     assert (len(both), both.part.tolist(), both.index.tolist()) == (4, [0, 0, 1, 1], [0, 1, 0, 1])
     assert both.folders == [tmp_path / "x", tmp_path / "y"]
     assert both.checkpoint(1) == tmp_path / "y/best.ckpt"
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/best.ckpt").touch()
+    assert both.checkpoint(1) == tmp_path / "checkpoints/best.ckpt", "the folder of the run was moved"
     other = read(write_evaluation(tmp_path / "z", probabilities, target, ["a", "c"]))
     with pytest.raises(ConfigError, match=r"must have the same classes, but those of .*z differ from those of .*x"):
         join([*parts, other])

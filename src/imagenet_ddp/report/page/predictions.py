@@ -50,7 +50,10 @@ class Predictions:
         return len(self.target)
 
     def checkpoint(self, part: int) -> Path:
-        return Path(self.evaluations[part]["checkpoint"])
+        """Return the file evaluated; in a run folder that was moved since, the one there."""
+        path = Path(self.evaluations[part]["checkpoint"])
+        moved = self.folders[part].parent / "checkpoints" / path.name
+        return moved if moved.is_file() and not path.is_file() else path
 
     @property
     def prediction(self) -> np.ndarray:
