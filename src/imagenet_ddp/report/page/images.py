@@ -43,7 +43,7 @@ class EvaluatedImages:
         self._found = found
         self._splits: list[Images] = []
         for part, folder in enumerate(found.folders):
-            config = _trusted_config(folder)
+            config = _trusted_config(folder, "data")
             split = open_source(config["data"], config["seed"], os.environ, need_train=False).val
             for row in np.flatnonzero(found.part == part).tolist():
                 index = int(found.index[row])
@@ -111,7 +111,7 @@ class EvaluatedImages:
             own = [row for row in rows if found.part[row] == part]
             if not own:
                 continue
-            config = _trusted_config(folder)
+            config = _trusted_config(folder, "model")
             stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
             net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
@@ -126,15 +126,12 @@ class EvaluatedImages:
         return uris
 
 
-def _trusted_config(folder: Path) -> dict[str, Any]:
-    """Return the config of an evaluation. Raises ConfigError where it names code that nobody allowed: a folder may come
-    from anybody."""
+def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
+    """Return the config of an evaluation. Raises ConfigError where this group of it names code that nobody has allowed:
+    a folder may come from anybody."""
     config = config_of(folder)
-    if refused_targets([config["data"], config["model"]], []):
-        raise ConfigError(
-            f"{folder / 'config.yaml'} must name code of this program and of torch alone for pictures, but names other "
-            "code. Hint: the rest of the page needs none."
-        )
+    if refused_targets(config[group], []):
+        raise ConfigError(f"{folder / 'config.yaml'} names other code than this program's under {group}: not called.")
     return config
 
 
