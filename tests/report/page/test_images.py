@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
@@ -61,4 +62,16 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
     pictures = read_pictures(found, [0], [0])
     assert pictures.reason.endswith("config.yaml names other code than this program's under data: not called.")
+    assert not (tmp_path / "to").exists()
+    (tmp_path / "val/a").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(path := tmp_path / "val/a/0.png")
+    folder = write_evaluation(
+        tmp_path / "net", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[str(path)], data=data(tmp_path)
+    )
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["model"] |= {"_target_": "shutil.copyfile", "args": arguments}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    pictures = read_pictures(read(folder), [0], [0])
+    assert len(pictures.thumbnails) == 1
+    assert pictures.reason_maps.endswith("under model: not called.")
     assert not (tmp_path / "to").exists()
