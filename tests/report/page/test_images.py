@@ -45,6 +45,14 @@ def test_no_image_under_the_name_of_another(tmp_path: Path):
     )
 
 
+def test_images_that_are_gone_are_named_with_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    own = data(Path("photos"))
+    found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
+    reason = f"photos/train ({tmp_path}/photos/train) cannot be read: No such file or directory."
+    assert read_pictures(found, [0], []).reason == reason
+
+
 def test_a_store_that_is_gone_costs_the_pictures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def gone(*_: object) -> None:
         raise ShardError("s3://bucket/val-00000 cannot be fetched")

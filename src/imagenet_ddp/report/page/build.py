@@ -15,6 +15,7 @@ from imagenet_ddp.report.page import calibration, confusion, curves, facts, labe
 from imagenet_ddp.report.page.predictions import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
 
 PAGE = "report.html"
@@ -133,6 +134,8 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
         return pictures
     except (ConfigError, RunError, OSError) as error:
         pictures.reason = first_line(error)
+        if isinstance(error, OSError) and error.filename:
+            pictures.reason = f"{describe_path(Path(error.filename))} cannot be read: {error.strerror}."
         return pictures
     if for_maps:
         try:
