@@ -60,7 +60,9 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     @torch.inference_mode()
     def run() -> None:
         for start in range(0, len(paths), BATCH_SIZE):
-            images = [transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]]
+            images: list[torch.Tensor] = [
+                transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]
+            ]
             net(torch.stack(images)).softmax(dim=1).topk(5)
 
     return run
