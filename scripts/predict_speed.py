@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -60,7 +61,9 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     @torch.inference_mode()
     def run() -> None:
         for start in range(0, len(paths), BATCH_SIZE):
-            images = [transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]]
+            images: list[Any] = [
+                transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]
+            ]
             net(torch.stack(images)).softmax(dim=1).topk(5)
 
     return run
