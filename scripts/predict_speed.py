@@ -64,7 +64,8 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
             images: list[Any] = [
                 transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]
             ]
-            net(torch.stack(images)).softmax(dim=1).topk(5)
+            probabilities = net(torch.stack(images)).softmax(dim=1)
+            probabilities.topk(min(5, probabilities.shape[1]))
 
     return run
 
