@@ -37,7 +37,7 @@ def predictor_of(path: str) -> Predictor:
 def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]:
     def run() -> None:
         for images in read_in_order(predictor.read, paths, BATCH_SIZE, 0):
-            predictor.predict(images, 5)
+            predictor.predict(images, min(5, len(predictor.classes)))
 
     return run
 

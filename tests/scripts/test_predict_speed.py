@@ -13,6 +13,6 @@ def test_both_ways_are_measured(trained: Path, tree: Path):
     done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| (\S.*?) \| (\d+) \| (\d+\.\d\d) \|$", done.stdout, re.MULTILINE)
-    assert [row[0] for row in rows] == ["plain torchvision loop", "predict, best.ckpt"]
+    assert [row[0] for row in rows] == ["plain torchvision loop", "predict, .ckpt"]
     assert rows[0][2] == "1.00"
     assert done.stdout.startswith("11 images, ")
