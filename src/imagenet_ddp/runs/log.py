@@ -87,6 +87,10 @@ class Log:
                               redirect_stderr=False)  # fmt: skip
             self._live.start()
             console.show_cursor(True)  # a killed process would leave the terminal without one
+        if isinstance(view, str):
+            from rich.text import Text
+
+            view = Text(view)  # in a string, rich takes [words in brackets] for its own tags
         self._live.update(view, refresh=True)
 
     def capture_libraries(self) -> None:
