@@ -25,6 +25,7 @@ def plain_training() -> None:
     from torch import Tensor
     from torchvision import transforms
     from torchvision.datasets.folder import pil_loader
+    from torchvision.transforms.functional import pil_to_tensor
 
     from imagenet_ddp.data.loading import dataloader
     from imagenet_ddp.data.loading.key import Key
@@ -32,7 +33,7 @@ def plain_training() -> None:
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
     from imagenet_ddp.train import main
 
-    def fill(self: dataloader.Samples, out: Tensor, key: Key, index: int) -> bool:
+    def fill(self: dataloader.ImageDataset, out: Tensor, key: Key, index: int) -> bool:
         transform = self.transform
         if isinstance(transform, TrainTransform):
             steps: list = [transforms.RandomResizedCrop(transform.size(key.epoch), transform.scale)]
@@ -43,10 +44,10 @@ def plain_training() -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             image = transforms.Compose(steps)(pil_loader(self.images.path(index)))
-        out.copy_(transforms.functional.pil_to_tensor(image))
+        out.copy_(pil_to_tensor(image))
         return isinstance(transform, TrainTransform) and random.Random(seed).random() < transform.flip
 
-    dataloader.Samples._fill = fill
+    dataloader.ImageDataset._fill = fill
     main()
 
 

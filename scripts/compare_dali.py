@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from imagenet_ddp.data.loading.dali import load, make_dali_loader
+from imagenet_ddp.data.loading.dali import DaliLoader, load
 from imagenet_ddp.data.loading.dataloader import make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.folder.images import walk
@@ -33,9 +33,7 @@ def main() -> None:
     def sampler() -> BatchSampler:
         return BatchSampler(len(images), BATCH_SIZE, 1, 0, shuffle=True, seed=0, fill_to=2)
 
-    dali = make_dali_loader(
-        images, transform, sampler(), seed=0, num_threads=1, device=torch.device("cpu"), pin_memory=False
-    )
+    dali = DaliLoader(images, transform, sampler(), seed=0, num_threads=1, device=torch.device("cpu"), pin_memory=False)
     ordinary = make_loader(images, transform, sampler(), seed=0, num_workers=0, pin_memory=False, replace=True)
     rates: dict[str, list[float]] = {"ordinary": [], "dali": []}
     cpu_rates: dict[str, list[float]] = {"ordinary": [], "dali": []}

@@ -512,7 +512,7 @@ def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp
 
 @pytest.mark.slow
 def test_a_mirrored_validation_is_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true"]
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true", "model.name=resnet18"]
     succeeded(run("train", *options, "hydra.run.dir=r"))
     validated = float(rows(tmp_path / "r")[-1]["val/loss"])
     losses = {}

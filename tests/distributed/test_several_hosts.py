@@ -530,7 +530,8 @@ def test_a_pulled_cable_ends_all(two: tuple[Host, Host], small: list[str], tmp_p
     found = ends(*processes, timeout_s=90)
     assert since(cut_at, found) < 30
     nobody_is_left(two)
-    assert [end.code for end in found] == [1, 1]
+    # a thread of Gloo's may abort the process, after it has said why and before its own exit
+    assert {end.code for end in found} <= {1, -signal.SIGABRT}
     assert "ends because rank 1 (node 1, local rank 0) is gone" in found[0].err
     assert "ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
 

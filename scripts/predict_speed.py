@@ -1,0 +1,98 @@
+"""Compare images per second of predict with a plain torchvision loop:
+
+python scripts/predict_speed.py CHECKPOINT IMAGES [MODEL.onnx ...]
+
+From files to probabilities, in one process, the ways taking turns; the median of the rounds is printed as Markdown.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.data.loading.image_files import read_in_order
+from imagenet_ddp.data.sources.folder.scan import find_images
+from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.engine.open_model import open_predictor, resolved_config
+from imagenet_ddp.engine.predictor import Predictor, load_net
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
+
+ROUNDS, BATCH_SIZE = 5, 32
+
+
+def predictor_of(path: str) -> Predictor:
+    request = parse.command_line("predict", [f"checkpoint={path}", "images=x"], os.environ)
+    return open_predictor(resolved_config(request, os.environ))
+
+
+def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]:
+    def run() -> None:
+        for images in read_in_order(predictor.read, paths, BATCH_SIZE, 0):
+            predictor.predict(images, 5)
+
+    return run
+
+
+def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
+    """The loop of a tutorial: Pillow, transforms, batches; the same sizes, weights and batch size."""
+    stored = read(Path(checkpoint))
+    request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x"], os.environ)
+    config = resolved_config(request, os.environ)
+    net = load_net(config, stored[KEY], stored["state_dict"])
+    seen = EvalTransform.from_options(stored[KEY]["eval_transform"])
+    transform = transforms.Compose(
+        [
+            transforms.Resize(seen.resize),
+            transforms.CenterCrop(seen.image_size),
+            transforms.ToTensor(),
+            transforms.Normalize(seen.mean, seen.std),
+        ]
+    )
+
+    @torch.inference_mode()
+    def run() -> None:
+        for start in range(0, len(paths), BATCH_SIZE):
+            images: list[Any] = [
+                transform(Image.open(path).convert("RGB")) for path in paths[start : start + BATCH_SIZE]
+            ]
+            net(torch.stack(images)).softmax(dim=1).topk(5)
+
+    return run
+
+
+def main() -> None:
+    checkpoint, folder, *exported = sys.argv[1:]
+    paths = find_images(folder)
+    ways = {
+        "plain torchvision loop": with_torchvision(checkpoint, paths),
+        **{
+            f"predict, {Path(path).suffix}": with_predictor(predictor_of(path), paths)
+            for path in (checkpoint, *exported)
+        },
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(ROUNDS + 1):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            if number:  # the first round fills caches
+                seconds[name].append(time.perf_counter() - start)
+    print(f"{len(paths)} images, {cpu_model()}, {num_cores()} cores, {torch.get_num_threads()} threads\n")
+    print("| | images/s | ratio |\n|---|---|---|")
+    first = statistics.median(next(iter(seconds.values())))
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        print(f"| {name} | {len(paths) / median:.0f} | {first / median:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
