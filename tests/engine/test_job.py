@@ -57,7 +57,7 @@ def test_a_resumed_run_meets_with_the_world_it_had(
 
 
 def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    stored = {"data": {}, "trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
     names = ("limit_val_batches", "overfit_batches", "precision")
     trainer = _merged(monkeypatch, stored)["trainer"]
     assert [trainer[name] for name in names] == [None, 0.0, "64-true"]

@@ -116,8 +116,8 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
         lines += NEXT_STEPS
     if parts.module.num_counted[0]:
         num_images, limit = len(parts.data.val_images), parts.trainer.limit_val_batches
-        is_whole = isinstance(limit, float) and limit == 1.0
-        num_unreadable = num_images - parts.module.num_counted[0] if is_whole else 0
+        is_whole = isinstance(limit, float) and limit == 1.0  # 1 is a single batch
+        num_unreadable = is_whole * (num_images - parts.module.num_counted[0])
         lines.append(summary.counted_sentence(parts.module.num_counted, num_images, num_unreadable))
     return lines
 
