@@ -22,8 +22,10 @@ pytestmark = pytest.mark.slow
 def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port, folder = free_port(), tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "imagenet_ddp.demo", f"checkpoint={trained}", f"port={port}"]
+    (folder / "tmp").mkdir()
+    environ = clean_environ() | {"TMPDIR": str(folder / "tmp")}
     with (folder / "said.txt").open("w") as said:
-        process = subprocess.Popen(command, cwd=folder, env=clean_environ(), stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=said, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + 120
         while True:
@@ -38,6 +40,7 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         process.terminate()
         process.wait(30)
     assert "Traceback" not in (folder / "said.txt").read_text()
+    assert not [path for path in (folder / "tmp").rglob("*") if path.is_file()], "no picture is kept"
 
 
 def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(

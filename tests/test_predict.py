@@ -10,6 +10,45 @@ import pytest
 import torch
 from conftest import Run, write_images
 
+from imagenet_ddp import predict
+from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.runs.signals import SignalExit
+
+
+@pytest.mark.parametrize("end", [SignalExit(2), None])
+def test_images_in_their_own_size_are_few_at_a_time(
+    end: SignalExit | None, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A net with the preprocessing inside. A sheet of what Ctrl-C has broken off is not drawn."""
+    sizes, taken = [], []
+
+    def prepare(image: torch.Tensor) -> torch.Tensor:
+        taken.append(1)
+        return image
+
+    def probabilities(images: list[torch.Tensor]) -> torch.Tensor:
+        if not sizes and end is not None:
+            raise end
+        assert len(taken) - sum(sizes) <= 12
+        sizes.append(len(images))
+        return torch.ones(len(images), 2) / 2
+
+    reader = FileReader(Reading(), prepare)
+    predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
+    monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
+    data = {"batch_size": 32, "num_workers": "auto"}
+    config = {"images": str(tree / "train"), "out": str(tmp_path / "s.png"), "explain": None, "top_k": 1, "data": data}
+    if end is not None:
+        with pytest.raises(SignalExit):
+            predict._predict(config)
+        assert not list(tmp_path.iterdir())
+        return
+    assert predict._predict(config) == (29, 0)
+    assert sizes == [4] * 7 + [1]
+    assert (tmp_path / "s.png").stat().st_size
+
 
 @pytest.mark.slow
 def test_predictions_agree_with_the_evaluation(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:

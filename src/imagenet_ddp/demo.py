@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command, parse
@@ -18,12 +19,14 @@ MAX_WAITING = 16  # requests; further ones are turned away
 
 
 def main() -> None:
-    with command.run_command("demo"):
+    with command.run_command("demo"), TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         request = parse.command_line("demo", sys.argv[1:], os.environ)
         if request.passthrough:
             command.with_hydra("demo", request.argv, lambda config: None)
             return
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves this machine
+        # by default /tmp/gradio, which belongs to the user who came first, and where pictures stay
+        os.environ.setdefault("GRADIO_TEMP_DIR", folder)
         try:
             import gradio
         except ImportError as error:

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
 SHEET = ".png"
+MOST_WHOLE = 4  # images in a batch, in their own size: of 12 megapixels each takes 36 MB, and again in the batch
 
 
 def main() -> None:
@@ -47,11 +48,15 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 
     top_k = min(config["top_k"], len(predictor.classes))
-    option = 0 if config["data"]["num_workers"] == "auto" and len(paths) < FEW else config["data"]["num_workers"]
+    batch_size, option = config["data"]["batch_size"], config["data"]["num_workers"]
+    if option == "auto" and (len(paths) < FEW or predictor.reads_whole):
+        option = 0
     num_workers, _ = choose_num_workers(option, on_cpu=predictor.device.type == "cpu", local_world_size=1)
-    batches = read_in_order(predictor.read, paths, config["data"]["batch_size"], num_workers)
+    if predictor.reads_whole:
+        batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
     with ExitStack() as stack:
+        batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
         writer = _writer(config, len(paths), top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config["out"] else None
         for images in batches:
@@ -76,7 +81,7 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
                 f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: out=predictions.csv."
             )
         sheet = SheetWriter(Path(config["out"]), predictor, config["explain"])
-        stack.callback(sheet.close)
+        stack.push(lambda kind, *_: kind is None and sheet.close())  # no sheet of what was broken off
         return sheet
     stream: IO[str] = sys.stdout
     if config["out"]:

@@ -108,6 +108,11 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     assert found["metrics"]["recall"] == pytest.approx(sum(shares) / 3)
     assert f"recall: {found['metrics']['recall']:.4f}\n" in done.stdout
 
+    done = run("evaluate", *some, "trainer.limit_val_batches=3", "predictions=none", "hydra.run.dir=few")
+    assert "5 of 12 validation images, each once, 1 unreadable.\n" in done.stdout
+    few = json.loads((tmp_path / "few/evaluation.json").read_text())
+    assert (few["num_val_images"], few["num_val_images_unreadable"]) == (5, 1)
+
     done = run("evaluate", *options, f"data.root={tree}", "predictions=none", "hydra.run.dir=one")
     assert done.returncode == 0, done.stdout + done.stderr
     one = json.loads((tmp_path / "one/evaluation.json").read_text())

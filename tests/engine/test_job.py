@@ -57,21 +57,30 @@ def test_a_resumed_run_meets_with_the_world_it_had(
 
 
 def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    stored = {"data": {}, "trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    names = ("limit_val_batches", "overfit_batches", "precision")
+    trainer = _merged(monkeypatch, stored)["trainer"]
+    assert [trainer[name] for name in names] == [None, 0.0, "64-true"]
+    trainer = _merged(monkeypatch, stored, "trainer.limit_val_batches=3")["trainer"]
+    assert trainer["limit_val_batches"] == 3
+    with pytest.raises(ConfigError, match="limit_val_batches must be more than 0 in an evaluation, got 0"):
+        _merged(monkeypatch, stored, "trainer.limit_val_batches=0")
+
+
+def test_other_images_are_turned_as_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"data": {"name": "imagefolder", "exif_orientation": True}}
+    assert _merged(monkeypatch, stored)["data"]["name"] == "shapes"
+    assert _merged(monkeypatch, stored)["data"]["exif_orientation"] is True
+    assert _merged(monkeypatch, stored, "data.exif_orientation=false")["data"]["exif_orientation"] is False
+
+
+def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> dict[str, Any]:
+    """What evaluate makes of a checkpoint's config on other data."""
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
-
-    def trainer_of(*typed: str) -> dict[str, Any]:
-        options = ["checkpoint=some.ckpt", "data=shapes", *typed]
-        request = command_line("evaluate", options, {}, compose_only=True)
-        return from_checkpoint(request, Path("some.ckpt"), {})["trainer"]
-
     monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: ([], []))  # there is no such file
-    names = ("limit_val_batches", "overfit_batches", "precision")
-    assert [trainer_of()[name] for name in names] == [None, 0.0, "64-true"]
-    assert trainer_of("trainer.limit_val_batches=3")["limit_val_batches"] == 3
-    with pytest.raises(ConfigError, match="limit_val_batches must be more than 0 in an evaluation, got 0"):
-        trainer_of("trainer.limit_val_batches=0")
+    request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
+    return from_checkpoint(request, Path("some.ckpt"), {})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from conftest import SMALL, Run, clean_environ
-from PIL import Image
+from PIL import ExifTags, Image
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decoding.image import Reading, decode
@@ -198,9 +198,13 @@ def test_other_inputs(
     run_card(path.parent, photos[0], expected(reference, photos[:1])[0])
 
 
-def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray) -> None:
-    """The code sample of a card, typed as it stands: the classes in the order of the probabilities."""
-    Image.fromarray(photo.permute(1, 2, 0).numpy()).save(folder / "photo.jpg", format="PNG")
+def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: bool = False) -> None:
+    """The code sample of a card, typed as it stands: the classes in the order of the probabilities. turned: the camera
+    was held upside down, and has noted it."""
+    image, exif = Image.fromarray(photo.permute(1, 2, 0).numpy()), Image.Exif()
+    if turned:
+        image, exif[ExifTags.Base.Orientation] = image.transpose(Image.Transpose.ROTATE_180), 3
+    image.save(folder / "photo.jpg", format="PNG", exif=exif)
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=120)
@@ -232,12 +236,14 @@ def test_the_card_of_the_other_formats(
     kind: str, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
 ) -> None:
     suffix = "pt2" if kind == "torch_export" else kind
-    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3")
+    turned = kind == "torch_export"
+    more = f"data.exif_orientation={str(turned).lower()}"
+    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3", more)
     assert "license" not in (tmp_path / "README.md").read_text().partition("# ")[0], "only where the user gives one"
     wanted = expected(reference, photos[:1])[0]
     if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
         assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
-    run_card(tmp_path, photos[0], wanted)
+    run_card(tmp_path, photos[0], wanted, turned=turned)
 
 
 def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path) -> None:

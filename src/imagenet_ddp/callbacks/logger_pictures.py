@@ -1,5 +1,6 @@
 """Give the loggers what are no figures over steps: the config, pictures, and the best checkpoint."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from imagenet_ddp.callbacks.loggers.background import Background
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.data.contact_sheet import FILE
 from imagenet_ddp.runs.confusion import draw_confusion
+from imagenet_ddp.system.text import first_line
 
 MAX_CLASSES = 50
 
@@ -83,7 +85,11 @@ class LoggerPictures(L.Callback):
         matrix = _sum(trainer, torch.bincount(cells, minlength=len(kept) ** 2)).view(len(kept), -1)
         if trainer.is_global_zero:
             names = [labels[index] for index in kept.tolist()]
-            draw_confusion(self.run_dir / "confusion_matrix.png", matrix.cpu().numpy(), names, len(labels))
+            path = self.run_dir / "confusion_matrix.png"
+            try:
+                draw_confusion(path, matrix.cpu().numpy(), names, len(labels))
+            except Exception as error:  # a picture is no reason to lose the result, which is written after this
+                warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._log(trainer, "curves.png")  # History's, which comes before this callback

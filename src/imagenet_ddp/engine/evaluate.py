@@ -65,8 +65,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
-    counted, lines = module.num_counted, []
+    counted, num_unreadable, lines = module.num_counted, 0, []
     if (predicted := collected.result) is not None:  # rank 0
+        num_unreadable = len(predicted.loaded) - counted[0]  # limit_val_batches leaves readable ones out
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)
@@ -77,7 +78,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         result = {
             **metrics,
             "num_val_images": counted[0],
-            "num_val_images_unreadable": num_images - counted[0],
+            "num_val_images_unreadable": num_unreadable,
             "num_classes": num_classes,
             "world_size": world.info.world_size,
             "num_devices": plan.num_devices,
@@ -101,7 +102,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     for line in lines:
         log.say(line)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
-    log.say(summary.counted_sentence(counted, num_images, skips=job.config["data"]["on_bad_image"] == "skip"))
+    log.say(summary.counted_sentence(counted, num_images, num_unreadable))
     log.close()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

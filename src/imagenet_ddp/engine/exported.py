@@ -76,5 +76,7 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
         return rows
 
     reading = Reading(decoder, metadata["exif_orientation"])
-    reader = FileReader(reading, torch.Tensor.contiguous if preprocessing == "inside" else transform)
-    return Predictor(metadata["classes"], metadata["labels"], reader, probabilities, torch.device("cpu"))
+    is_inside = preprocessing == "inside"
+    reader = FileReader(reading, torch.Tensor.contiguous if is_inside else transform)
+    cpu = torch.device("cpu")
+    return Predictor(metadata["classes"], metadata["labels"], reader, probabilities, cpu, reads_whole=is_inside)

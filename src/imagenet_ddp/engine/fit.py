@@ -114,9 +114,9 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
     lines.append(f"Run folder: {job.run_dir}")
     if data["name"] == "shapes" and not data["_target_"]:
         lines += NEXT_STEPS
-    if parts.module.num_counted[0]:
-        skips = data["on_bad_image"] == "skip"
-        lines.append(summary.counted_sentence(parts.module.num_counted, len(parts.data.val_images), skips=skips))
+    if (counted := parts.module.num_counted)[0]:
+        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
+        lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     return lines
 
 

@@ -238,7 +238,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
-    for key, value in stored["eval_transform"].items():
+    exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
+    for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
     if mistakes := validate.validate(merged, environ, request.verb)[0]:

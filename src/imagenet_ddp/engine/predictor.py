@@ -34,6 +34,7 @@ class Predictor:
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
     explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
+    reads_whole: bool = False  # whether images are read in their own size, which takes much memory
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
         """Return, for each image, ((class index, probability) of the top_k, "") or ([], why it could not be read)."""

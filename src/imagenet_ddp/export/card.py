@@ -13,6 +13,10 @@ _READ = """from PIL import Image
 
 image = Image.open("photo.jpg").convert("RGB")
 """
+_READ_TURNED = """from PIL import Image, ImageOps
+
+image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")
+"""
 _CROP = """image = image.resize([side * {resize} // min(image.size) for side in image.size], Image.{interpolation})
 left, top = (round((side - {size}) / 2) for side in image.size)
 image = image.crop((left, top, left + {size}, top + {size}))
@@ -158,7 +162,8 @@ def _code(config: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> 
         libraries.append(model["library"])
         net = f'{makers[model["library"]]}("{model["name"]}", num_classes={len(metadata["classes"])})'
     inside, normalised = metadata["preprocessing"] == "inside", metadata["preprocessing"] not in ("inside", "normalise")
-    parts = ["import json\n\n", *(f"import {name}\n" for name in sorted(["numpy as np", *libraries])), _READ]
+    parts = ["import json\n\n", *(f"import {name}\n" for name in sorted(["numpy as np", *libraries]))]
+    parts.append(_READ_TURNED if metadata["exif_orientation"] else _READ)
     parts += [] if inside else [_CROP]
     parts += [_ARRAY, *([_NORMALISE] if normalised else [])]
     if kind == "safetensors" and seen["val_mirror"]:

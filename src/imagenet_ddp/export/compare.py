@@ -17,7 +17,7 @@ from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import percent
 
-_CHUNK = 16
+_CHUNK = 4  # images in their own size take much memory
 _NUM_RANDOM = 16
 
 

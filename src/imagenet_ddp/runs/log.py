@@ -87,7 +87,9 @@ class Log:
                               redirect_stderr=False)  # fmt: skip
             self._live.start()
             console.show_cursor(True)  # a killed process would leave the terminal without one
-        self._live.update(view, refresh=True)
+        from rich.text import Text  # in a string, rich takes [words in brackets] for its own tags
+
+        self._live.update(Text(view) if isinstance(view, str) else view, refresh=True)
 
     def capture_libraries(self) -> None:
         """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,

@@ -16,12 +16,11 @@ from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
 
 
-def counted_sentence(counted: tuple[int, int], num_images: int, *, skips: bool = False) -> str:
-    """Return the last line of every evaluation. counted: (images, most times of one). skips: those not counted could
-    not be read."""
+def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0) -> str:
+    """Return the last line of every evaluation. counted: (images, most times of one)."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
-    unreadable = f", {num_images - images} unreadable" if skips and images < num_images else ""
+    unreadable = f", {num_unreadable} unreadable" if num_unreadable else ""
     return f"{images} of {num_images} validation images, {times}{unreadable}."
 
 

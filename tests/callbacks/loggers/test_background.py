@@ -5,9 +5,11 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
@@ -132,6 +134,22 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
         Sent(tmp_path, None, lambda: released.wait(120)).connect()
     released.set()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_end_a_training(tmp_path: Path) -> None:
+    """Bytes of a folder's name that are no text."""
+    source = SimpleNamespace(labels=["cat", "d\udcff"])
+    strategy = SimpleNamespace(reduce=lambda counts, reduce_op: counts)
+    trainer: Any = SimpleNamespace(
+        datamodule=SimpleNamespace(source=source), is_global_zero=True, sanity_checking=False, strategy=strategy
+    )
+    module: Any = SimpleNamespace(device="cpu")
+    callback = LoggerPictures(tmp_path, {})
+    callback.on_validation_start(trainer, module)
+    batch = {"target": torch.tensor([0, 1])}
+    callback.on_validation_batch_end(trainer, module, {"logits": torch.eye(2)}, batch, 0)
+    with pytest.warns(UserWarning, match="confusion_matrix.png cannot be drawn"):
+        callback.on_train_end(trainer, module)
 
 
 def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:

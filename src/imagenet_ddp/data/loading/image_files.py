@@ -1,7 +1,7 @@
 """Read image files in order, ahead of what uses them: in threads, or for many files in processes."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
+from imagenet_ddp.data.loading.worker_processes import (
+    choose_mp_context,
+    init_worker,
+    raise_open_file_limit,
+    start_fork_server,
+)
 from imagenet_ddp.data.sources.folder.images import read_file
 from imagenet_ddp.system.cpu_cores import num_cores
 
@@ -47,19 +52,23 @@ class _Files(Dataset):
 
 def read_in_order(
     reader: FileReader, paths: Sequence[str], batch_size: int, num_workers: int
-) -> Iterator[list[Tensor | UnreadableImage]]:
+) -> Generator[list[Tensor | UnreadableImage]]:
     """Yield the images of batch_size paths after the other. num_workers: processes; 0, and few files, are read by a
     thread per core."""
     if num_workers and len(paths) > FEW:
         start_fork_server()
+        raise_open_file_limit()  # each image in transit is a file
         yield from DataLoader(
             _Files(reader, paths), batch_size, num_workers=num_workers, collate_fn=list, prefetch_factor=AHEAD,
             multiprocessing_context=choose_mp_context(), worker_init_fn=init_worker,
         )  # fmt: skip
         return
-    with ThreadPoolExecutor(num_cores()) as pool:
+    pool = ThreadPoolExecutor(num_cores())
+    try:
         coming: deque[list[Future[Tensor | UnreadableImage]]] = deque()
         for start in range(0, len(paths) + AHEAD * batch_size, batch_size):
             coming.append([pool.submit(reader, path) for path in paths[start : start + batch_size]])
             if len(coming) > AHEAD and (batch := [each.result() for each in coming.popleft()]):
                 yield batch
+    finally:
+        pool.shutdown(cancel_futures=True)  # else Ctrl-C waits for all that is to be read ahead
