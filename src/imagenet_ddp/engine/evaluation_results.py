@@ -9,7 +9,6 @@ import torch
 
 from imagenet_ddp.callbacks.predictions import Predicted
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.calibration import calibrate
 from imagenet_ddp.models.metrics import further_metrics
 from imagenet_ddp.system.text import percent
@@ -22,16 +21,10 @@ def further_results(
     metric_names: Sequence[str],
     real_labels: Sequence[set[str]] | None,
 ) -> dict[str, Any]:
-    """Return calibration and, where they are asked for, metrics and real, for evaluation.json. Raises RunError where
-    the net gives no finite numbers.
+    """Return calibration and, where they are asked for, metrics and real, for evaluation.json.
 
     targets: int64, of the split's images, positions in classes. real_labels: of these images, names of right classes.
     """
-    if num_failed := int((~np.isfinite(predicted.losses)).sum()):
-        raise RunError(
-            f"the net must give finite numbers, but for {num_failed} of {len(predicted.index)} images it does not. "
-            "Hint: an earlier checkpoint, or trainer.precision=32-true."
-        )
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
     found: dict[str, Any] = {
         "calibration": calibrate(
