@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
 from imagenet_ddp.cli import command
@@ -75,11 +76,17 @@ def main() -> None:
         else:
             options, mistakes = read(sys.argv[1:])
             if options.watch == "true" and not mistakes:
-                watch.watch(options.folders[0])
+                _watch(options.folders[0])
             elif wants_page(options):
                 _report_page(options, mistakes)
             else:
                 _report(options, mistakes)
+
+
+def _watch(folder: Path) -> None:
+    if not (folder / "logs").is_dir():
+        raise ConfigError(f"watch=true needs the folder of a run, got {folder}. Hint: runs/<name>/<time> watch=true.")
+    watch.watch(folder)
 
 
 def _report_page(options: Options, mistakes: list[str]) -> None:

@@ -73,23 +73,24 @@ class Log:
         """Draw below all lines on a terminal, replacing what was drawn last; None wipes it. Elsewhere do nothing."""
         if not self.is_terminal:
             return
+        live = self._live  # another thread's warning may wipe it meanwhile
         if view is None:
-            if self._live is not None:
-                self._live.stop()
-                self._live = None
+            self._live = None
+            if live is not None:
+                live.stop()
             return
-        if self._live is None:
+        if live is None:
             from rich.console import Console
             from rich.live import Live
 
             console = Console(file=self._stream)
-            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False,
-                              redirect_stderr=False)  # fmt: skip
-            self._live.start()
+            live = self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False,
+                                     redirect_stderr=False)  # fmt: skip
+            live.start()
             console.show_cursor(True)  # a killed process would leave the terminal without one
         from rich.text import Text  # in a string, rich takes [words in brackets] for its own tags
 
-        self._live.update(Text(view) if isinstance(view, str) else view, refresh=True)
+        live.update(Text(view) if isinstance(view, str) else view, refresh=True)
 
     def capture_libraries(self) -> None:
         """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,

@@ -1,6 +1,7 @@
 """Write config.yaml, summary.json and the sentence on the images that were counted."""
 
 import json
+import math
 import platform
 import subprocess
 import time
@@ -40,7 +41,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path):
-        atomic_write(path, json.dumps(content, indent=2) + "\n")
+        atomic_write(path, json.dumps(_finite(content), indent=2) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Return value with null for what is not a finite number: JSON has no word for it."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def provenance(command: str) -> dict[str, Any]:
