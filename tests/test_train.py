@@ -194,7 +194,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     options.append(f"data.num_workers={workers}")
     steps = -(-29 // (4 * ranks))
 
-    trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.1)
+    trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.5)
     result = run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
     assert "Continue with: python -m imagenet_ddp.train resume=parts/checkpoints/last.ckpt" in result.stdout
