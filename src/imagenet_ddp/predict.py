@@ -44,12 +44,12 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     if not paths:
         raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
     predictor = open_predictor(config)
-    from imagenet_ddp.data.loading.image_files import FEW, read_in_order
+    from imagenet_ddp.data.loading.image_files import read_in_order
     from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 
     top_k = min(config["top_k"], len(predictor.classes))
     batch_size, option = config["data"]["batch_size"], config["data"]["num_workers"]
-    if option == "auto" and (len(paths) < FEW or predictor.reads_whole):
+    if option == "auto" and predictor.reads_whole:
         option = 0
     num_workers, _ = choose_num_workers(option, on_cpu=predictor.device.type == "cpu", local_world_size=1)
     if predictor.reads_whole:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from imagenet_ddp.system.text import duration, format_loss, percent
 
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTHS = {
     "epoch": 7, "train loss": 11, "top-1": 9, "val loss": 9, "top-1 ": 10, "top-5": 9, "images/s": 9, "wait": 7,
     "time": 9,
@@ -37,7 +37,7 @@ def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float],
     return "-" if value is None or math.isnan(value) else form(value)
 
 
-def sparkline(values: Sequence[float], width: int, blocks: str = BLOCKS) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Draw the values, oldest first, in at most this many characters: where there are more, the mean of each part."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -47,5 +47,5 @@ def sparkline(values: Sequence[float], width: int, blocks: str = BLOCKS) -> str:
     parts = [[value for value in values[low:high] if math.isfinite(value)] for low, high in itertools.pairwise(bounds)]
     means = [sum(part) / len(part) if part else math.nan for part in parts]
     low, high = min(finite), max(finite)
-    steps = (len(blocks) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if math.isnan(mean) else blocks[round((mean - low) * steps)] for mean in means)
+    steps = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if math.isnan(mean) else BLOCKS[round((mean - low) * steps)] for mean in means)

@@ -50,7 +50,7 @@ class EvaluatedImages:
                 if split is None or index >= len(split) or split.path(index) != found.paths[row]:
                     raise ConfigError(
                         f"the data must be that of the evaluation in {folder}, but image {index} is no longer "
-                        f"{found.paths[row]}. Hint: rm -r {folder}, then report of the run evaluates it anew."
+                        f"{found.paths[row]}. Hint: rm -r {folder}, then run report again: it evaluates the run."
                     )
             assert split is not None
             self._splits.append(split)

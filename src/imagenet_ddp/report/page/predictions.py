@@ -70,7 +70,7 @@ class Predictions:
 
 def read(folder: Path) -> Predictions:
     """Read a folder written by evaluate. Raises ConfigError where a file is not as it should be."""
-    hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it anew."
+    hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it again."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         if not evaluation["predictions"]:
