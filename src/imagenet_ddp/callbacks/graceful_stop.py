@@ -20,6 +20,8 @@ class _StopAt(L.Callback):
     ) -> None:
         """Save with the trainer's ResumeCheckpoint, if it has one, and raise Stopped."""
         if self._agreement.must_stop(3 * _num_batches(trainer) + offset, leave=leave):
+            if not before_validation:
+                _log_last(trainer)
             if checkpoint := find_callback(trainer, ResumeCheckpoint):
                 checkpoint.save_stopped(trainer, before_validation)
             assert self._agreement.signal_number is not None
@@ -84,6 +86,19 @@ class GracefulStop(_StopAt, Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_if_agreed(trainer, 2)
+
+
+def _log_last(trainer: L.Trainer) -> None:
+    """Give the loggers the figures of the last step, or after an epoch's last one those of the epoch: Lightning would
+    after this hook, and a resumed run does not train the step again. Private: the version is bounded,
+    tests/callbacks/test_graceful_stop.py watches."""
+    connector, epoch_loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
+    if is_epoch_over(trainer):
+        epoch_loop._batches_that_stepped -= 1  # as Lightning: an epoch's figures are logged at its last step
+        connector.update_train_epoch_metrics()
+        epoch_loop._batches_that_stepped += 1
+    else:
+        connector.update_train_step_metrics()
 
 
 def _num_batches(trainer: L.Trainer) -> int:
