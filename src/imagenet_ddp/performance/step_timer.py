@@ -194,7 +194,7 @@ class AllReduce:
 def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> DistributedDataParallel:
     """Wrap the net as training does. strategy: the resolved strategy.* keys; PowerSGD starts at once."""
     wrapper = DistributedDataParallel(
-        net, device_ids=[device] if device.type == "cuda" else None, **ddp.ddp_arguments(strategy)
+        net, device_ids=[device] if device.type == "cuda" else None, **ddp.ddp_arguments(strategy, net)
     )
     if hook := ddp.comm_hook({**strategy, "powersgd_start_step": POWERSGD_START}):
         wrapper.register_comm_hook(*hook)

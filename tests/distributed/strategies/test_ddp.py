@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, Run, clean_environ
 from helpers import forked_commands
-from torch import distributed
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
@@ -63,16 +63,27 @@ def test_no_collective_more_than_bare_ddp(seen: Seen) -> None:
     for rank in range(2):
         for ours, bare in (("plain", "bare"), ("accumulated", "bare_accumulated")):
             assert seen[rank][ours]["collectives"] == seen[rank][bare]["collectives"]
+            assert not any(seen[rank][ours]["sent"]), "none from Python"
             assert torch.allclose(seen[rank]["accumulated"]["weights"], seen[rank]["bare_accumulated"]["weights"])
-    assert seen[0]["plain"]["collectives"][-1].count("allreduce") == 1
+    assert seen[0]["plain"]["collectives"][-1] == ["allreduce"]
+
+
+@pytest.mark.slow
+def test_batch_norms_buffers_need_not_be_sent(seen: Seen) -> None:
+    """Training writes the statistics and never reads them: the weights are the same to the bit."""
+    for rank in range(2):
+        sent, kept = seen[rank]["sent_buffers"], seen[rank]["fp32_same_start"]
+        assert sent["collectives"][-1].count("broadcast") > 0 == kept["collectives"][-1].count("broadcast")
+        assert torch.equal(sent["weights"], kept["weights"])
 
 
 @pytest.mark.slow
 def test_accumulation_does_not_communicate_in_between(seen: Seen) -> None:
-    """Of two batches per step, the first forward fetches rank 0's buffers and the second backward sends gradients."""
+    """Of two batches per step, the second backward sends gradients."""
     batches = [Counter(batch) for batch in seen[0]["accumulated"]["collectives"]]
     assert [batch["allreduce"] for batch in batches] == [0, 1, 0, 1, 0, 1]
-    assert all(set(batch) == {"allreduce"} for batch in batches[1::2])
+    # before, DistributedDataParallel agrees on its buckets
+    assert [set(batch) for batch in batches[3:]] == [{"allreduce"}, set(), {"allreduce"}]
     assert bytes_sent(seen[0]["bf16_accumulated"]) == [0, SMALL_BYTES // 2] * 3
 
 
@@ -107,22 +118,23 @@ def test_each_option_reaches_ddp(seen: Seen) -> None:
     """Against the attributes of the wrapped net, and against what it then does."""
     plain = {
         "static_graph": False, "find_unused_parameters": False, "gradient_as_bucket_view": True,
-        "bucket_bytes_cap": 25 * 2**20, "sync_buffers": True, "timeout": timedelta(seconds=1800),
+        "bucket_bytes_cap": 25 * 2**20, "sync_buffers": False, "timeout": timedelta(seconds=1800),
     }  # fmt: skip
     changed = {
         "plain": {},
         "static_graph": {"static_graph": True},
         "find_unused": {"find_unused_parameters": True},
         "no_bucket_view": {"gradient_as_bucket_view": False},
-        "own_buffers": {"sync_buffers": False},
-        "own_buffers_older_torch": {"sync_buffers": False},
+        "sent_buffers": {"sync_buffers": True},
+        "own_buffers": {},
+        "own_buffers_older_torch": {},
         "small_buckets": {"bucket_bytes_cap": int(0.02 * 2**20)},
         "short_timeout": {"timeout": timedelta(seconds=77)},
     }
     assert {name: seen[0][name]["options"] for name in changed} == {name: plain | own for name, own in changed.items()}
     last = {name: Counter(seen[0][name]["collectives"][-1]) for name in changed}
     assert last["plain"]["allreduce"] == 1 < 3 <= last["small_buckets"]["allreduce"]
-    assert last["plain"]["broadcast"] > 0 == last["own_buffers"]["broadcast"]
+    assert last["sent_buffers"]["broadcast"] > 0 == last["own_buffers"]["broadcast"]
 
 
 @pytest.mark.slow
@@ -162,28 +174,54 @@ def test_one_process_needs_no_group() -> None:
 
 
 def test_the_name_that_this_torch_has_for_buffers() -> None:
-    keys = strategy_keys(forward_sync_buffers=False)
+    keys, net = strategy_keys(forward_sync_buffers=False), nn.BatchNorm2d(3)
     older = {"broadcast_buffers", "init_sync"}
-    assert ddp.ddp_arguments(keys, older)["broadcast_buffers"] is False
-    newer = ddp.ddp_arguments(keys, {*older, "forward_sync_buffers"})
+    assert ddp.ddp_arguments(keys, net, older)["broadcast_buffers"] is False
+    newer = ddp.ddp_arguments(keys, net, {*older, "forward_sync_buffers"})
     assert newer["forward_sync_buffers"] is False and "broadcast_buffers" not in newer
-    assert not {"forward_sync_buffers", "broadcast_buffers"} & ddp.ddp_arguments(strategy_keys(), older).keys()
+    sent = ddp.ddp_arguments(strategy_keys(forward_sync_buffers=True), net, older)
+    assert not {"forward_sync_buffers", "broadcast_buffers"} & sent.keys()
+
+
+class Counting(nn.Module):
+    """Reads in each step what it has changed in the one before, or a constant."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()), persistent=persistent)
+
+
+@pytest.mark.parametrize(
+    ("nets", "sends"),
+    [
+        ([nn.Linear(2, 2)], False),
+        ([nn.BatchNorm2d(3), nn.SyncBatchNorm(3)], False),
+        ([nn.BatchNorm2d(3), Counting(persistent=False)], False),
+        ([nn.BatchNorm2d(3), Counting(persistent=True)], True),
+        ([nn.InstanceNorm2d(3, track_running_stats=True)], True),
+    ],
+)
+def test_auto_sends_buffers_that_training_may_read(nets: list[nn.Module], sends: bool) -> None:
+    found = ddp.ddp_arguments(strategy_keys(), nn.Sequential(*nets))
+    assert sends == (not {"forward_sync_buffers", "broadcast_buffers"} & found.keys())
 
 
 def test_every_argument_is_one_of_ddp() -> None:
     keys = strategy_keys(forward_sync_buffers=False, bucket_cap_mb=3.0)
-    assert ddp.ddp_arguments(keys).keys() <= inspect.signature(DistributedDataParallel).parameters.keys()
+    assert (
+        ddp.ddp_arguments(keys, nn.Linear(1, 1)).keys() <= inspect.signature(DistributedDataParallel).parameters.keys()
+    )
 
 
 def test_default_buckets_are_torchs() -> None:
     """Said as a number, 25 would make the first bucket 25 MiB too, and gradients begin to travel later."""
-    assert "bucket_cap_mb" not in ddp.ddp_arguments(strategy_keys())
-    assert ddp.ddp_arguments(strategy_keys(bucket_cap_mb=10.0))["bucket_cap_mb"] == 10.0
+    assert "bucket_cap_mb" not in ddp.ddp_arguments(strategy_keys(), nn.Linear(1, 1))
+    assert ddp.ddp_arguments(strategy_keys(bucket_cap_mb=10.0), nn.Linear(1, 1))["bucket_cap_mb"] == 10.0
 
 
 def test_static_graph_finds_unused_parameters_itself() -> None:
     """torch warns where both are set."""
-    arguments = ddp.ddp_arguments(strategy_keys(static_graph=True, find_unused_parameters=True))
+    arguments = ddp.ddp_arguments(strategy_keys(static_graph=True, find_unused_parameters=True), nn.Linear(1, 1))
     assert arguments["static_graph"] and not arguments["find_unused_parameters"]
 
 

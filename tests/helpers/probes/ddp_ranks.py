@@ -30,6 +30,7 @@ SMALL_MB = 0.02  # MiB of a bucket: the net then has several, not one
 RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 1),
     "fp32_same_start": ({}, 1),
+    "sent_buffers": ({"forward_sync_buffers": True}, 1),
     "accumulated": ({}, 2),
     "fp16": ({"comm_hook": "fp16"}, 1),
     "bf16": ({"comm_hook": "bf16"}, 1),
@@ -124,8 +125,7 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
     if not (changed.get("find_unused_parameters") or changed.get("static_graph")):
         del model.unused
     known = {"broadcast_buffers"} if name == "own_buffers_older_torch" else ddp.KNOWN
-    with patch.object(ddp, "ddp_arguments", partial(ddp.ddp_arguments, known=known)):
-        strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
+    strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
     world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
     watch = Watch()
     trainer = L.Trainer(
@@ -134,7 +134,8 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # as callbacks/graceful_stop.py does
-    trainer.fit(model, DataLoader(images(rank), batch_size=4))
+    with patch.object(ddp, "ddp_arguments", partial(ddp.ddp_arguments, known=known)):
+        trainer.fit(model, DataLoader(images(rank), batch_size=4))
     return {
         "weights": torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()]),
         "start": watch.start,
@@ -145,10 +146,11 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
 
 
 def bare(rank: int, accumulate: int) -> dict[str, Any]:
-    """The same with DistributedDataParallel alone."""
+    """The same with DistributedDataParallel alone, which sends no buffers."""
     torch.manual_seed(0)
     net = Small().net
-    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    without: Any = {"forward_sync_buffers" if "forward_sync_buffers" in ddp.KNOWN else "broadcast_buffers": False}
+    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True, **without)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
     counted = []
     for number, (image, target) in enumerate(DataLoader(images(rank), batch_size=4)):

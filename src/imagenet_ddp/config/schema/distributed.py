@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.config.validators import AUTO, Example, choice, integer, number
+from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, number
 
 
 @dataclass
@@ -19,7 +19,9 @@ class StrategyConfig:
     bucket_cap_mb: Annotated[float, number(above=0), Example("25"), "ddp: MiB of gradients per all-reduce."] = 25.0
     static_graph: Annotated[bool, "ddp: the graph is the same in every step."] = False
     gradient_as_bucket_view: Annotated[bool, "ddp: gradients live in the buckets, which saves a copy."] = True
-    forward_sync_buffers: Annotated[bool, "ddp: broadcast rank 0's buffers before each forward."] = True
+    forward_sync_buffers: Annotated[
+        Any, AUTO | FLAG, "ddp: broadcast rank 0's buffers before each forward; auto: where not all are batch norm's."
+    ] = "auto"
     init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
     comm_hook: Annotated[
         str | None, choice("fp16", "bf16", "powersgd"), Example("bf16"), "ddp: compression of gradients; null: none."

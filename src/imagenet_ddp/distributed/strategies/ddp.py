@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from torch import distributed
+from torch import distributed, nn
 from torch.distributed import GradBucket, PrefixStore, Store
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.distributed.strategies import backends
@@ -23,21 +24,12 @@ KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 class StoreDDPStrategy(DDPStrategy):
     """DDPStrategy whose process group is made on a store that is already connected.
 
-    send_buffers: once, rank 0's buffers to all, which DistributedDataParallel leaves out with broadcast_buffers=False.
+    options: the resolved strategy.* keys.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        timeout_s: float,
-        comm_hook: tuple[object, Callable] | None = None,
-        send_buffers: bool = False,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self._store, self._timeout_s = store, timeout_s
-        self._comm_hook, self._sends_buffers = comm_hook, send_buffers
+    def __init__(self, store: Store, options: Mapping[str, Any]):
+        super().__init__(process_group_backend=options["process_group_backend"])
+        self._store, self._options = store, options
 
     def setup_distributed(self) -> None:
         """Make the process group; Lightning leaves one that exists as it is."""
@@ -46,17 +38,19 @@ class StoreDDPStrategy(DDPStrategy):
             assert self.cluster_environment is not None
             rank, world_size = self.cluster_environment.global_rank(), self.cluster_environment.world_size()
             backend = self.process_group_backend
-            init_process_group(rank, world_size, store, self.root_device, backend, self._timeout_s)
+            init_process_group(rank, world_size, store, self.root_device, backend, self._options["timeout_s"])
         super().setup_distributed()
 
     def configure_ddp(self) -> None:
         """Register the hook on every device: Lightning leaves it out in silence where there is no CUDA."""
+        assert self.model is not None
+        self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
-        if self._comm_hook is not None:
-            self.model.register_comm_hook(*self._comm_hook)
-        if self._sends_buffers:
-            _send_buffers(self.model)
+        if (hook := comm_hook(self._options)) is not None:
+            self.model.register_comm_hook(*hook)
+        if self._options["init_sync"] and self._ddp_kwargs.get("broadcast_buffers") is False:
+            _send_buffers(self.model)  # which DistributedDataParallel then leaves out
 
     def on_validation_start(self) -> None:
         """Send rank 0's batch-norm statistics to all once per validation: the checkpoint holds those."""
@@ -71,7 +65,7 @@ class StoreDDPStrategy(DDPStrategy):
             return self.lightning_module.validation_step(*args, **kwargs)
 
 
-def _send_buffers(model: torch.nn.Module) -> None:
+def _send_buffers(model: nn.Module) -> None:
     for buffer in model.buffers():
         distributed.broadcast(buffer, src=0)
 
@@ -89,26 +83,28 @@ def make_strategy(
     assert store is not None
     if kind is not None and (errors := backends.validate(strategy, kind)):
         raise ConfigError(errors)
-    arguments = ddp_arguments(strategy)
-    return StoreDDPStrategy(
-        store,
-        timeout_s=strategy["timeout_s"],
-        comm_hook=comm_hook(strategy),
-        send_buffers=strategy["init_sync"] and arguments.get("broadcast_buffers") is False,
-        process_group_backend=strategy["process_group_backend"],
-        **arguments,
-    )
+    return StoreDDPStrategy(store, strategy)
 
 
-def ddp_arguments(strategy: Mapping[str, Any], known: Collection[str] = KNOWN) -> dict[str, Any]:
-    """Translate strategy.* for DistributedDataParallel, whose parameters are `known`."""
+def training_reads_buffers(model: nn.Module) -> bool:
+    """Return whether the model has buffers that a step may change and the next one read. Batch norm's running
+    statistics are only written in training; buffers that are in no checkpoint are constants."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    only_written = {id(buffer) for module in norms for buffer in module.buffers(recurse=False)}
+    stored = {id(value) for value in model.state_dict(keep_vars=True).values()}
+    return any(id(buffer) in stored - only_written for buffer in model.buffers())
+
+
+def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collection[str] = KNOWN) -> dict[str, Any]:
+    """Translate strategy.* for DistributedDataParallel of this model; its parameters are `known`."""
     arguments = {name: strategy[name] for name in ("static_graph", "gradient_as_bucket_view", "init_sync")}
     # a static graph finds them by itself, and torch warns where both are set
     arguments["find_unused_parameters"] = strategy["find_unused_parameters"] and not strategy["static_graph"]
     if strategy["bucket_cap_mb"] != DDP_DEFAULT_BUCKET_CAP_MB:
         # the default is more than this number: it also makes a first bucket of 1 MiB, which is sent early
         arguments["bucket_cap_mb"] = strategy["bucket_cap_mb"]
-    if not strategy["forward_sync_buffers"]:
+    sync_buffers = strategy["forward_sync_buffers"]
+    if not (training_reads_buffers(model) if sync_buffers == "auto" else sync_buffers):
         # torch 2.13 renamed it, and deprecates the old name
         name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         arguments[name] = False
