@@ -44,6 +44,17 @@ def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[
     assert "auto" not in {options[key] for key in ("num_workers", "decoder")}
 
 
+def test_cudnn_measures_on_gpus_alone(folder: list[str]) -> None:
+    def benchmark(kind: str, *typed: str) -> bool | None:
+        plan = dataclasses.replace(plan_of(*folder, *typed), accelerator=Choice(kind, "here"))
+        return trainer_arguments(plan)["benchmark"]
+
+    assert benchmark("cuda") is True
+    assert benchmark("cpu") is benchmark("mps") is None
+    assert benchmark("cuda", "trainer.deterministic=true") is benchmark("cuda", "trainer.deterministic=warn") is None
+    assert benchmark("cuda", "trainer.benchmark=false") is False
+
+
 def test_what_is_set_is_taken(folder: list[str]):
     typed = ["trainer.precision=64-true", "data.num_workers=3", "data.decoder=pillow", "cluster.num_threads=5"]
     plan = plan_of(*folder, *typed, "schedule.warmup_epochs=1.5")

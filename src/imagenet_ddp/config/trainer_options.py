@@ -97,7 +97,9 @@ ACCEPTED: dict[str, TrainerKey] = {
         choice("norm", "value") | NULL, "norm", "Clip the gradient by norm or by value."
     ),
     "deterministic": TrainerKey(FLAG | choice("warn") | NULL, "true", "Deterministic kernels; slower."),
-    "benchmark": TrainerKey(FLAG | NULL, "null", "cudnn.benchmark."),
+    "benchmark": TrainerKey(
+        FLAG | NULL, "null", "Let cuDNN measure which convolution is fastest; null: on GPUs, but not if deterministic."
+    ),
     "inference_mode": TrainerKey(FLAG, "true", "Validate in inference mode, else in no_grad."),
     "profiler": TrainerKey(choice("simple", "advanced", "pytorch") | NULL, "simple", "Profiler of Lightning."),
     "detect_anomaly": TrainerKey(FLAG, "false", "Stop where a gradient becomes NaN; slow."),

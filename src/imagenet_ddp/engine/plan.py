@@ -114,9 +114,12 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """The arguments of Lightning's Trainer: trainer.*, with this plan's values for those that were left open."""
-    local = plan.local_devices
+    local, trainer = plan.local_devices, plan.config["trainer"]
+    # left out, Lightning leaves it off: cuDNN then does not try which of its convolutions is fastest
+    by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None
     return {
-        **plan.config["trainer"],
+        **trainer,
+        "benchmark": by_measurement if trainer["benchmark"] is None else trainer["benchmark"],
         "accelerator": plan.accelerator.value,
         # explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared
         "devices": local if isinstance(local, list) else plan.world_info.local_world_size,
