@@ -29,8 +29,8 @@ def plain_training() -> None:
 
     from imagenet_ddp.data.loading import dataloader
     from imagenet_ddp.data.loading.key import Key
-    from imagenet_ddp.data.seeding import hash_seed
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
+    from imagenet_ddp.system.seeding import hash_seed
     from imagenet_ddp.train import main
 
     def fill(self: dataloader.ImageDataset, out: Tensor, key: Key, index: int) -> bool:

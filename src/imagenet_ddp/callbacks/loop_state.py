@@ -28,11 +28,13 @@ def is_update(trainer: L.Trainer) -> bool:
 def validates_next(trainer: L.Trainer) -> bool:
     """Return whether a validation follows the last batch."""
     every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
-    if not trainer.enable_validation or every in (None, math.inf):
+    if every in (None, math.inf):
         return False
     if every_n_epochs is None:  # counted over the epochs
-        return (trainer.fit_loop.total_batch_idx + 1) % every == 0
-    return (trainer.current_epoch + 1) % every_n_epochs == 0 and (trainer.fit_loop.batch_idx + 1) % every == 0
+        is_due = (trainer.fit_loop.total_batch_idx + 1) % every == 0
+    else:
+        is_due = (trainer.current_epoch + 1) % every_n_epochs == 0 and (trainer.fit_loop.batch_idx + 1) % every == 0
+    return is_due and trainer.enable_validation  # which Lightning finds out each time
 
 
 # The layout of checkpoint["loops"] is Lightning's own, and there is no public way to resume within an epoch: the

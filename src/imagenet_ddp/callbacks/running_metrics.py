@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as L
+import numpy as np
 import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.cpu_time import cpu_s
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
-from imagenet_ddp.callbacks.means import Means, on_cpu, sums_of
+from imagenet_ddp.callbacks.means import Means, hits_by_place, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
 
 # Of this epoch and of all earlier ones, with rank 0's times: stored, so that a resumed run continues them.
@@ -24,10 +25,10 @@ class RunningMetrics(ScoreCallback):
     and the outputs of ImageClassifier.
 
     Every trainer.log_every_n_steps-th step of the optimizer gets the means over this rank's images since the last such
-    step. No other step waits for the device, and no step for another rank: the sums are one small tensor there. At the
-    end of an epoch, and before a validation, callback_metrics has the means over all ranks' images of the epoch so far,
-    so that a decision on them is the same on all ranks; loggers get those of the epoch as train/loss_epoch,
-    train/top1_epoch and train/top5_epoch.
+    step. No other step waits for the device, and no step for another rank: sums are added there, and move to the host
+    with the next figures. At the end of an epoch, and before a validation, callback_metrics has the means over all
+    ranks' images of the epoch so far, so that a decision on them is the same on all ranks; loggers get those of the
+    epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
     Times are this rank's, in seconds; numbers of images are over all ranks.
     """
@@ -45,8 +46,11 @@ class RunningMetrics(ScoreCallback):
         self.val_batch_s = self.val_batch_sum_s = 0.0  # of the last step of a validation, of all its steps
         self.num_val_steps = 0
         self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0  # since take()
-        self._last: Tensor | None = None
-        self._sums: Tensor | None = None  # rows: of this epoch; since take()
+        self._last: tuple[Tensor, Tensor, int] | None = None  # of the last step: as _loss, _hits and _count
+        self._loss: Tensor | None = None  # on the device: sums since they were last moved into the host's
+        self._hits: Tensor | None = None  # (top_k,)
+        self._count = 0  # images
+        self._epoch_sums, self._since_sums = np.zeros(4), np.zeros(4)  # as Means.from_sums; of this epoch, since take()
         self._restored: list[float] | None = None
         self._mark = self._cpu_mark = self._fit_mark = 0.0
         self._end: float | None = None
@@ -61,17 +65,18 @@ class RunningMetrics(ScoreCallback):
         self._trainer, self._end, self._end_cpu_s = trainer, None, None
         self._fit_mark, self._cpu_mark = time.perf_counter(), cpu_s(trainer)
         dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
-        self._sums = torch.zeros(2, 4, dtype=dtype, device=pl_module.device)
+        self._loss = torch.zeros((), dtype=dtype, device=pl_module.device)
+        self._hits = torch.zeros(int(pl_module.top_k), dtype=torch.int64, device=pl_module.device)  # type: ignore[arg-type]
+        self._count, self._epoch_sums, self._since_sums = 0, np.zeros(4), np.zeros(4)
         if self._restored is not None and trainer.global_rank == 0:
-            self._sums[0] += torch.tensor(self._restored, dtype=dtype, device=pl_module.device)
+            self._epoch_sums += self._restored
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._mark = time.perf_counter()
         self._num_updates = trainer.global_step
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self._sums is not None
-        self._sums[0].zero_()
+        self._epoch_sums[:] = 0.0
         self.batch_sum_s = self.data_sum_s = 0.0
         self.num_steps = self.num_images = 0
         self._is_added = False
@@ -94,19 +99,22 @@ class RunningMetrics(ScoreCallback):
         # Lightning's loggers take what is logged in these very steps
         if is_update and (trainer.should_stop or self._num_updates % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
             means, images_per_s, data_wait_frac = self.take()
-            pl_module.log_dict(means.named(), on_step=True, on_epoch=False, prog_bar=True)
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             rest = {"lr": lr, "images_per_s": images_per_s, "data_wait_frac": data_wait_frac}
             if pl_module.device.type == "cuda":
                 rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
-            pl_module.log_dict(on_cpu(rest), on_step=True, on_epoch=False)
+            _log(trainer, means.named(), on_cpu(rest))
 
     def _add(self, pl_module: L.LightningModule, outputs: Any, batch: Any) -> None:
-        assert self._sums is not None
-        counted = batch["num_counted"]
-        logits, target = outputs["logits"][:counted], batch["target"][:counted]
-        self._last = sums_of(logits, target, outputs["loss_sum"], int(pl_module.top_k), self._sums.dtype)  # type: ignore[arg-type]
-        self._sums += self._last
+        assert self._loss is not None and self._hits is not None
+        counted, logits, target = batch["num_counted"], outputs["logits"], batch["target"]
+        if counted < len(target):
+            logits, target = logits[:counted], target[:counted]
+        hits = hits_by_place(logits, target, len(self._hits))
+        self._last = outputs["loss_sum"], hits, counted
+        self._loss += outputs["loss_sum"]
+        self._hits += hits
+        self._count += counted
         self.batch_s = 0.0
         self._add_batch_s(time.perf_counter() - self._mark)
         self.data_sum_s += self.data_s
@@ -117,7 +125,7 @@ class RunningMetrics(ScoreCallback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.val_batch_sum_s, self.num_val_steps = 0.0, 0
-        if self._sums is not None and not trainer.sanity_checking:
+        if self._loss is not None and not trainer.sanity_checking:
             trainer.callback_metrics.update(self.total(trainer).named())
         self._mark = time.perf_counter()
 
@@ -149,8 +157,7 @@ class RunningMetrics(ScoreCallback):
         self.all_batch_s += self.batch_sum_s
         self.all_data_s += self.data_sum_s
         self._is_added = True
-        assert self._sums is not None
-        self._sums[0].zero_()  # a checkpoint of this moment begins the next epoch
+        self._epoch_sums[:] = 0.0  # a checkpoint of this moment begins the next epoch
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._end_cpu_s = cpu_s(trainer)  # Lightning ends the loader workers next, and with them goes their time
@@ -167,18 +174,22 @@ class RunningMetrics(ScoreCallback):
 
     def current(self) -> tuple[Means, Means]:
         """Return (last step, this epoch so far) of this rank's images. Waits for the device."""
-        assert self._last is not None and self._sums is not None
-        last, mean = self._read(torch.stack([self._last, self._sums[0]]))
-        return Means.from_sums(last), Means.from_sums(mean)
+        assert self._last is not None and self._loss is not None and self._hits is not None
+        last_loss, last_hits, last_count = self._last
+        numbers = self._read(_one(last_loss, last_hits, self._loss, self._hits))
+        half = len(numbers) // 2
+        self._move(numbers[half:])
+        last = sums_of(numbers[0], numbers[1:half], last_count)
+        return Means.from_sums(last), Means.from_sums(self._epoch_sums.tolist())
 
     def take(self) -> tuple[Means, float, float]:
         """Return (means over this rank's images, images/s over all ranks, share of the time spent waiting for data)
         since the last call. Waits for the device."""
-        assert self._sums is not None
-        means = Means.from_sums(self._read(self._sums[1]))
+        self._move(self._read(_one(self._loss, self._hits)))
+        means = Means.from_sums(self._since_sums.tolist())
         batch_s = self._since_batch_s or math.inf
         images_per_s, data_wait_frac = self._since_images / batch_s, self._since_data_s / batch_s
-        self._sums[1].zero_()
+        self._since_sums[:] = 0.0
         self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0
         return means, images_per_s, data_wait_frac
 
@@ -191,15 +202,17 @@ class RunningMetrics(ScoreCallback):
     ) -> tuple[Means, Means]:
         """Return (last step, this validation so far) of this rank's images. Waits for the device."""
         so_far: Tensor = pl_module.validation_sums()  # type: ignore[operator]
-        last = torch.zeros_like(so_far)
+        parts: list[Tensor] = []
+        count = 0
         if outputs is not None:
             logits, losses = outputs["logits"], outputs["losses"]
-            target, top_k = batch["target"][: len(logits)], int(pl_module.top_k)  # type: ignore[arg-type]
-            last = sums_of(logits, target, losses.sum(), top_k, so_far.dtype)
+            hits = hits_by_place(logits, batch["target"][: len(logits)], int(pl_module.top_k))  # type: ignore[arg-type]
+            parts, count = [losses.sum(), hits], len(logits)
         start_s = time.perf_counter()
-        of_last, of_all = torch.stack([last, so_far]).tolist()
+        loss, top1, top5, images, *last = _one(so_far, *parts).tolist()
         self._add_val_batch_s(time.perf_counter() - start_s)
-        return Means.from_sums(of_last), Means.from_sums(of_all)
+        of_last = sums_of(last[0], last[1:], count) if last else [0.0] * 4
+        return Means.from_sums(of_last), Means.from_sums([loss, top1, top5, images])
 
     @property
     def images_per_s(self) -> float:
@@ -235,8 +248,20 @@ class RunningMetrics(ScoreCallback):
     # -- sums and times
 
     def _total(self, trainer: L.Trainer) -> list[float]:
-        assert self._sums is not None
-        return trainer.strategy.reduce(self._sums[0].clone(), reduce_op="sum").tolist()
+        assert self._loss is not None
+        self._move(_one(self._loss, self._hits).tolist())
+        mine = torch.tensor(self._epoch_sums, dtype=self._loss.dtype, device=self._loss.device)
+        return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
+
+    def _move(self, numbers: list[float]) -> None:
+        """Add the device's sums, as they were read, to those of the host, and begin anew there."""
+        assert self._loss is not None and self._hits is not None
+        sums = sums_of(numbers[0], numbers[1:], self._count)
+        self._epoch_sums += sums
+        self._since_sums += sums
+        self._loss.zero_()
+        self._hits.zero_()
+        self._count = 0
 
     def _read(self, tensor: Tensor) -> Any:
         """Copy to the host. The wait for the device counts as time of this step, not as waiting for data."""
@@ -276,3 +301,19 @@ class RunningMetrics(ScoreCallback):
         self._restored = state_dict["sums"]
         for name in ("train_s", "train_cpu_s", "num_epochs", *SUMMED):
             setattr(self, name, state_dict[name])
+
+
+def _one(*parts: Any) -> Tensor:
+    """Put scalars and vectors behind each other, for a single copy to the host."""
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _log(trainer: L.Trainer, shown: dict[str, Tensor], rest: dict[str, Tensor]) -> None:
+    """Do what pl_module.log_dict would, in 3 ms, and in 40 µs of each later step. shown: also in progress bars."""
+    trainer.progress_bar_metrics.update({name: float(value) for name, value in shown.items()})
+    for metrics in (trainer.callback_metrics, trainer.logged_metrics):
+        metrics.update(shown | rest)
+    row = {name: float(value) for name, value in (shown | rest).items()}
+    for logger in trainer.loggers:
+        logger.log_metrics({**row, "epoch": trainer.current_epoch}, trainer.global_step - 1)
+        logger.save()

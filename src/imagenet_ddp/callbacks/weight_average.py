@@ -1,12 +1,15 @@
 """Keep a running average of the weights, and validate and store it in their place."""
 
+from collections import defaultdict
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
 
@@ -37,8 +40,8 @@ class WeightAverage(WeightAveraging):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         if self._average_model is not None:
-            # torch reads this counter at each update: on a GPU that would wait for all that is queued there
             self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
+            self._average_model.update_parameters = partial(_update, self._average_model)  # type: ignore[assignment]
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # Lightning copies the module in setup(), before it moves it to its device and type
@@ -86,6 +89,26 @@ class WeightAverage(WeightAveraging):
         # without one, the average begins with the first update, as in a new run
         if "averaging_state" in checkpoint:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+
+@torch.no_grad()
+def _update(average: AveragedModel, model: nn.Module) -> None:
+    """Do what AveragedModel.update_parameters does, which on a GPU waits twice for all that is queued there: it reads
+    its counter, and copies it to the device."""
+    kept = chain(average.module.parameters(), average.module.buffers())
+    new = chain(model.parameters(), model.buffers())
+    count = int(average.n_averaged)
+    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    for old, current in zip(kept, new, strict=True):
+        by_type[old.dtype][0].append(old)
+        by_type[old.dtype][1].append(current)
+    for olds, currents in by_type.values():
+        if count:
+            average.multi_avg_fn(olds, currents, count)  # type: ignore[misc, arg-type]
+        else:
+            for old, current in zip(olds, currents, strict=True):
+                old.copy_(current)
+    average.n_averaged += 1
 
 
 def _equal_average(averages: list[Tensor], current: list[Tensor], num_averaged: Tensor | int) -> None:

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -188,8 +189,18 @@ def normalise(
     if flip is not None:
         # on uint8, a quarter of the bytes; without a look at the values, which would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
-    scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, 3, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, 3, 1, 1)
+    scale, shift = _scale_and_shift(mean, std, images.device)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    if images.is_cuda:  # one kernel, which reads the bytes and writes in their order
+        return torch.addcmul(shift, images.contiguous(memory_format=memory_format), scale)
     floats = images.to(torch.float32, memory_format=memory_format)
     return torch.addcmul(shift, floats, scale, out=floats)  # in place: a third less time on a CPU
+
+
+@cache
+def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Two float32 (1, 3, 1, 1), copied to the device once: each copy waits for all that is queued there."""
+    with torch.inference_mode(False):  # the first batch may be of a validation, the next ones of a training
+        scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+        shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+        return scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)

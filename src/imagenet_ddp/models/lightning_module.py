@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as L
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
 from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.models.teacher import Teacher
+from imagenet_ddp.system.seeding import hash_seed
 
 
 class ImageClassifier(L.LightningModule):
@@ -62,6 +62,13 @@ class ImageClassifier(L.LightningModule):
         self.counted = ImagesCounted(num_val_images)
         self.num_counted = (0, 0)  # in the last validation: images counted over all ranks, most times of one
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning notes the current hook 40 times a step, and a torch Module asks of each value what it is: 80 µs
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     def forward(self, images: Tensor) -> Tensor:
         """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
         # trainer.precision=64-true and bf16-true change the net's own type
@@ -100,9 +107,8 @@ class ImageClassifier(L.LightningModule):
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
         # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
-        parts = (self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
         # hashed, because the CPU's generator takes only the lower 32 bits of a seed
-        seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+        seed = hash_seed(self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -126,9 +132,7 @@ class ImageClassifier(L.LightningModule):
             loss = losses.mean()
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
         # a remainder: fewer images or batches than usual, or not the same number on each rank
-        counts = torch.zeros(size, device=losses.device)
-        counts[:counted] = 1.0
-        loss_sum = (losses * counts).sum()
+        loss_sum = losses[:counted].sum()
         loss = loss_sum * (batches / batch["update_images"])
         return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
 

@@ -32,7 +32,9 @@ class Loss(nn.Module):
         if self._name == "cross_entropy" and self.weights is None:
             labels = target if soft_target is None else soft_target
             return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction="none")
-        shares = F.one_hot(target, self._num_classes).to(logits.dtype) if soft_target is None else soft_target
+        shares = soft_target
+        if shares is None:  # not F.one_hot, which looks at the values
+            shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
         labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
         if self._name == "bce":
             if self._threshold is not None:

@@ -9,7 +9,7 @@ of classes, seed and epoch alone, without the epochs before.
 
 import numpy as np
 
-from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.system.seeding import hash_seed
 
 _LEAST = 256  # images drawn by one generator, which takes as long to make: of a small class several shuffles
 

@@ -15,9 +15,9 @@ from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
-from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform
+from imagenet_ddp.system.seeding import hash_seed
 
 _TRIES = 100  # images tried in place of an unreadable one, where the whole batch is
 

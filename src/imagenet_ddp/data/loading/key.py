@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.system.seeding import hash_seed
 
 
 class Key(NamedTuple):

@@ -22,7 +22,7 @@ from torch.utils.data import DistributedSampler
 
 from imagenet_ddp.data.loading.balanced import balanced_order, count_earlier
 from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.seeding import hash_seed
+from imagenet_ddp.system.seeding import hash_seed
 
 
 class BatchSampler(DistributedSampler):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
-from imagenet_ddp.data.seeding import hash_seed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
@@ -23,6 +22,7 @@ from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
 from imagenet_ddp.data.sources.packed.shard_file import Record, Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.seeding import hash_seed
 
 # Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
 # takes some 20 µs, a tenth of what decoding an image takes.
