@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.benchmark.report import conclusion
+from imagenet_ddp.benchmark.loader_advice import conclusion
 
 
 def results(own: int, gives: float, takes: float | None, cores: int = 8) -> dict[str, Any]:
