@@ -24,7 +24,8 @@ Found = dict[str, Any]  # what a Probe, or another script, has written
 # What a measured training has besides the options: no validation, and nothing that ends it or is written meanwhile.
 MEASURED = (
     "trainer.limit_val_batches=0", "trainer.limit_train_batches=null", "trainer.max_epochs=1000",
-    "trainer.max_time=null", "trainer.max_steps=-1", "trainer.min_epochs=null", "trainer.min_steps=null", "trainer.fast_dev_run=false",
+    "trainer.max_time=null", "trainer.max_steps=-1", "trainer.min_epochs=null", "trainer.min_steps=null",
+    "trainer.fast_dev_run=false",
     "trainer.accumulate_grad_batches=1", "++callbacks.checkpoint=null", "++callbacks.batch_sheet=null",
 )  # fmt: skip
 LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_")

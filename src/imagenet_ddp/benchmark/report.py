@@ -19,7 +19,7 @@ def tables(content: Content) -> list[Table]:
         rows = list(rows)
         columns = [Column("", group, right=False), Column("", rows[0]["unit"])]
         more = {"all": "range"} if any(len(row["all"]) > 1 for row in rows) else {}
-        more |= {key: key for key in ("ratio", "share") if any(row.get(key) is not None for row in rows)}
+        more |= {key: key for key in ("ratio", "share", "MiB") if any(row.get(key) is not None for row in rows)}
         columns += [Column("", title) for title in more.values()]
         made.append(Table(columns, [_cells(row, more) for row in rows]))
     return made
@@ -41,7 +41,8 @@ def markdown(content: Content) -> str:
         parts.append("\n".join(f"- {note}" for note in notes))
     parts.append(
         f"Medians of {content['repeats']}; {machine['num_cores']} cores of {machine['cpu']}, "
-        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: `{content['command']}`"
+        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: "
+        f"`{content['command']}`"
     )
     return "\n\n".join(parts)
 
@@ -51,6 +52,7 @@ def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
         "all": f"{_number(min(row['all']))} to {_number(max(row['all']))}",
         "ratio": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
         "share": percent(row["share"], 1) if row.get("share") is not None else "",
+        "MiB": f"{row['MiB']:,.0f}" if row.get("MiB") is not None else "",
     }
     return [text_cell(row["title"]), Cell(None, _number(row["median"])), *(Cell(None, texts[key]) for key in more)]
 

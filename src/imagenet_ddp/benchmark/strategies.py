@@ -48,7 +48,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     rows = []
     for title, values in rates.items():
         memory = found[title]["peak_memory_mib"]
-        rows.append(row(group, title, "images/s", values, ratio(values, rates["1 device"]), memory_mib=memory))
+        rows.append(row(group, title, "images/s", values, ratio(values, rates["1 device"]), MiB=memory))
         if bare := found[title]["step_s"].get("bare"):
             values = [found[title]["batch_size"] / seconds for seconds in bare]
             name = f"bare DistributedDataParallel, {title.rpartition(', ')[2]}"
@@ -61,15 +61,15 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     efficiency = medians[best] / medians["1 device"] / most
     figures, line = device_figures(found[best], medians[best])
     notes = [line, f"ddp with {numbers[0]} ranks over bare DistributedDataParallel of the same step: {ddp:.2f}"]
-    notes.append("Peak memory of a process (CPU) or of the first device (GPU), MiB: " + ", ".join(
-        f"{title}: {each['peak_memory_mib']:,.0f}" for title, each in found.items()))  # fmt: skip
+    notes.append("MiB: highest use of the first process (CPU) or device (GPU)")
     return Results(
         {"ddp": ddp}, rows, _conclusion(best, most, efficiency, found[best]), notes, {"runs": found, "best": figures}
     )
 
 
 def _conclusion(best: str, count: int, efficiency: float, found: Found) -> str:
-    text = f"{best.partition(',')[0]} is the fastest on {count} devices, {percent(efficiency, 0)} of {count} times one device: "
+    name = best.partition(",")[0]
+    text = f"{name} is the fastest on {count} devices, {percent(efficiency, 0)} of {count} times one device: "
     if found["device"] == "cpu":
         return f"{text}the bottleneck is the cores; a GPU or more machines would relieve it."
     if efficiency >= GOOD_EFFICIENCY:
