@@ -1,7 +1,7 @@
 """Measure the tables of docs/performance.md anew: python scripts/benchmark_docs.py FOLDER [MODE ...]
 
-FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks; without any, all.
-Let nothing else run on the machine: with two cores this takes about an hour.
+FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks;
+without any, all. Let nothing else run on the machine: with two cores this takes about an hour.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Import torch, torchvision and Lightning, take one training step, and write when: what each start is compared with.
 
-Run as a file, so that nothing of this package is imported.
+It imports nothing of this package.
 """
 
 import json
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 import torchvision.models
 
 
-def main(out: str, *, arch: str, size: int, batch_size: int, precision: str, device: str) -> None:
+def main(out: str, *, arch: str, size: int, batch_size: int, precision: str, device: str, num_threads: int) -> None:
+    torch.set_num_threads(num_threads)
     net = torchvision.models.get_model(arch).to(memory_format=torch.channels_last).to(device)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     images = torch.randn(batch_size, 3, size, size).to(device, memory_format=torch.channels_last)

@@ -29,7 +29,6 @@ MEASURED = (
     "trainer.accumulate_grad_batches=1", "++callbacks.checkpoint=null", "++callbacks.batch_sheet=null",
 )  # fmt: skip
 LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_")
-STOP_S = 30.0
 
 
 @dataclass
@@ -49,14 +48,9 @@ def row(
 ) -> dict[str, Any]:
     """Return one line of a table. values: one for each repeat. group: title of the table. ratio: to its first line."""
     rounded = [round(value, 4) for value in values]
-    return {
-        "group": group,
-        "title": title,
-        "unit": unit,
-        "median": statistics.median(rounded),
-        "all": rounded,
-        **more,
-    } | ({"ratio": None if ratio is None else round(ratio, 3)})
+    over = None if ratio is None else round(ratio, 3)
+    figures = {"median": statistics.median(rounded), "all": rounded, "ratio": over}
+    return {"group": group, "title": title, "unit": unit, **figures, **more}
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
@@ -93,18 +87,10 @@ class Trainings:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
             started_at = time.time()
-            process = subprocess.Popen(
+            # kills the process where this one is stopped
+            code = subprocess.run(
                 [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
-            )
-            try:
-                code = process.wait()
-            finally:
-                if process.poll() is None:
-                    process.terminate()
-                    try:
-                        process.wait(STOP_S)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
+            ).returncode
         if code or not out.is_file():
             last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
             raise RunError(f"a measured run ended with exit code {code}. Hint: its last lines say why.\n{last}")
@@ -138,25 +124,14 @@ def device_figures(found: Found, images_per_s: float) -> tuple[dict[str, Any], s
 
 def finish(plan: Plan, command: str, results: Results) -> dict[str, Any]:
     """Write benchmark.json and benchmark.png, print the report, and return the file's content."""
-    content = {
-        "mode": plan.mode,
-        "ratios": results.ratios,
-        "extra_collectives_per_step": results.extra_collectives_per_step,
-        "rows": results.rows,
-        "notes": results.notes,
-        "conclusion": results.conclusion,
-        **results.figures,
-        "repeats": plan.options["repeats"],
-        "machine": machine(),
-        **summary.provenance(command),
-    }
+    shared = {"repeats": plan.options["repeats"], "machine": machine(), **summary.provenance(command)}
+    content = {"mode": plan.mode, **vars(results), **results.figures, **shared}
+    del content["figures"]
     summary.write_json(plan.folder / "benchmark.json", content)
-    if results.rows:
-        atomic_write(plan.folder / "benchmark.png", picture.draw(content))
+    atomic_write(plan.folder / "benchmark.png", picture.draw(content))
     print(report.text(content))
-    print(
-        f"Written to {plan.folder}: {', '.join(sorted(path.name for path in plan.folder.iterdir() if path.is_file()))}"
-    )
+    names = sorted(path.name for path in plan.folder.iterdir() if path.is_file())
+    print(f"Written to {plan.folder}: {', '.join(names)}")
     return content
 
 

@@ -1,13 +1,13 @@
 """benchmark=loader: images per second from files and packed, and whether the model waits for them."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from imagenet_ddp.benchmark import loader_advice
-from imagenet_ddp.benchmark.baseline import baseline_loader
+from imagenet_ddp.benchmark import loader_advice, plain
 from imagenet_ddp.benchmark.harness import Results, Trainings, machine, row
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import Rates, one_core, time_interleaved
@@ -17,7 +17,6 @@ from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
@@ -103,10 +102,10 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 def _time_variants(
     config: Mapping[str, Any], variants: list[Variant], repeats: int, progress: Progress
 ) -> dict[str, Rates]:
-    data, files = config["data"], variants[0].images
+    files, data = variants[0].images, config["data"]
     assert isinstance(files, FileImages)
-    paths = [files.path(index) for index in range(len(files))]
-    baseline = baseline_loader(paths, data["batch_size"], data["image_size"], *mean_and_std(data))
+    folder = str(Path(files.path(0)).parents[1])
+    baseline = plain.make_loader(folder, data["image_size"], data["batch_size"], 0)
     epochs: dict[str, Callable[[], int]] = {BASELINE: lambda: sum(len(target) for _, target in baseline)}
     epochs |= {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))

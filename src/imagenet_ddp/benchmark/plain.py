@@ -41,21 +41,27 @@ def accuracy(output: Tensor, target: Tensor, topk: tuple[int, ...]) -> list[Tens
         return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / target.size(0)) for k in topk]
 
 
-def main(
-    folder: str, out: str, *, arch: str, size: int, batch_size: int, workers: int, steps: int, warm_up: int, device: str
-) -> None:
-    """Train on FOLDER/<class>/*, and write seconds per step and the share of them that waited for data."""
-    model = models.__dict__[arch]().to(device)
-    criterion = nn.CrossEntropyLoss().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+def make_loader(folder: str, size: int, batch_size: int, workers: int, *, pin_memory: bool = False) -> DataLoader:
+    """Return the loader of FOLDER/<class>/*: Pillow's images, as floats that are normalised on the CPU."""
     normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     flow = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     dataset = ImageFolder(folder, transforms.Compose(flow))
-    loader = DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=workers, pin_memory=device != "cpu")
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=workers, pin_memory=pin_memory)
+
+
+def main(
+    loader: dict[str, Any], out: str, *, arch: str, steps: int, warm_up: int, device: str, num_threads: int
+) -> None:
+    """Train, and write seconds per step and the share of them that waited for data. loader: make_loader's arguments."""
+    torch.set_num_threads(num_threads)
+    model = models.__dict__[arch]().to(device)
+    criterion = nn.CrossEntropyLoss().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    batches = make_loader(**loader, pin_memory=device != "cpu")
     losses, top1, top5, data_s = AverageMeter(), AverageMeter(), AverageMeter(), AverageMeter()
     model.train()
     start = end = time.time()
-    for i, (images, target) in enumerate(loader):
+    for i, (images, target) in enumerate(batches):
         if i == warm_up:
             synchronize(device)
             start, data_s = time.time(), AverageMeter()
@@ -76,7 +82,7 @@ def main(
         optimizer.step()
         end = time.time()
         if i % PRINT_FREQ == 0:
-            print(f"[{i}/{len(loader)}] loss {losses.avg:.4e} top-1 {float(top1.avg):.2f} top-5 {float(top5.avg):.2f}")
+            print(f"[{i}/{len(batches)}] loss {losses.avg:.4e} top-1 {float(top1.avg):.2f} top-5 {float(top5.avg):.2f}")
     synchronize(device)
     elapsed = time.time() - start
     Path(out).write_text(json.dumps({"step_s": elapsed / steps, "data_wait_frac": data_s.sum / elapsed}))

@@ -24,9 +24,9 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         arguments = {
             "out": str(trainings.out), "arch": NET if own else model["name"], "size": data["image_size"],
             "batch_size": data["batch_size"], "precision": found["precision"],
-            "device": "cpu" if found["device"] == "cpu" else "cuda",
+            "device": "cpu" if found["device"] == "cpu" else "cuda", "num_threads": found["num_threads"],
         }  # fmt: skip
-        script = trainings.run([str(Path(__file__).with_name("bare_start.py")), json.dumps(arguments)])
+        script = trainings.run(["-m", "imagenet_ddp.benchmark.bare_start", json.dumps(arguments)])
         bare.append(script["first_step_at"] - script["started_at"])
     ours, bare = ours[1:], bare[1:]  # the first pair reads the libraries from the disk
     over = ratio(ours, bare)

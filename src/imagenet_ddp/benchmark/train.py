@@ -10,6 +10,7 @@ from imagenet_ddp.benchmark.variants import link_images
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
 
+WARM_UP = 5  # steps that are not timed
 WAITS = 0.1  # share of the time spent waiting for data from which the loader is part of the bottleneck
 GAP = 0.9  # end to end over the smaller of loader and step, below which they disturb each other
 
@@ -18,22 +19,23 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     config, options = plan.config, plan.options
     size, batch_size = config["data"]["image_size"], config["data"]["batch_size"]
     steps, tree = options["num_steps"], trainings.work / "files"
-    warm_up = 5
     # long enough for every loader's first batches, which its processes load in advance, not to count
-    link_images(config, options["num_images"], tree, at_least=(warm_up + steps + 2) * batch_size + 8)
+    link_images(config, options["num_images"], tree, at_least=(WARM_UP + steps + 2) * batch_size + 8)
     files = (
         "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
         "data.val_fraction=null", "trainer.devices=1", *MEASURED,
     )  # fmt: skip
     trainings.expect(3 * options["repeats"])
-    ends, parts, plains = [], [], []
+    ends, parts, plains, workers = [], [], [], 0
     for _ in range(options["repeats"]):
-        ends.append(trainings.train(files, steps=steps, turns=1, warm_up=warm_up))
-        parts.append(trainings.train(files, steps=steps, turns=1, warm_up=warm_up, ready=True))
+        ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
+        parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
+        workers = ends[0]["num_workers"]
+        loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
         arguments = {
-            "folder": str(tree / "train"), "out": str(trainings.out), "arch": config["model"]["name"], "size": size,
-            "batch_size": batch_size, "workers": ends[0]["num_workers"], "steps": steps, "warm_up": warm_up,
-            "device": "cpu" if ends[0]["device"] == "cpu" else "cuda",
+            "loader": loader, "out": str(trainings.out), "arch": config["model"]["name"], "steps": steps,
+            "warm_up": WARM_UP, "device": "cpu" if ends[0]["device"] == "cpu" else "cuda",
+            "num_threads": ends[0]["num_threads"],
         }  # fmt: skip
         plains.append(trainings.run(["-m", "imagenet_ddp.benchmark.plain", json.dumps(arguments)]))
     rates = {
@@ -60,7 +62,6 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     figures, line = device_figures(ends[-1], medians["ours"])
     waits = {name: statistics.median(each["data_wait_frac"] for each in found) for name, found in
              (("ours", ends), ("plain", plains))}  # fmt: skip
-    workers = ends[0]["num_workers"]
     notes = [
         line,
         f"Waiting for data: {percent(waits['ours'], 0)} of the time; the plain loop {percent(waits['plain'], 0)}; both "
