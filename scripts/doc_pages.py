@@ -284,7 +284,10 @@ def performance() -> str:
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
 
     def table(match: re.Match[str]) -> str:
-        content = json.loads((BENCHMARKS / f"{match[2]}.json").read_text(encoding="utf-8"))
+        stored = BENCHMARKS / f"{match[2]}.json"
+        if not stored.is_file():  # not measured yet
+            return f"{match[1]}\n{match[3]}"
+        content = json.loads(stored.read_text(encoding="utf-8"))
         return f"{match[1]}\n{report.markdown(content)}\n{match[3]}"
 
     marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"

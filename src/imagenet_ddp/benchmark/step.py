@@ -1,6 +1,5 @@
 """benchmark=step: the training step against a bare loop and plain Lightning, taking turns in one process."""
 
-import os
 import statistics
 
 from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, ratio, row
@@ -67,7 +66,7 @@ def _name(plan: Plan) -> str:
 
 def _counted(trainings: Trainings) -> Found | None:
     """Count the collectives of two ranks on the CPU; None where there is one core."""
-    if num_cores() < 2 or os.name == "nt":
+    if num_cores() < 2:
         return None
     options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")
     probe = {"ready": True, "against": ["bare"], "turns": 1, "steps": 2, "profiled": COUNTED_STEPS}
