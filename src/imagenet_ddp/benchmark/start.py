@@ -46,7 +46,7 @@ def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
         return f"{text}its modules are compiled at every start; `uv pip install --compile-bytecode` would relieve it."
     if over > GOOD:
         return f"{text}the bottleneck is this project's own start; `python -X importtime` shows what is imported."
-    return f"{text}the bottleneck is reading them, which only a faster disk would relieve."
+    return f"{text}the bottleneck is these imports, which only a faster machine or disk would relieve."
 
 
 def _has_bytecode() -> bool:
