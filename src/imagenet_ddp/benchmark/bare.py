@@ -160,6 +160,7 @@ class NaiveLightning:
             devices=1 if on_cpu else [self._device.index or 0],
             precision=trainer.precision,
             max_epochs=0,
+            log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
             callbacks=[self._clock, TQDMProgressBar()],
             logger=CSVLogger(folder),
             enable_checkpointing=False,

@@ -6,7 +6,7 @@ from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, 
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.system.cpu_cores import num_cores
 
-HOST_STEPS = 100  # a multiple of both programs' steps between two lines of figures
+HOST_STEPS = 100  # several of trainer.log_every_n_steps, at which figures are logged
 # The net whose computation is negligible. One thread: more of them would wait for each other in so small operations.
 HOST = (
     "model._target_=imagenet_ddp.benchmark.bare.OneLayer", "data.image_size=32", "data.batch_size=16",
