@@ -41,24 +41,25 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     rates = {
         "plain": [batch_size / each["step_s"] for each in plains],
         "ours": [each["batch_size"] / each["step_s"]["ours"][0] for each in ends],
-        "loader": [each["loader_images_per_s"] for each in parts],
         "step": [each["batch_size"] / each["step_s"]["ours"][0] for each in parts],
     }
-    least = [min(pair) for pair in zip(rates["loader"], rates["step"], strict=True)]
+    loader_rates = [each["loader_images_per_s"] for each in parts]
+    least = [min(pair) for pair in zip(loader_rates, rates["step"], strict=True)]
     ratios: dict[str, float | None] = {
         "train": round(ratio(rates["ours"], rates["plain"]), 3),
         "end_to_end": round(ratio(rates["ours"], least), 3),
     }
     titles = {
         "plain": "pytorch/examples, end to end", "ours": "this project, end to end",
-        "loader": "its loader alone", "step": "its step alone",
+        "step": "its step alone",
     }  # fmt: skip
     group = f"{config['model']['name']}, {size} px, batch {batch_size}"
     rows = [
         row(group, titles[name], "images/s", values, ratio(values, rates["plain"]), own=name != "plain")
         for name, values in rates.items()
     ]
-    medians = {name: statistics.median(values) for name, values in rates.items()}
+    rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
+    medians = {name: statistics.median(values) for name, values in {**rates, "loader": loader_rates}.items()}
     figures, line = device_figures(ends[-1], medians["ours"])
     waits = {name: statistics.median(each["data_wait_frac"] for each in found) for name, found in
              (("ours", ends), ("plain", plains))}  # fmt: skip
