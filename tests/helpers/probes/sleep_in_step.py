@@ -10,5 +10,5 @@ class Sleep(L.Callback):
     def __init__(self, seconds: float):
         self._seconds = seconds
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, *args: Any, **named: Any) -> None:
         time.sleep(self._seconds)
