@@ -1,6 +1,7 @@
 """Write the generated pages of docs/: python scripts/doc_pages.py."""
 
 import csv
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import yaml
 from omegaconf import MISSING
 
+from imagenet_ddp.benchmark import report
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
 from imagenet_ddp.cli.translate import translate
@@ -19,6 +21,7 @@ from imagenet_ddp.report import __main__ as report_help
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS = DOCS / "results.csv"
+BENCHMARKS = DOCS / "benchmarks"  # files that scripts/benchmark_docs.py has written
 _HEAD = """# Reference of all keys
 
 Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
@@ -276,12 +279,28 @@ def index() -> str:
     return (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
+def performance() -> str:
+    """Return the text of docs/performance.md, with each table as the stored file of its name has it."""
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+
+    def table(match: re.Match[str]) -> str:
+        stored = BENCHMARKS / f"{match[2]}.json"
+        if not stored.is_file():  # not measured yet
+            return f"{match[1]}\n{match[3]}"
+        content = json.loads(stored.read_text(encoding="utf-8"))
+        return f"{match[1]}\n{report.markdown(content)}\n{match[3]}"
+
+    marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"
+    return re.sub(marked, table, page, flags=re.DOTALL)
+
+
 PAGES = {
     "index.md": index,
     "commands.md": commands,
     "reference.md": reference,
     "coming-from.md": coming_from,
     "recipes.md": recipes,
+    "performance.md": performance,
 }
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
+import json
 from pathlib import Path
 
 import pytest
 from helpers.fake_runs import make_run
 
+from imagenet_ddp.benchmark.harness import row
 from imagenet_ddp.report.comparison.differences import find_differences
 from imagenet_ddp.report.comparison.recipe_table import recipe_table
 from imagenet_ddp.report.comparison.recipes import group_recipes
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
 from imagenet_ddp.system.table import as_csv
+from scripts import doc_pages
 from scripts.doc_pages import DOCS, PAGES, recipes
 
 
@@ -34,6 +37,25 @@ def test_what_was_measured_is_in_the_page_of_recipes(tmp_path: Path):
     assert "| a\\_b lr=0.2 | 2 | 80.50 (80.00 to 81.00) | +29.50 | 0.006 |" in section
     assert "- Hardware: Some CPU, 2 cores, with bf16 units.\n- Date: 2026-01-02.\n" in section
     assert "python -m imagenet_ddp.train -m experiment=a_b data.root=FOLDER optim.lr=0.2 seed=0,1\n```" in section
+
+
+def test_tables_of_benchmarks_are_those_of_the_stored_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stored = {
+        "rows": [row("Start", "bare script", "seconds", [4.0, 6.0, 5.0], 1.0)], "notes": [], "conclusion": "Imports.",
+        "repeats": 3, "machine": {"cpu": "Some CPU", "num_cores": 2}, "finished_at": "2026-01-02T10:00:00+0000",
+        "versions": {"torch": "2.15.0", "lightning": "2.6.6"}, "command": "python -m imagenet_ddp.benchmark",
+    }  # fmt: skip
+    (tmp_path / "start.json").write_text(json.dumps(stored))
+    begins = [f"<!-- begin: benchmark {name} -->" for name in ("start", "missing")]
+    end = "<!-- end: benchmark -->"
+    page = f"Before.\n{begins[0]}\nold\n{end}\nBetween.\n{begins[1]}\nold\n{end}\nAfter.\n"
+    (tmp_path / "performance.md").write_text(page)
+    monkeypatch.setattr(doc_pages, "DOCS", tmp_path)
+    monkeypatch.setattr(doc_pages, "BENCHMARKS", tmp_path)
+    text = doc_pages.performance()
+    assert text.startswith(f"Before.\n{begins[0]}\n| Start | seconds | range | ratio |\n")
+    assert "| bare script | 5 | 4 to 6 | 1.00 |" in text and "old" not in text
+    assert text.endswith(f"\n{end}\nBetween.\n{begins[1]}\n{end}\nAfter.\n")
 
 
 @pytest.mark.parametrize("content", [None, "", "recipe,data\n"])

@@ -1,24 +1,39 @@
-"""python -m imagenet_ddp.benchmark benchmark=loader data=... data.root=FOLDER: measure how many images per second the
-loader delivers on this machine, from files and packed, and whether training waits for it. Imports torch only once the
-command line is valid.
+"""python -m imagenet_ddp.benchmark benchmark=loader|step|train|start|strategies|profile: measure how fast the parts of
+a training are on this machine, and what the bottleneck is. Imports torch only once the command line is valid.
 
 Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
 """
 
+import importlib
 import sys
+import tempfile
+from pathlib import Path
 
 from imagenet_ddp.benchmark import options
 from imagenet_ddp.cli import command, overrides
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
 def main() -> None:
     with command.run_command("benchmark"):
         plan = command.planned("benchmark", options.read)
-        with import_torch():
-            from imagenet_ddp.benchmark import loader  # torch from here on
+        try:
+            _measure(plan)
+        except ConfigError as error:
+            folder.remove_refused(plan.folder, error)
+            raise
 
-        loader.run(plan, overrides.shell_line("benchmark", sys.argv[1:]))
+
+def _measure(plan: options.Plan) -> None:
+    from imagenet_ddp.benchmark import harness
+
+    with import_torch():  # by those modes that need it
+        mode = importlib.import_module(f"imagenet_ddp.benchmark.{plan.mode}")
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
+        results = mode.run(plan, harness.Trainings(plan, Path(work).absolute()))
+    harness.finish(plan, overrides.shell_line("benchmark", sys.argv[1:]), results)
 
 
 if __name__ == "__main__":

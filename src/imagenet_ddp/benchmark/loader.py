@@ -1,8 +1,5 @@
 """benchmark=loader: images per second from files and packed, and whether the model waits for them."""
 
-import os
-import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.benchmark import report
-from imagenet_ddp.benchmark.baseline import baseline_loader
+from imagenet_ddp.benchmark import loader_advice, plain
+from imagenet_ddp.benchmark.harness import Results, Trainings, machine, row
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import Rates, one_core, time_interleaved
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
@@ -20,41 +17,36 @@ from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
-from imagenet_ddp.runs import summary
-from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.text import count_noun
 
 BASELINE = "plain"
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch when loader processes are timed
 MODEL_S = 15.0
 
 
-def run(plan: Plan, command: str) -> dict[str, Any]:
-    """Measure, write benchmark.json into plan.folder, and return its content."""
+def run(plan: Plan, trainings: Trainings) -> Results:
     config, options, data = plan.config, plan.options, plan.config["data"]
     process_plan = make_plan(config, WorldInfo())
     num_workers, reason = process_plan.num_workers
     counts = sorted({*plan.num_workers, num_workers})
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
-        variants = make_variants(config, options, Path(work))
-        total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
-        progress = Progress("benchmark", total, "measurements", rate=False)
-        with one_core():
-            rates = _time_variants(config, variants, options["repeats"], progress)
-        by_workers = _time_workers(config, variants[0], counts, rates[FILES].median, options["repeats"], progress)
-        progress.close()
+    variants = make_variants(config, options, trainings.work)
+    total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
+    progress = Progress("benchmark", total, "measurements", rate=False)
+    with one_core():
+        rates = _time_variants(config, variants, options["repeats"], progress)
+    by_workers = _time_workers(config, variants[0], counts, rates[FILES].median, options["repeats"], progress)
+    progress.close()
     ratios: dict[str, float | None] = {each.name: round(rates[each.name].over(rates[BASELINE]), 3) for each in variants}
     ratios["two_workers"] = round(by_workers[2].over(by_workers[1]), 3) if {1, 2} <= by_workers.keys() else None
     num_classes = len(set(variants[0].images.targets.tolist()))
-    results = {
-        "ratios": ratios,
+    figures = {
         "images_per_s": {name: each.as_dict() for name, each in rates.items()},
         "workers_images_per_s": {str(count): each.as_dict() for count, each in by_workers.items()},
         "model": _time_model(process_plan, num_classes) if options["model"] else None,
@@ -65,15 +57,27 @@ def run(plan: Plan, command: str) -> dict[str, Any]:
         "titles": {BASELINE: "pytorch/examples: files, Pillow", **{each.name: each.title for each in variants}},
         "image_size": data["image_size"],
         "batch_size": data["batch_size"],
-        "repeats": options["repeats"],
-        "machine": _machine(),
-        **summary.provenance(command),
     }
-    results["conclusion"] = report.conclusion(results)
-    summary.write_json(plan.folder / "benchmark.json", results)
-    print(report.text(results))
-    print(f"Written to {plan.folder}: benchmark.json")
-    return results
+    group = f"On one core, {len(variants[0].images)} images of {data['image_size']} px, batch {data['batch_size']}"
+    rows = [
+        row(group, figures["titles"][name], "images/s", each.wall, ratios.get(name, 1.0), own=name != BASELINE)
+        for name, each in rates.items()
+    ]
+    rows += [
+        row(
+            "Files, by loader processes",
+            count_noun(count, "process"),
+            "images/s",
+            each.wall,
+            each.over(by_workers[counts[0]]),
+        )
+        for count, each in by_workers.items()
+    ]
+    notes = []
+    if model := figures["model"]:
+        notes = [f"Model: {model['name']} in {model['precision']}, {model['images_per_s']:,.0f} images/s"]
+    conclusion = loader_advice.conclusion({**figures, "machine": machine()})
+    return Results(ratios, rows, conclusion, notes, figures)
 
 
 def _loader(config: Mapping[str, Any], images: Images, num_workers: int) -> EpochLoader:
@@ -98,10 +102,10 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 def _time_variants(
     config: Mapping[str, Any], variants: list[Variant], repeats: int, progress: Progress
 ) -> dict[str, Rates]:
-    data, files = config["data"], variants[0].images
+    files, data = variants[0].images, config["data"]
     assert isinstance(files, FileImages)
-    paths = [files.path(index) for index in range(len(files))]
-    baseline = baseline_loader(paths, data["batch_size"], data["image_size"], *mean_and_std(data))
+    folder = str(Path(files.path(0)).parents[1])
+    baseline = plain.make_loader(folder, data["image_size"], data["batch_size"], 0)
     epochs: dict[str, Callable[[], int]] = {BASELINE: lambda: sum(len(target) for _, target in baseline)}
     epochs |= {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))
@@ -143,7 +147,3 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
         "num_steps": times.num_steps,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
-
-
-def _machine() -> dict[str, Any]:
-    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": platform.system(), "load": os.getloadavg()[0]}

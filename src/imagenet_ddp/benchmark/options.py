@@ -5,14 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.cli import overrides, single_process
+from imagenet_ddp.cli import overrides, parse, single_process
+from imagenet_ddp.config.commands import BENCHMARKS
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
 
-# The packs are made from image files, and compared with them.
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
+# Why a measurement needs image files.
+FILES_FOR = {
+    "loader": "benchmark=loader, which packs them to compare",
+    "train": "benchmark=train, whose plain loop reads them too",
+}
+ONLY_FOR = {
+    "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
+    "model": ("loader",), "num_steps": ("step", "train", "strategies", "profile"),
+    "repeats": ("loader", "step", "train", "start", "strategies"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,11 @@ class Plan:
     config: Mapping[str, Any]  # resolved, plain
     num_workers: tuple[int, ...]  # numbers of loader processes to compare
     folder: Path  # of this benchmark; made
+    typed: tuple[str, ...] = ()  # the options that train takes too
+
+    @property
+    def mode(self) -> str:
+        return self.options["name"]
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
@@ -30,19 +45,50 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         return None
     request, mistakes = parsed.request, parsed.found
     options, data = parsed.config["benchmark"], parsed.config["data"]
-    if data["_target_"] or data["name"] not in FILE_SOURCES:
+    mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
+    mistakes += [
+        f"benchmark.{key} is for benchmark={' and benchmark='.join(modes)}, but benchmark={mode} is measured. "
+        "Hint: leave it out."
+        for key, modes in ONLY_FOR.items()
+        if mode in BENCHMARKS and mode not in modes and overrides.typed_value(request, f"benchmark.{key}") is not None
+    ]
+    if mode in FILES_FOR and (data["_target_"] or data["name"] not in FILE_SOURCES):
         mistakes.append(
-            f"data must be a source of image files for benchmark=loader, which packs them to compare, got "
-            f"{data['_target_'] or data['name']}. Hint: data=imagefolder data.root=FOLDER."
+            f"data must be a source of image files for {FILES_FOR[mode]}, got {data['_target_'] or data['name']}. "
+            "Hint: data=imagefolder data.root=FOLDER."
         )
-    else:
+    elif mode == "loader":
         mistakes += data_check.validate(parsed.config, parsed.environ)
+    else:
+        mistakes += _of_training(mode, parsed.config, typed, parsed.environ)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder)
+    return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder, tuple(typed))
+
+
+def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the mistakes in what the measured training is started with."""
+    model, devices = config["model"], config["trainer"]["devices"]
+    found = []
+    if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
+        found.append(
+            "model must be one of torchvision for benchmark=train, whose plain loop knows no other, got "
+            f"{model['_target_'] or model['name']}. Hint: model.name=resnet18, or benchmark=step."
+        )
+    if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
+        found.append("trainer.num_nodes must be 1 in a benchmark. Hint: `python -m imagenet_ddp.doctor` on each node.")
+    if mode == "strategies" and devices == 1:
+        found.append("trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: leave it out.")
+    if mode == "strategies" and config["trainer"]["accelerator"] == "cpu" and num_cores() < 2:
+        found.append("benchmark=strategies needs two devices or two cores, but there is one. Hint: benchmark=step.")
+    try:
+        parse.command_line("train", list(typed), environ)
+    except ConfigError as error:
+        found += error.mistakes
+    return found
 
 
 def _powers(cores: int) -> list[int]:

@@ -1,74 +1,61 @@
-"""Format the results of benchmark=loader: a table and one conclusion. No torch."""
+"""Format benchmark.json: a table for each group of rows, for a terminal or for docs/performance.md. No torch."""
 
-import math
 import textwrap
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
-from imagenet_ddp.system.table import Cell, Column, Table, as_text, text_cell
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.table import Cell, Column, Table, as_markdown, as_text, text_cell
+from imagenet_ddp.system.text import percent
 
-Results = Mapping[str, Any]  # the content of benchmark.json
-MARGIN = 1.1  # images per second of the loader over the model's at which the loader is not the bottleneck
-SMALL_SHARE = 0.1  # of a step's time that loading may take where one process does both
-PREPARE = {"packed_raw": "prepare.form=raw"}  # any other packed variant: prepare.form=jpeg
+Content = Mapping[str, Any]  # of benchmark.json
+WIDTH = 80
 
 
-def text(results: Results) -> str:
+def tables(content: Content) -> list[Table]:
+    """Return one table for each group of rows."""
+    made = []
+    for group, rows in groupby(content["rows"], key=lambda row: row["group"]):
+        rows = list(rows)
+        columns = [Column("", group, right=False), Column("", rows[0]["unit"])]
+        more = {"all": "range"} if any(len(row["all"]) > 1 for row in rows) else {}
+        more |= {key: key for key in ("ratio", "share", "MiB") if any(row.get(key) is not None for row in rows)}
+        columns += [Column("", title) for title in more.values()]
+        made.append(Table(columns, [_cells(row, more) for row in rows]))
+    return made
+
+
+def text(content: Content) -> str:
     """Return lines of at most 80 columns."""
-    rates, ratios = results["images_per_s"], {"plain": 1.0, **results["ratios"]}
-    rows = [
-        [text_cell(title), Cell(None, f"{rates[name]['median']:,.0f}"), Cell(None, f"{ratios[name]:.2f}")]
-        for name, title in results["titles"].items()
-    ]
-    columns = [Column("", "on one core", right=False), Column("", "images/s"), Column("", "ratio")]
-    counts = ", ".join(f"{count}: {each['median']:,.0f}" for count, each in results["workers_images_per_s"].items())
-    two = ratios["two_workers"]
-    lines = [
-        f"{results['num_images']} images of {results['image_size']} pixels, batch size {results['batch_size']}; "
-        f"medians of {results['repeats']}",
-        f"Files, images/s by number of loader processes: {counts}{f' (two over one: {two:.2f})' if two else ''}",
-    ]
-    if (model := results["model"]) is not None:
-        lines.append(f"Model: {model['name']} in {model['precision']}, {model['images_per_s']:,.0f} images/s")
-    wrapped = [part for line in [*lines, "", results["conclusion"]] for part in textwrap.wrap(line, 80) or [""]]
-    return "\n".join([*as_text(Table(columns, rows), 80)[0], "", *wrapped, ""])
+    lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
+    for line in [*content["notes"], "", content["conclusion"], ""]:
+        lines += textwrap.wrap(line, WIDTH) or [""]
+    return "\n".join(lines)
 
 
-def conclusion(results: Results) -> str:
-    """Say whether the model waits for its images, and what would help."""
-    num_workers = results["num_workers"]
-    rate = results["workers_images_per_s"][str(num_workers)]["median"]
-    processes = count_noun(num_workers, "loader process") if num_workers else "no loader process"
-    start = f"The loader delivers {rate:,.0f} images/s with {processes} ({results['why_num_workers']})"
-    if results["model"] is None:
-        return f"{start}; the model was not measured (benchmark.model=false)."
-    needed = results["model"]["images_per_s"]
-    start += f", the model consumes {needed:,.0f}: "
-    if num_workers == 0:
-        share = (1 / rate) / (1 / rate + 1 / needed)
-        start += f"one process does both, and loading takes {percent(share, 0)} of its time; "
-        if share > SMALL_SHARE:
-            return f"{start}loading is {'the' if share > 0.5 else 'part of the'} bottleneck. {_advice(results, needed)}"
-    elif rate < MARGIN * needed:
-        return f"{start}the bottleneck is the loader. {_advice(results, needed)}"
-    return f"{start}the bottleneck is the training step."
+def markdown(content: Content) -> str:
+    """Return the tables, notes, machine, versions and command, as docs/performance.md has them."""
+    machine, versions = content["machine"], content["versions"]
+    parts = ["\n".join(as_markdown(table)) for table in tables(content)]
+    if notes := [*content["notes"], content["conclusion"]]:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    parts.append(
+        f"Medians of {content['repeats']}; {machine['num_cores']} cores of {machine['cpu']}, "
+        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: "
+        f"`{content['command']}`"
+    )
+    return "\n\n".join(parts)
 
 
-def _advice(results: Results, needed: float) -> str:
-    """Recommend the cheapest sufficient change (loader processes, packed JPEGs, packed pixels), else the fastest."""
-    max_workers = max(results["machine"]["num_cores"] - 1, 1)
-    rates = {name: results["images_per_s"][name]["median"] for name in results["titles"] if name != "plain"}
-    counts = {name: math.ceil(MARGIN * needed / rate) for name, rate in rates.items()}
-    sufficient = [name for name, count in counts.items() if count <= max_workers]
-    name = sufficient[0] if sufficient else max(rates, key=lambda each: rates[each])
-    rate, count = rates[name], min(counts[name], max_workers)
-    change = f"data.num_workers={count}"
-    if name != next(iter(rates)):
-        form = PREPARE.get(name, "prepare.form=jpeg")
-        change = f"`python -m imagenet_ddp.prepare prepare=pack {form}` and {change}"
-    num_workers = results["num_workers"]
-    if num_workers and count * rate <= results["workers_images_per_s"][str(num_workers)]["median"]:
-        return "Nothing else that was measured is faster."
-    overlap = "" if num_workers else ", while the step computes"
-    return f"This would help: {change} (about {count * rate:,.0f} images/s{overlap})."
+def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
+    texts = {
+        "all": f"{_number(min(row['all']))} to {_number(max(row['all']))}",
+        "ratio": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        "share": percent(row["share"], 1) if row.get("share") is not None else "",
+        "MiB": f"{row['MiB']:,.0f}" if row.get("MiB") is not None else "",
+    }
+    return [text_cell(row["title"]), Cell(None, _number(row["median"])), *(Cell(None, texts[key]) for key in more)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

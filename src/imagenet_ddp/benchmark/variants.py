@@ -32,7 +32,7 @@ class Variant:
 def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: Path) -> list[Variant]:
     """Return files, packed JPEGs and packed pixels, in this order. work: a folder to write in. options: benchmark.*"""
     tree = work / "files"
-    _link(config, options["num_images"], tree)
+    link_images(config, options["num_images"], tree)
     data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
     data |= {"val_fraction": None, "args": {}}
     files = _train({**config, "data": data})
@@ -57,16 +57,20 @@ def _train(config: Mapping[str, Any]) -> Any:
     return images
 
 
-def _link(config: Mapping[str, Any], num_images: int, tree: Path) -> None:
-    """Link images, evenly spaced, into train/ and one of each of their classes into val/: a pack needs both."""
+def link_images(config: Mapping[str, Any], num_images: int, tree: Path, at_least: int = 0) -> None:
+    """Link images, evenly spaced, into train/ and one of each of their classes into val/: a pack needs both.
+
+    at_least: number of links in train/, where it is more than there are images: each image has several.
+    """
     source = open_source(config["data"], config["seed"], os.environ)
     images = source.train
     assert isinstance(images, FileImages)
     seen: set[int] = set()
-    for number, index in enumerate(np.linspace(0, len(images) - 1, min(num_images, len(images)), dtype=np.int64)):
+    chosen = np.linspace(0, len(images) - 1, min(num_images, len(images)), dtype=np.int64)
+    chosen = [int(index) for index in chosen if _is_readable(images, int(index))]  # the baseline would fail on others
+    for number in range(max(len(chosen), at_least if chosen else 0)):
+        index = chosen[number % len(chosen)]
         path, target = Path(images.path(index)).absolute(), int(images.targets[index])
-        if not _is_readable(images, int(index)):  # the baseline would fail on it
-            continue
         splits = ["train"] if target in seen else ["train", "val"]
         seen.add(target)
         for split in splits:

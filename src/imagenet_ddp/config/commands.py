@@ -238,20 +238,24 @@ class PrepareConfig(CommonConfig):
     out: Annotated[str | None, "Folder to write."] = None
 
 
+BENCHMARKS = ("loader", "step", "train", "start", "strategies", "profile")
+
+
 @dataclass
 class BenchmarkOptions:
-    name: Annotated[str, choice("loader"), "loader: images per second that reach the model."] = MISSING
-    num_images: Annotated[int, integer(8), "Training images that are measured, evenly from all."] = 500
+    name: Annotated[str, choice(*BENCHMARKS), "What to measure."] = MISSING
+    num_images: Annotated[int, integer(8), "loader, train: training images that are read, evenly from all."] = 500
+    num_steps: Annotated[int, integer(1), "Training steps of each measurement."] = 20
     repeats: Annotated[int, integer(1), "Repetitions of each measurement; the median is reported."] = 5
     num_workers: Annotated[
         list[int] | None,
         list_of(integer(0), "a list of numbers of loader processes"),
         Example("[0,1,2]"),
-        "Numbers of loader processes to compare; null: 0, 1, 2, 4, ... up to the cores.",
+        "loader: numbers of loader processes to compare; null: 0, 1, 2, 4, ... up to the cores.",
     ] = None
-    short_side: Annotated[int, integer(8), "Pixels of the short side of the packed images."] = 256
-    quality: Annotated[int, integer(1, 100), "JPEG quality of the packed images."] = 90
-    model: Annotated[bool, Example("true"), "Measure the model's own speed too."] = True
+    short_side: Annotated[int, integer(8), "loader: pixels of the short side of the packed images."] = 256
+    quality: Annotated[int, integer(1, 100), "loader: JPEG quality of the packed images."] = 90
+    model: Annotated[bool, Example("true"), "loader: measure the model's own speed too."] = True
 
 
 @dataclass

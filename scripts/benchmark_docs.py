@@ -1,0 +1,44 @@
+"""Measure the tables of docs/performance.md anew: python scripts/benchmark_docs.py FOLDER [MODE ...]
+
+FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks;
+without any, all. Let nothing else run on the machine: with two cores this takes about an hour.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PHOTOGRAPHS = "data=imagefolder data.root=FOLDER data.image_size=224 data.batch_size=32"
+OPTIONS = {
+    "step": "benchmark=step",
+    "step_224": f"benchmark=step benchmark.num_steps=10 {PHOTOGRAPHS}",
+    "train": f"benchmark=train benchmark.num_steps=10 {PHOTOGRAPHS}",
+    "start": "benchmark=start benchmark.repeats=5",
+    "strategies": "benchmark=strategies",
+    "loader": "benchmark=loader data=imagefolder data.root=FOLDER",
+}
+NOT_SHOWN = ("one_layer", "model", "runs", "parts", "plain", "best")  # details of single steps, and of this machine
+
+
+def main(folder: str, *modes: str) -> None:
+    """Write docs/benchmarks/MODE.json of each, and the page."""
+    for mode in modes or OPTIONS:
+        with tempfile.TemporaryDirectory() as work:
+            options = [word.replace("FOLDER", folder) for word in OPTIONS[mode].split()]
+            command = [sys.executable, "-m", "imagenet_ddp.benchmark", *options, f"hydra.run.dir={work}/run"]
+            print("$", shlex.join(command), flush=True)
+            subprocess.run(command, check=True)
+            content = json.loads(Path(work, "run/benchmark.json").read_text(encoding="utf-8"))
+        content = {key: value for key, value in content.items() if key not in NOT_SHOWN}
+        content["command"] = f"python -m imagenet_ddp.benchmark {OPTIONS[mode]}"
+        (DOCS / "benchmarks").mkdir(exist_ok=True)
+        (DOCS / "benchmarks" / f"{mode}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    subprocess.run([sys.executable, str(Path(__file__).with_name("doc_pages.py"))], check=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,184 @@
+"""What training is compared with: the same net and optimizer in a bare loop, and in a plain LightningModule."""
+
+import contextlib
+import copy
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torchmetrics.classification import MulticlassAccuracy
+
+from imagenet_ddp.performance.train_step import AUTOCAST
+
+SETTLE = 1  # steps at the start of a turn that are not timed: after another loop's turn the caches hold its data
+
+
+class OneLayer(nn.Sequential):
+    """A net whose computation is negligible: what is left of a step is the time of the host."""
+
+    def __init__(self, num_classes: int):
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+
+
+class Ready:
+    """A loader whose batches are in memory: each of them again and again, `length` in all."""
+
+    def __init__(self, batches: Sequence[Mapping[str, Any]], length: int):
+        self.batches, self._length = batches, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self):
+        return (dict(self.batches[number % len(self.batches)]) for number in range(self._length))
+
+
+class BareLoop:
+    """A hand-written training loop on copies of a trainer's net and optimizer, as it is about to start.
+
+    It does the same work per step: copies uint8 images to the device, flips and normalises them, forward and backward
+    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel
+    where there is a process group.
+    """
+
+    def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]]):
+        net = getattr(module.net, "_orig_mod", module.net)
+        self.net, self.optimizer = copy.deepcopy((net, trainer.optimizers[0]))
+        self.net.train()
+        self._batches = batches
+        self._device, self._clip = module.device, trainer.gradient_clip_val or 0.0
+        self._autocast = AUTOCAST.get(str(trainer.precision))
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._autocast is torch.float16)
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        transform = data.eval_transform
+        self._scale = torch.tensor([255 * std for std in transform.std], device=self._device).view(3, 1, 1)
+        self._shift = torch.tensor([255 * mean for mean in transform.mean], device=self._device).view(3, 1, 1)
+        convolution = next((weight for weight in self.net.parameters() if weight.dim() == 4), None)
+        is_last = convolution is not None and convolution.is_contiguous(memory_format=torch.channels_last)
+        self._format = torch.channels_last if is_last else torch.contiguous_format
+        self._dtype = next(self.net.parameters()).dtype
+        self._model: nn.Module = self.net
+        if dist.is_initialized():
+            ids = [self._device] if self._device.type == "cuda" else None
+            self._model = DistributedDataParallel(self.net, device_ids=ids)
+
+    def prepare(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the net's input."""
+        images = batch["image"].to(self._device, non_blocking=True)
+        flip = batch["flip"].to(self._device, non_blocking=True).view(-1, 1, 1, 1)
+        images = torch.where(flip, images.flip(3), images).to(torch.float32, memory_format=self._format)
+        return images.sub_(self._shift).div_(self._scale).to(self._dtype)
+
+    def loss(self, batch: Mapping[str, Any]) -> Tensor:
+        device = self._device.type
+        images, target = self.prepare(batch), batch["target"].to(self._device, non_blocking=True)
+        with torch.autocast(device, self._autocast) if self._autocast else contextlib.nullcontext():
+            logits = self._model(images)
+        return F.cross_entropy(logits.float(), target)
+
+    def step(self, number: int) -> None:
+        loss = self.loss(self._batches[number % len(self._batches)])
+        self._scaler.scale(loss).backward()
+        if self._clip:
+            self._scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.net.parameters(), self._clip)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.optimizer.zero_grad()
+
+    def turn(self, num_steps: int) -> float:
+        """Return the seconds of one step, on average over num_steps of them."""
+        for number in range(SETTLE):
+            self.step(number)
+        synchronize(self._device)
+        start = time.perf_counter()
+        for number in range(num_steps):
+            self.step(number)
+        synchronize(self._device)
+        return (time.perf_counter() - start) / num_steps
+
+
+class _NaiveModule(L.LightningModule):
+    """As tutorials write it: two accuracies, updated and logged in every step."""
+
+    def __init__(self, loop: BareLoop, num_classes: int):
+        super().__init__()
+        self.net = loop.net
+        self._loop = [loop]  # in a list: its net is this module's already
+        self.top1 = MulticlassAccuracy(num_classes)
+        self.top5 = MulticlassAccuracy(num_classes, top_k=min(5, num_classes))
+
+    def training_step(self, batch: Mapping[str, Any], batch_idx: int) -> Tensor:
+        logits, target = self.net(self._loop[0].prepare(batch)), batch["target"]
+        loss = F.cross_entropy(logits.float(), target)
+        self.top1(logits, target)
+        self.top5(logits, target)
+        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/top1", self.top1, on_step=True, on_epoch=False, prog_bar=True)
+        self.log("train/top5", self.top5, on_step=True, on_epoch=False, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self._loop[0].optimizer
+
+
+class _Clock(L.Callback):
+    """Time steps SETTLE to SETTLE + num_steps of an epoch, with all that happens between them."""
+
+    def __init__(self) -> None:
+        self.num_steps, self.step_s = 0, 0.0
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx in (SETTLE, SETTLE + self.num_steps):
+            synchronize(pl_module.device)
+            now = time.perf_counter()
+            self.step_s = now if batch_idx == SETTLE else (now - self.step_s) / self.num_steps
+
+
+class NaiveLightning:
+    """Plain Lightning with progress bar and CSVLogger. A turn is an epoch of one Trainer."""
+
+    def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]], folder: Path):
+        loop = BareLoop(trainer, module, batches)
+        self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2), _Clock()
+        self._batches, self._device = batches, module.device
+        on_cpu = self._device.type == "cpu"
+        self._trainer = L.Trainer(
+            accelerator=self._device.type,
+            devices=1 if on_cpu else [self._device.index or 0],
+            precision=trainer.precision,
+            max_epochs=0,
+            log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
+            callbacks=[self._clock, TQDMProgressBar()],
+            logger=CSVLogger(folder),
+            enable_checkpointing=False,
+            enable_model_summary=False,
+        )
+
+    def turn(self, num_steps: int) -> float:
+        """Return the seconds of one step, on average over num_steps of them."""
+        self._clock.num_steps = num_steps
+        assert self._trainer.fit_loop.max_epochs is not None
+        self._trainer.fit_loop.max_epochs += 1
+        with Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+            self._trainer.fit(self._module, Ready(self._batches, SETTLE + num_steps + 1))
+        return self._clock.step_s
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -1,0 +1,51 @@
+"""Conclude from the figures of benchmark=loader what the bottleneck is, and what would help. No torch."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.system.text import count_noun, percent
+
+Results = Mapping[str, Any]  # the content of benchmark.json
+MARGIN = 1.1  # images per second of the loader over the model's at which the loader is not the bottleneck
+SMALL_SHARE = 0.1  # of a step's time that loading may take where one process does both
+PREPARE = {"packed_raw": "prepare.form=raw"}  # any other packed variant: prepare.form=jpeg
+
+
+def conclusion(results: Results) -> str:
+    """Say whether the model waits for its images, and what would help."""
+    num_workers = results["num_workers"]
+    rate = results["workers_images_per_s"][str(num_workers)]["median"]
+    processes = count_noun(num_workers, "loader process") if num_workers else "no loader process"
+    start = f"The loader delivers {rate:,.0f} images/s with {processes} ({results['why_num_workers']})"
+    if results["model"] is None:
+        return f"{start}; the model was not measured (benchmark.model=false)."
+    needed = results["model"]["images_per_s"]
+    start += f", the model consumes {needed:,.0f}: "
+    if num_workers == 0:
+        share = (1 / rate) / (1 / rate + 1 / needed)
+        start += f"one process does both, and loading takes {percent(share, 0)} of its time; "
+        if share > SMALL_SHARE:
+            return f"{start}loading is {'the' if share > 0.5 else 'part of the'} bottleneck. {_advice(results, needed)}"
+    elif rate < MARGIN * needed:
+        return f"{start}the bottleneck is the loader. {_advice(results, needed)}"
+    return f"{start}the bottleneck is the training step."
+
+
+def _advice(results: Results, needed: float) -> str:
+    """Recommend the cheapest sufficient change (loader processes, packed JPEGs, packed pixels), else the fastest."""
+    max_workers = max(results["machine"]["num_cores"] - 1, 1)
+    rates = {name: results["images_per_s"][name]["median"] for name in results["titles"] if name != "plain"}
+    counts = {name: math.ceil(MARGIN * needed / rate) for name, rate in rates.items()}
+    sufficient = [name for name, count in counts.items() if count <= max_workers]
+    name = sufficient[0] if sufficient else max(rates, key=lambda each: rates[each])
+    rate, count = rates[name], min(counts[name], max_workers)
+    change = f"data.num_workers={count}"
+    if name != next(iter(rates)):
+        form = PREPARE.get(name, "prepare.form=jpeg")
+        change = f"`python -m imagenet_ddp.prepare prepare=pack {form}` and {change}"
+    num_workers = results["num_workers"]
+    if num_workers and count * rate <= results["workers_images_per_s"][str(num_workers)]["median"]:
+        return "Nothing else that was measured is faster."
+    overlap = "" if num_workers else ", while the step computes"
+    return f"This would help: {change} (about {count * rate:,.0f} images/s{overlap})."

@@ -1,0 +1,57 @@
+"""benchmark=start: seconds from the command to the first training step, against a bare script with the same imports."""
+
+import importlib.util
+import json
+import statistics
+from pathlib import Path
+
+from imagenet_ddp.benchmark.harness import Results, Trainings, ratio, row
+from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.system.text import percent
+
+NET = "resnet18"  # where the run's own is not torchvision's
+GOOD = 1.25  # of the bare script's seconds
+
+
+def run(plan: Plan, trainings: Trainings) -> Results:
+    model, data = plan.config["model"], plan.config["data"]
+    own = model["_target_"] or model["library"] != "torchvision"
+    trainings.expect(2 * plan.options["repeats"] + 2)
+    ours, bare, found = [], [], {}
+    for _ in range(plan.options["repeats"] + 1):
+        found = trainings.train(turns=0)
+        ours.append(found["first_step_at"] - found["started_at"])
+        arguments = {
+            "out": str(trainings.out), "arch": NET if own else model["name"], "size": data["image_size"],
+            "batch_size": data["batch_size"], "precision": found["precision"],
+            "device": "cpu" if found["device"] == "cpu" else "cuda", "num_threads": found["num_threads"],
+        }  # fmt: skip
+        script = trainings.run(["-m", "imagenet_ddp.benchmark.bare_start", json.dumps(arguments)])
+        bare.append(script["first_step_at"] - script["started_at"])
+    ours, bare = ours[1:], bare[1:]  # the first pair reads the libraries from the disk
+    over = ratio(ours, bare)
+    group = f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
+    rows = [
+        row(group, "bare script: imports, one step", "seconds to the first step", bare, 1.0, own=False),
+        row(group, "this project", "seconds to the first step", ours, over),
+    ]
+    figures = {"precision": found["precision"], "device": found["device"], "bytecode": _has_bytecode()}
+    return Results({"start": round(over, 3)}, rows, _conclusion(ours, bare, over), [], figures)
+
+
+def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
+    share = statistics.median(bare) / statistics.median(ours)
+    text = f"{percent(min(share, 1), 0)} of the start is what a bare script needs too, mostly the imports of torch: "
+    if not _has_bytecode():
+        return f"{text}its modules are compiled at every start; `uv pip install --compile-bytecode` would relieve it."
+    if over > GOOD:
+        return f"{text}the bottleneck is this project's own start; `python -X importtime` shows what is imported."
+    return f"{text}the bottleneck is these imports, which only a faster machine or disk would relieve."
+
+
+def _has_bytecode() -> bool:
+    """Return whether torch's modules are stored compiled."""
+    spec = importlib.util.find_spec("torch")
+    return (
+        spec is not None and spec.origin is not None and Path(importlib.util.cache_from_source(spec.origin)).is_file()
+    )

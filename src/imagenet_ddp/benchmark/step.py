@@ -1,0 +1,88 @@
+"""benchmark=step: the training step against a bare loop and plain Lightning, taking turns in one process."""
+
+import statistics
+
+from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, ratio, row
+from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.system.cpu_cores import num_cores
+
+HOST_STEPS = 100  # several of trainer.log_every_n_steps, at which figures are logged
+# The net whose computation is negligible. One thread: more of them would wait for each other in so small operations.
+HOST = (
+    "model._target_=imagenet_ddp.benchmark.bare.OneLayer", "data.image_size=32", "data.batch_size=16",
+    "cluster.num_threads=1", "logger=csv",
+)  # fmt: skip
+KEPT = ("allow_targets=", "trainer.accelerator=", "trainer.precision=", "callbacks")
+LARGE = 1.05  # a step over the bare loop's at which the host is worth relieving
+COUNTED_STEPS = 10
+TITLES = {"bare": "bare loop", "ours": "this project", "naive": "plain Lightning, two accuracies"}
+
+
+def run(plan: Plan, trainings: Trainings) -> Results:
+    turns, num_steps = plan.options["repeats"], plan.options["num_steps"]
+    trainings.expect(3)
+    common = {"turns": turns, "ready": True}
+    kept = [line for line in plan.typed if line.lstrip("+~").startswith(KEPT)]
+    one = (*MEASURED, "trainer.devices=1")
+    host = trainings.train((*HOST, *one), typed=kept, steps=HOST_STEPS, against=["bare", "naive"], **common)
+    logger = () if any(line.startswith("logger") for line in plan.typed) else ("logger=csv",)
+    model = trainings.train((*logger, *one), steps=num_steps, against=["bare"], **common)
+    counted = _counted(trainings)
+    ours, bare, naive = (host["step_s"][name] for name in ("ours", "bare", "naive"))
+    costs = [(a - b) / (c - b) for a, b, c in zip(ours, bare, naive, strict=True) if c > b]
+    host_cost = round(statistics.median(costs), 3) if costs else None
+    step = round(ratio(model["step_s"]["ours"], model["step_s"]["bare"]), 3)
+    rows = []
+    for group, found in (("One-layer net: time of the host", host), (f"{_name(plan)}: whole step", model)):
+        for name in ("bare", "ours", "naive"):
+            if values := found["step_s"].get(name):
+                over = ratio(values, found["step_s"]["bare"])
+                rows.append(
+                    row(group, TITLES[name], "ms per step", [1e3 * each for each in values], over, own=name == "ours")
+                )
+    rate = model["batch_size"] / statistics.median(model["step_s"]["ours"])
+    figures, line = device_figures(model, rate)
+    extra = None if counted is None else _extra(counted)
+    notes = [line]
+    if host_cost is not None:
+        notes.append(f"Host cost per step: {host_cost:.0%} of what plain Lightning adds to the bare loop.")
+    if extra is not None:
+        notes.append(f"Collectives per step beyond bare DistributedDataParallel, two ranks: {extra:+.2g}.")
+    return Results(
+        {"host_cost": host_cost, "step": step},
+        rows,
+        _conclusion(step, model),
+        notes,
+        {"one_layer": host, "model": {**model, **figures}, "collectives": counted},
+        extra,
+    )
+
+
+def _name(plan: Plan) -> str:
+    config = plan.config
+    name, data = config["model"]["_target_"] or config["model"]["name"], config["data"]
+    return f"{name}, {data['image_size']} px, batch {data['batch_size']}"
+
+
+def _counted(trainings: Trainings) -> Found | None:
+    """Count the collectives of two ranks on the CPU; None where there is one core."""
+    if num_cores() < 2:
+        return None
+    options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")
+    probe = {"ready": True, "against": ["bare"], "turns": 1, "steps": 2, "profiled": COUNTED_STEPS}
+    return {"num_steps": COUNTED_STEPS, **trainings.train((*MEASURED, *options), **probe)["collectives"]}
+
+
+def _extra(counted: Found) -> float:
+    ours, bare = (sum(counted[name].values()) for name in ("ours", "bare"))
+    return (ours - bare) / counted["num_steps"]
+
+
+def _conclusion(step: float, model: Found) -> str:
+    times = f"A step takes {step:.2f} times as long as the bare loop's: "
+    if step >= LARGE:
+        return f"{times}the host is part of the bottleneck. A larger data.batch_size would relieve it."
+    change = (
+        "a smaller data.image_size, a smaller net or a GPU" if model["device"] == "cpu" else "a smaller net or image"
+    )
+    return f"{times}the bottleneck is the computation itself, which {change} would relieve."

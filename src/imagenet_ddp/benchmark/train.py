@@ -1,0 +1,93 @@
+"""benchmark=train: training from files to weights, its loader and step apart, against pytorch/examples' plain loop."""
+
+import json
+import math
+import statistics
+
+from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, ratio, row
+from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.benchmark.variants import link_images
+from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.text import count_noun, percent
+
+WARM_UP = 5  # steps that are not timed
+WAITS = 0.1  # share of the time spent waiting for data from which the loader is part of the bottleneck
+GAP = 0.9  # end to end over the smaller of loader and step, below which they disturb each other
+
+
+def run(plan: Plan, trainings: Trainings) -> Results:
+    config, options = plan.config, plan.options
+    size, batch_size = config["data"]["image_size"], config["data"]["batch_size"]
+    steps, tree = options["num_steps"], trainings.work / "files"
+    # long enough for every loader's first batches, which its processes load in advance, not to count
+    link_images(config, options["num_images"], tree, at_least=(WARM_UP + steps + 2) * batch_size + 8)
+    files = (
+        "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
+        "data.val_fraction=null", "trainer.devices=1", *MEASURED,
+    )  # fmt: skip
+    trainings.expect(3 * options["repeats"])
+    ends, parts, plains, workers = [], [], [], 0
+    for _ in range(options["repeats"]):
+        ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
+        parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
+        workers = ends[0]["num_workers"]
+        loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
+        arguments = {
+            "loader": loader, "out": str(trainings.out), "arch": config["model"]["name"], "steps": steps,
+            "warm_up": WARM_UP, "device": "cpu" if ends[0]["device"] == "cpu" else "cuda",
+            "num_threads": ends[0]["num_threads"],
+        }  # fmt: skip
+        plains.append(trainings.run(["-m", "imagenet_ddp.benchmark.plain", json.dumps(arguments)]))
+    rates = {
+        "plain": [batch_size / each["step_s"] for each in plains],
+        "ours": [each["batch_size"] / each["step_s"]["ours"][0] for each in ends],
+        "step": [each["batch_size"] / each["step_s"]["ours"][0] for each in parts],
+    }
+    loader_rates = [each["loader_images_per_s"] for each in parts]
+    least = [min(pair) for pair in zip(loader_rates, rates["step"], strict=True)]
+    ratios: dict[str, float | None] = {
+        "train": round(ratio(rates["ours"], rates["plain"]), 3),
+        "end_to_end": round(ratio(rates["ours"], least), 3),
+    }
+    titles = {
+        "plain": "pytorch/examples, end to end", "ours": "this project, end to end",
+        "step": "its step alone",
+    }  # fmt: skip
+    group = f"{config['model']['name']}, {size} px, batch {batch_size}"
+    rows = [
+        row(group, titles[name], "images/s", values, ratio(values, rates["plain"]), own=name != "plain")
+        for name, values in rates.items()
+    ]
+    rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
+    medians = {name: statistics.median(values) for name, values in {**rates, "loader": loader_rates}.items()}
+    figures, line = device_figures(ends[-1], medians["ours"])
+    waits = {name: statistics.median(each["data_wait_frac"] for each in found) for name, found in
+             (("ours", ends), ("plain", plains))}  # fmt: skip
+    notes = [
+        line,
+        f"Waiting for data: {percent(waits['ours'], 0)} of the time; the plain loop {percent(waits['plain'], 0)}; both "
+        f"with {count_noun(workers, 'loader process') if workers else 'no loader process'}",
+        f"End to end over the smaller of loader and step: {ratios['end_to_end']:.2f}",
+    ]
+    return Results(
+        ratios,
+        rows,
+        _conclusion(medians, waits["ours"], workers, ends[0]["device"] == "cpu"),
+        notes,
+        {"data_wait_frac": waits, "num_workers": workers, "model": figures, "runs": ends, "parts": parts,
+         "plain": plains, "num_steps": steps},
+    )  # fmt: skip
+
+
+def _conclusion(rates: dict[str, float], wait: float, workers: int, on_cpu: bool) -> str:
+    faster = f"The loader alone reaches {rates['loader']:,.0f} images/s, the step alone {rates['step']:,.0f}: "
+    spare = max(num_cores() - 1, 1)
+    more = max(1, math.ceil(1.1 * rates["step"] / rates["loader"] * max(workers, 1)))
+    if wait >= WAITS:
+        count = f"data.num_workers={min(more, spare)} or " if workers < min(more, spare) else ""
+        part = "the bottleneck is" if rates["loader"] < rates["step"] else "part of the bottleneck is"
+        return f"{faster}{part} the loader. This would help: {count}`prepare=pack`; benchmark=loader says how much."
+    if rates["ours"] < GAP * min(rates["loader"], rates["step"]) and workers:
+        return f"{faster}the bottleneck is the cores, which they share. `prepare=pack` would relieve it."
+    change = "a smaller data.image_size, a smaller net or a GPU" if on_cpu else "a smaller net or image"
+    return f"{faster}the bottleneck is the training step, which {change} would relieve."
