@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.distributed.strategies import backends
+from imagenet_ddp.distributed.strategies.local_sgd import LocalSGD
 from imagenet_ddp.distributed.strategies.process_group import init_process_group
 from imagenet_ddp.errors import ConfigError
 
@@ -24,6 +25,7 @@ class StoreDDPStrategy(DDPStrategy):
     """DDPStrategy whose process group is made on a store that is already connected.
 
     send_buffers: once, rank 0's buffers to all, which DistributedDataParallel leaves out with broadcast_buffers=False.
+    local_sgd: averages weights in place of gradients; all ranks have the same wherever they are validated or stored.
     """
 
     def __init__(
@@ -33,11 +35,12 @@ class StoreDDPStrategy(DDPStrategy):
         timeout_s: float,
         comm_hook: tuple[object, Callable] | None = None,
         send_buffers: bool = False,
+        local_sgd: LocalSGD | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self._store, self._timeout_s = store, timeout_s
-        self._comm_hook, self._sends_buffers = comm_hook, send_buffers
+        self._comm_hook, self._sends_buffers, self._local_sgd = comm_hook, send_buffers, local_sgd
 
     def setup_distributed(self) -> None:
         """Make the process group; Lightning leaves one that exists as it is."""
@@ -58,8 +61,34 @@ class StoreDDPStrategy(DDPStrategy):
         if self._sends_buffers:
             _send_buffers(self.model)
 
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        if self._local_sgd is None:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        assert self.lightning_module is not None
+        assert isinstance(self.model, DistributedDataParallel)
+        steps = self.lightning_module.trainer.global_step
+        self._local_sgd.before_step(self.model, steps)
+        result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        self._local_sgd.after_step(self.model, steps + 1)
+        return result
+
+    def _average(self) -> None:
+        if self._local_sgd is not None:
+            assert self.model is not None
+            self._local_sgd.average(self.model, self.optimizers)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Called on all ranks for a checkpoint, before the state of the optimizers is taken."""
+        self._average()
+        return super().lightning_module_state_dict()
+
+    def on_train_end(self) -> None:
+        self._average()
+        super().on_train_end()
+
     def on_validation_start(self) -> None:
         """Send rank 0's batch-norm statistics to all once per validation: the checkpoint holds those."""
+        self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
 
@@ -90,11 +119,13 @@ def make_strategy(
     if kind is not None and (errors := backends.validate(strategy, kind)):
         raise ConfigError(errors)
     arguments = ddp_arguments(strategy)
+    is_local = strategy["comm_hook"] == "post_local_sgd"
     return StoreDDPStrategy(
         store,
         timeout_s=strategy["timeout_s"],
         comm_hook=comm_hook(strategy),
         send_buffers=strategy["init_sync"] and arguments.get("broadcast_buffers") is False,
+        local_sgd=LocalSGD(strategy["local_sgd_start_step"], strategy["local_sgd_every"]) if is_local else None,
         process_group_backend=strategy["process_group_backend"],
         **arguments,
     )
@@ -116,7 +147,8 @@ def ddp_arguments(strategy: Mapping[str, Any], known: Collection[str] = KNOWN) -
 
 
 def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
-    """Return (state, hook) for register_comm_hook, as strategy.comm_hook names it; None without one."""
+    """Return (state, hook) for register_comm_hook, as strategy.comm_hook names it; None without one, and for
+    post_local_sgd."""
     match strategy["comm_hook"]:
         case "fp16":
             return None, fp16_compress_hook
@@ -160,6 +192,12 @@ def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
             f"Gradients: whole for {strategy['powersgd_start_step']} steps, then PowerSGD of rank "
             f"{strategy['powersgd_rank']} (strategy.comm_hook=powersgd); its state is not in checkpoints: a resumed "
             "run starts with whole gradients again."
+        )
+    elif hook == "post_local_sgd":
+        lines.append(
+            f"Gradients are averaged for {strategy['local_sgd_start_step']} steps; from then on each process steps by "
+            f"its own, and weights are averaged every {strategy['local_sgd_every']} steps, and before each validation "
+            "and checkpoint (strategy.comm_hook=post_local_sgd)."
         )
     elif hook:
         lines.append(f"Gradients are sent as {hook}, half of fp32's bytes (strategy.comm_hook={hook}).")
