@@ -1,8 +1,10 @@
 """Write the generated pages of docs/: python scripts/doc_pages.py."""
 
 import csv
+import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import yaml
@@ -276,12 +278,50 @@ def index() -> str:
     return (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
+def scaling_tables(results: Path) -> str:
+    """Return the table of images/s over slow links that scripts/scaling_table.py has measured, "" without one."""
+    if not results.is_file():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    lines = [f"{found['net']}; {found['machine']}; {found['date']}; `{found['command']}`.", ""]
+    for link in found["links"]:
+        alone = statistics.median(link["rows"][0]["images_per_s"])
+        sent = f"the all-reduce of {link['gradient_bytes'] / 1e6:.1f} MB takes {link['all_reduce_s']:.2f} s"
+        lines += [
+            f"{link['mbit_per_s']:,} Mbit/s: a step takes {link['step_s']:.2f} s, {link['backward_s']:.2f} s of it the "
+            f"backward pass; {sent}.",
+            "",
+            "| what | images/s, median (range) | of 1 node | predicted |",
+            "|---|---|---|---|",
+        ]
+        for row in link["rows"]:
+            median, low, high = (of(row["images_per_s"]) for of in (statistics.median, min, max))
+            what = row["name"] if row["name"] == "1 node" else " ".join(["2 nodes", *_code(row["name"])])
+            predicted = "" if row["predicted"] is None else f"{row['predicted']:.1f}"
+            lines.append(f"| {what} | {median:.1f} ({low:.1f} to {high:.1f}) | {median / alone:.2f} | {predicted} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _code(options: str) -> list[str]:
+    return [f"`{options}`"] if options else []
+
+
+def performance() -> str:
+    """Return the text of docs/performance.md, with what lies between its markers made anew from docs/benchmarks/."""
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    begin, end = "<!-- from benchmarks/scaling.json -->\n", "<!-- end of scaling.json -->"
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}{scaling_tables(DOCS / 'benchmarks' / 'scaling.json')}{end}{rest.partition(end)[2]}"
+
+
 PAGES = {
     "index.md": index,
     "commands.md": commands,
     "reference.md": reference,
     "coming-from.md": coming_from,
     "recipes.md": recipes,
+    "performance.md": performance,
 }
 
 if __name__ == "__main__":
