@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "scaling.json"
-MBIT = (100, 1000)
-ROUNDS = 3
+LINKS = {100: 2, 1000: 4}  # Mbit/s -> turns: where communication dominates, they hardly differ
 BATCH_SIZE, IMAGE_SIZE = 32, 64
 ADDRESS, PORT = "10.77.0.", 29400
 EVERY, ACCUMULATE, POWERSGD_RANK = 8, 4, 1
@@ -57,7 +56,7 @@ def main() -> None:
         os.environ["SCALING_TABLE"] = "in a network of its own"
         os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
     with _peer() as peer:
-        links = [_measure(mbit, peer, cores) for mbit in MBIT]
+        links = [_measure(mbit, turns, peer, cores) for mbit, turns in LINKS.items()]
     found = {
         "command": "python scripts/scaling_table.py",
         "date": datetime.date.today().isoformat(),
@@ -93,7 +92,7 @@ def _run(command: str) -> None:
     subprocess.run(command.split(), check=True)
 
 
-def _measure(mbit: int, peer: int, cores: list[int]) -> dict[str, Any]:
+def _measure(mbit: int, turns: int, peer: int, cores: list[int]) -> dict[str, Any]:
     limit = f"tbf rate {mbit}mbit burst {max(64_000, mbit * 1250)} latency 100ms"  # bytes per tick of the kernel
     enter = ["nsenter", f"--target={peer}", "--net"]
     for prefix, card in (([], "link0"), (enter, "link1")):
@@ -101,7 +100,7 @@ def _measure(mbit: int, peer: int, cores: list[int]) -> dict[str, Any]:
     nodes = []
     for rank, prefix in enumerate(([], enter)):
         environ = {**os.environ, "GLOO_SOCKET_IFNAME": f"link{rank}"}
-        command = [*prefix, "taskset", "-c", str(cores[rank]), sys.executable, __file__, str(rank)]
+        command = [*prefix, "taskset", "-c", str(cores[rank]), sys.executable, __file__, str(rank), str(turns)]
         nodes.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True))
     try:
         printed = [node.communicate(timeout=900)[0] for node in nodes]
@@ -127,7 +126,7 @@ def _versions() -> str:
 # ---- one node ------------------------------------------------------------------------------------------------------
 
 
-def node(rank: int) -> None:
+def node(rank: int, turns: int) -> None:
     """Measure all variants in turns, and print what the first node has found."""
     import torch
     from torch import distributed
@@ -146,7 +145,7 @@ def node(rank: int) -> None:
     num_bytes = sum(4 * each.numel() for each in training.net.parameters())
     all_reduce = step_timer.time_all_reduce(num_bytes, cpu, budget_s=12.0)
     seen: dict[str, list[float]] = {name: [] for name in ("1 node", *VARIANTS)}
-    for _ in range(ROUNDS):
+    for _ in range(turns):
         for name, reached in seen.items():
             rate = torch.tensor(_images_per_s(rank, store, None if name == "1 node" else VARIANTS[name]))
             distributed.all_reduce(rate)
@@ -245,6 +244,6 @@ def _sent_share(hook: str | None, net: Any) -> float:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        node(int(sys.argv[1]))
+        node(*map(int, sys.argv[1:]))
     else:
         main()
