@@ -39,7 +39,8 @@ def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -
 
 def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:
     """Start the fork server before this process imports torch, so that both import it at the same time; only where
-    data.num_workers asks for workers on any device."""
+    data.num_workers asks for workers on any device. preload: nearly all that the command's own module imports, because
+    multiprocessing imports that module in each worker."""
     if choose_num_workers(option, True, local_world_size)[0] and choose_mp_context() == "forkserver":
         start_fork_server(preload)
 
