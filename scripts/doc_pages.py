@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import yaml
@@ -279,6 +280,35 @@ def index() -> str:
     return (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
+def scaling_tables(results: Path) -> str:
+    """Return the table of images/s over slow links that scripts/scaling_table.py has measured, "" without one."""
+    if not results.is_file():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    lines = [f"{found['net']}; {found['machine']}; {found['date']}; `{found['command']}`.", ""]
+    for link in found["links"]:
+        alone = statistics.median(link["rows"][0]["images_per_s"])
+        sent = f"the all-reduce of {link['gradient_bytes'] / 1e6:.1f} MB takes {link['all_reduce_s']:.2f} s"
+        lines += [
+            f"{link['mbit_per_s']:,} Mbit/s: a step takes {link['step_s']:.2f} s, {link['backward_s']:.2f} s of it the "
+            f"backward pass; {sent}.",
+            "",
+            "| what | images/s, median (range) | of 1 node | predicted |",
+            "|---|---|---|---|",
+        ]
+        for row in link["rows"]:
+            median, low, high = (of(row["images_per_s"]) for of in (statistics.median, min, max))
+            what = row["name"] if row["name"] == "1 node" else " ".join(["2 nodes", *_code(row["name"])])
+            predicted = "" if row["predicted"] is None else f"{row['predicted']:.1f}"
+            lines.append(f"| {what} | {median:.1f} ({low:.1f} to {high:.1f}) | {median / alone:.2f} | {predicted} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _code(options: str) -> list[str]:
+    return [f"`{options}`"] if options else []
+
+
 def performance() -> str:
     """Return the text of docs/performance.md, with each table as the stored file of its name has it."""
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
@@ -291,7 +321,10 @@ def performance() -> str:
         return f"{match[1]}\n{report.markdown(content)}\n{match[3]}"
 
     marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"
-    return re.sub(marked, table, page, flags=re.DOTALL)
+    page = re.sub(marked, table, page, flags=re.DOTALL)
+    begin, end = "<!-- from benchmarks/scaling.json -->\n", "<!-- end of scaling.json -->"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}{scaling_tables(BENCHMARKS / 'scaling.json')}{end}{rest.partition(end)[2]}"
 
 
 PAGES = {

@@ -1,5 +1,6 @@
 """What doctor writes about measurements, from made-up ones."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,11 +21,13 @@ def config(hook: str | None = None, batches: int = 1) -> dict[str, Any]:
     }
 
 
-def report(num_nodes: int, ranks_per_node: int, all_reduce_s: float, waiting_s: float | None, **keys: Any) -> Check:
+def report(
+    num_nodes: int, ranks_per_node: int, all_reduce_s: float, waiting_s: float | None, step: Step = STEP, **keys: Any
+) -> Check:
     check = Check("scaling", True, "")
     ranks = num_nodes * ranks_per_node
     all_reduce = AllReduce(all_reduce_s, 50_000_000, ranks, 50_000_000) if ranks > 1 else None
-    rank_reports.fill_scaling(check, config(**keys), STEP, num_nodes, ranks_per_node, all_reduce, waiting_s)
+    rank_reports.fill_scaling(check, config(**keys), step, num_nodes, ranks_per_node, all_reduce, waiting_s)
     return check
 
 
@@ -62,3 +65,11 @@ def test_powersgd_is_measured_only():
     assert check.ok and check.what == (
         "measured: 2 nodes 91 % of independent ranks; 2 nodes are 1.82 times as fast as one: nothing to change"
     )
+
+
+def test_post_local_sgd_is_predicted_only():
+    """What was measured is a step on averaged gradients."""
+    step = replace(STEP, average_every=8)
+    check = report(2, 1, 5.0, 4.0, step, hook="post_local_sgd")
+    assert check.what.startswith("predicted: 2 nodes 44 %, 4 nodes 35 %, 8 nodes 31 %; over ")
+    assert not check.ok and check.numbers["measured"] is None

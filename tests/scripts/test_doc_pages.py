@@ -12,7 +12,7 @@ from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
 from imagenet_ddp.system.table import as_csv
 from scripts import doc_pages
-from scripts.doc_pages import DOCS, PAGES, recipes
+from scripts.doc_pages import DOCS, PAGES, recipes, scaling_tables
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -63,3 +63,20 @@ def test_nothing_measured_makes_no_section(content: str | None, tmp_path: Path):
     if content is not None:
         (tmp_path / "results.csv").write_text(content)
     assert "Measured here" not in recipes(tmp_path / "results.csv")
+
+
+def test_the_tables_of_slow_links(tmp_path: Path):
+    rows = [
+        {"name": "1 node", "images_per_s": [40.0, 41.0, 36.0], "predicted": None},
+        {"name": "", "images_per_s": [20.0, 22.0, 19.0], "predicted": 18.96},
+        {"name": "strategy.comm_hook=bf16", "images_per_s": [30.0, 30.0, 31.0], "predicted": 33.0},
+    ]
+    link = {"mbit_per_s": 1000, "all_reduce_s": 0.4, "gradient_bytes": 46.8e6, "step_s": 0.7, "backward_s": 0.45}
+    found = {"command": "c", "date": "d", "machine": "m", "net": "n", "links": [link | {"rows": rows}]}
+    results = tmp_path / "scaling.json"
+    assert scaling_tables(results) == ""
+    results.write_text(json.dumps(found))
+    text = scaling_tables(results)
+    assert "1,000 Mbit/s: a step takes 0.70 s, 0.45 s of it the backward pass; the all-reduce of 46.8 MB" in text
+    assert "| 1 node | 40.0 (36.0 to 41.0) | 1.00 |  |\n| 2 nodes | 20.0 (19.0 to 22.0) | 0.50 | 19.0 |" in text
+    assert "| 2 nodes `strategy.comm_hook=bf16` | 30.0 (30.0 to 31.0) | 0.75 | 33.0 |" in text

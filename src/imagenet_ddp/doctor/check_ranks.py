@@ -136,7 +136,9 @@ def _whole_step(config: Config, training: Training, times: StepTimes, read_s: fl
     """Make the optimizer's step, with its accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
-    return Step(compute_s, times.backward_s, _sent_bytes(config, training))
+    strategy = config["strategy"]
+    every = strategy["local_sgd_every"] if strategy["comm_hook"] == "post_local_sgd" else None
+    return Step(compute_s, times.backward_s, _sent_bytes(config, training), every)
 
 
 def _sent_bytes(config: Config, training: Training) -> int:

@@ -9,7 +9,8 @@ from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes
 from imagenet_ddp.system.text import count_noun, percent
 
-SENT_SHARES = {None: 1.0, "fp16": 0.5, "bf16": 0.5}  # comm_hook -> bytes of a 32-bit gradient that are sent
+# comm_hook -> bytes of a 32-bit gradient, or weight, that are sent
+SENT_SHARES = {None: 1.0, "fp16": 0.5, "bf16": 0.5, "post_local_sgd": 1.0}
 Config = Mapping[str, Any]
 
 
@@ -50,7 +51,8 @@ def fill_scaling(
     all_reduce: None for one rank. waiting_s: measured time that a step waits for gradients; None: not measured.
     """
     hook, batches = config["strategy"]["comm_hook"], config["trainer"]["accumulate_grad_batches"]
-    measured = None if waiting_s is None else step.compute_s / (step.compute_s + waiting_s)
+    # what was measured is a step that averages gradients
+    measured = None if waiting_s is None or step.average_every else step.compute_s / (step.compute_s + waiting_s)
     efficiencies = {1: 1.0} if ranks_per_node == 1 else {}
     if all_reduce and num_nodes > 1 and hook in SENT_SHARES:  # the bytes that PowerSGD sends are not known here
         for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from imagenet_ddp.data.loading.worker_processes import start_early
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def train(world_info: WorldInfo, job: Job) -> float | None:
-    """Train in this process: the highest val/top1, a fraction; None without validation. Exits with the project's exit
-    codes."""
+    """Train in this process: the highest val/top1, a fraction; None without validation."""
     signals = Signals().install()
 
     def body(world: "World") -> float | None:
@@ -74,6 +74,8 @@ def run_in_process(
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
+        if not joined:
+            start_early(config["data"]["num_workers"], info.local_world_size, ["imagenet_ddp.cli.command"])
         with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.world import World  # torch from here on
@@ -133,8 +135,7 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
             _end_for_other(world)
     if own or info.local_rank == 0:
         for mistake in error.mistakes:
-            named = own and info.world_size > 1
-            console.print_message(f"rank {info.rank}: {mistake}" if named else mistake)
+            console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     if info.rank == 0 and not info.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
     _end_at_once(2)
@@ -168,8 +169,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
     from imagenet_ddp.engine.world import World
 
     timeout_s = config["cluster"]["timeout_s"]
-    several = info.num_nodes > 1
-    master = info.address if several else None
+    several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
     variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
     os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
     store = connect(info, timeout_s)

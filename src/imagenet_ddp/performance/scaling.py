@@ -8,6 +8,8 @@ doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts it bucket by buc
     exposed    = max(0, T(n) - 0.9 × T_backward)
     efficiency = T_compute / (T_compute + exposed)
 
+Post-local SGD sends the weights in place of the gradients, between two steps: exposed = T(n) / steps per average.
+
 The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction: with several
 ranks per node, n still is the number of ranks. Seconds and bytes throughout.
 """
@@ -29,6 +31,7 @@ class Step:
     compute_s: float  # all of it: reading, forward and backward passes of every accumulated batch, optimizer
     backward_s: float  # the last backward pass: the one that hides communication
     gradient_bytes: float  # as they are sent
+    average_every: int | None = None  # post-local SGD: steps per average of the weights; None: gradients are averaged
 
 
 def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> float:
@@ -38,12 +41,15 @@ def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> floa
 
 def efficiency(step: Step, all_reduce_s: float) -> float:
     """Return images per second of all ranks over those of as many independent ones, 0 to 1."""
+    if step.average_every:
+        return step.compute_s / (step.compute_s + all_reduce_s / step.average_every)
     return step.compute_s / (step.compute_s + max(0.0, all_reduce_s - OVERLAP * step.backward_s))
 
 
 def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
     """Return the bandwidth of each link, in one direction, at which the efficiency is GOOD_EFFICIENCY."""
-    allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1) + OVERLAP * step.backward_s
+    allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1)
+    allowed_s = allowed_s * step.average_every if step.average_every else allowed_s + OVERLAP * step.backward_s
     return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
 
 

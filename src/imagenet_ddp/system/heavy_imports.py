@@ -2,8 +2,15 @@
 
 import atexit
 import gc
+import importlib.util
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.paths import cache_dir
 
 
 @contextmanager
@@ -13,6 +20,7 @@ def import_torch() -> Iterator[None]:
     Such imports make a million objects that all stay: the collector would search them in vain again and again, now (a
     tenth of the import time) and during training.
     """
+    cache_bytecode()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,3 +30,26 @@ def import_torch() -> Iterator[None]:
         atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
         if was_enabled:
             gc.enable()
+
+
+def cache_bytecode() -> None:
+    """Keep compiled modules in the cache folder, where torch's are not compiled and Python would not keep them.
+
+    uv and many images install modules without bytecode. Python then writes it at the first start, unless
+    PYTHONDONTWRITEBYTECODE is set or the folder is read-only: each start compiles for 8 s. Does nothing where
+    PYTHONPYCACHEPREFIX is set. The environment passes the folder on to processes that this one starts.
+    """
+    with suppress(ConfigError, OSError):  # no cache folder: as slow as without
+        folder = str(cache_dir(os.environ) / "bytecode")
+        if sys.pycache_prefix is None:
+            spec = importlib.util.find_spec("torch")
+            compiled = Path(importlib.util.cache_from_source(spec.origin)) if spec and spec.origin else None
+            if compiled is None or compiled.is_file():
+                return
+            if not sys.dont_write_bytecode and os.access(compiled.parent.parent, os.W_OK):
+                return
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
+        if sys.pycache_prefix == folder:  # also in a child, whose command line forbids writing
+            sys.dont_write_bytecode = False
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -109,6 +109,30 @@ def test_a_lock_that_a_thread_holds_stops_no_worker(tmp_path: Path):
     assert found.stdout == b"[0, 1, 2, 3]\n", found.stderr
 
 
+EARLY = """
+    import sys
+    from multiprocessing import forkserver, get_context
+    from imagenet_ddp.data.loading.worker_processes import start_early
+
+    if __name__ == "__main__":
+        start_early(0, 1, [])
+        assert forkserver._forkserver._forkserver_pid is None
+        start_early(2, 1, ["colorsys"])
+        assert forkserver._forkserver._forkserver_pid
+        assert "torch" not in sys.modules
+        with get_context("forkserver").Pool(1) as pool:
+            print(pool.apply(eval, ("sorted({'torch', 'colorsys'} & set(__import__('sys').modules))",)), flush=True)
+"""
+
+
+@linux_only
+def test_the_fork_server_has_imported_torch_before_this_process(tmp_path: Path):
+    script = tmp_path / "early.py"
+    script.write_text(textwrap.dedent(EARLY))
+    found = subprocess.run([sys.executable, script], capture_output=True, env=clean_environ(), timeout=180)
+    assert found.stdout == b"['colorsys', 'torch']\n", found.stderr
+
+
 # ---- deaths --------------------------------------------------------------------------------------------------------
 
 DYING = """

@@ -54,7 +54,8 @@ def bytes_sent(run: dict[str, Any]) -> list[int]:
 
 @pytest.mark.slow
 def test_all_ranks_have_the_same_weights(seen: Seen) -> None:
-    differing = [name for name in seen[0] if not torch.equal(seen[0][name]["weights"], seen[1][name]["weights"])]
+    names = [name for name in seen[0] if "weights" in seen[0][name]]
+    differing = [name for name in names if not torch.equal(seen[0][name]["weights"], seen[1][name]["weights"])]
     assert differing == ["no_init_sync"], "which starts from other weights on each rank, and keeps them apart"
 
 
@@ -111,6 +112,39 @@ def test_powersgd_sends_factors_after_its_start_step(seen: Seen) -> None:
         for name in ("powersgd", "powersgd_rank2")
     }
     assert distance["powersgd_rank2"] < distance["powersgd"] < 0.1 * seen[0]["fp32_same_start"]["weights"].norm()
+
+
+@pytest.mark.slow
+def test_averaging_weights_after_each_step_is_averaging_gradients(seen: Seen) -> None:
+    for local, plain in (("local_every_1", "fp32_same_start"), ("local_accumulated", "bare_accumulated")):
+        torch.testing.assert_close(seen[0][local]["weights"], seen[0][plain]["weights"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_post_local_sgd_sends_weights_every_few_steps_and_nothing_else(seen: Seen) -> None:
+    """Two steps on averaged gradients, then the weights with batch norm's statistics after every second step."""
+    run, sent = seen[0]["local_every_2"], SMALL_BYTES + 2 * 8 * 4
+    assert bytes_sent(run) == [0, 0, 0, sent, 0, sent]
+    counts = [Counter(batch)["allreduce"] for batch in run["collectives"]]
+    assert counts == [*(Counter(batch)["allreduce"] for batch in seen[0]["plain"]["collectives"][:2]), 0, 1, 0, 1]
+    assert [set(batch) for batch in run["collectives"][3:]] == [{"allreduce"}, set(), {"allreduce"}]
+    both = zip(run["after_batches"], seen[1]["local_every_2"]["after_batches"], strict=True)
+    assert [torch.equal(*ranks) for ranks in both] == [True, True, False, True, False, True]
+
+
+@pytest.mark.slow
+def test_post_local_sgd_ends_with_the_average(seen: Seen) -> None:
+    """Six steps, the first on averaged gradients, and the first regular average after ten."""
+    ends = [seen[rank]["local_every_9"] for rank in range(2)]
+    assert not torch.equal(ends[0]["after_batches"][-1], ends[1]["after_batches"][-1])
+    assert torch.equal(ends[0]["weights"], ends[1]["weights"])
+
+
+@pytest.mark.slow
+def test_post_local_sgd_resumes_exactly(seen: Seen) -> None:
+    """From a checkpoint between two regular averages: it holds the mean of weights and momentum, as the run goes on."""
+    for rank in range(2):
+        assert torch.equal(seen[rank]["local_resumed"]["whole"], seen[rank]["local_resumed"]["resumed"])
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_an_unknown_key_leads_to_the_page() -> None:
         ({}, {}, None),
         ({"process_group_backend": "gloo"}, {}, None),
         ({"process_group_backend": "ucc"}, {}, "process_group_backend must be nccl, gloo or null, got"),
-        ({"comm_hook": "fp8"}, {}, "strategy.comm_hook must be fp16, bf16, powersgd or null, got fp8"),
+        ({"comm_hook": "fp8"}, {}, "strategy.comm_hook must be fp16, bf16, powersgd, post_local_sgd or null"),
         ({"powersgd_rank": 0}, {}, "strategy.powersgd_rank must be an integer ≥ 1"),
         ({"powersgd_start_step": 1}, {}, "strategy.powersgd_start_step must be an integer ≥ 2"),
         ({"timeout_s": 0.0}, {}, "strategy.timeout_s must be a number > 0"),
@@ -51,6 +51,9 @@ def test_an_unknown_key_leads_to_the_page() -> None:
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),
         ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "stores the overflow"),
+        ({"comm_hook": "post_local_sgd"}, {"accumulate_grad_batches": 2, "precision": "16-mixed"}, None),
+        ({"comm_hook": "post_local_sgd", "static_graph": True}, {}, "needs strategy.static_graph=false, got true"),
+        ({"comm_hook": "post_local_sgd", "local_sgd_every": 0}, {}, "local_sgd_every must be an integer ≥ 1"),
         ({"name": "dp"}, {}, None),
         ({"name": "balanced_dp", "first_device_batch": 2}, {}, None),
     ],
@@ -61,3 +64,8 @@ def test_validate(strategy: dict[str, Any], trainer: dict[str, Any], message: st
         assert found == []
     else:
         assert len(found) == 1 and message in found[0], found
+
+
+def test_an_average_of_each_rank_s_own_weights_is_refused() -> None:
+    found = validate(config({"comm_hook": "post_local_sgd"}) | {"averaging": {"name": "ema"}})
+    assert len(found) == 1 and "needs averaging.name=none, got ema" in found[0]

@@ -37,6 +37,10 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "bf16_accumulated": ({"comm_hook": "bf16"}, 2),
     "powersgd": ({"comm_hook": "powersgd", "powersgd_start_step": 3, "bucket_cap_mb": SMALL_MB}, 1),
     "powersgd_rank2": ({"comm_hook": "powersgd", "powersgd_start_step": 3, "powersgd_rank": 2}, 1),
+    "local_every_1": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 1}, 1),
+    "local_accumulated": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 1}, 2),
+    "local_every_2": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 2, "local_sgd_every": 2}, 1),
+    "local_every_9": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 1, "local_sgd_every": 9}, 1),
     "small_buckets": ({"bucket_cap_mb": SMALL_MB}, 1),
     "static_graph": ({"static_graph": True, "find_unused_parameters": True}, 1),
     "find_unused": ({"find_unused_parameters": True}, 1),
@@ -73,6 +77,7 @@ class Watch(L.Callback):
     def __init__(self) -> None:
         self.collectives: list[list[str]] = []
         self.sent: list[list[tuple[str, int]]] = []
+        self.weights: list[torch.Tensor] = []  # some, after each batch
         self.options: dict[str, Any] = {}
         self.start: list[torch.Tensor] = []
         self._all_reduce = distributed.all_reduce
@@ -100,9 +105,10 @@ class Watch(L.Callback):
         self._profile = profile(activities=[ProfilerActivity.CPU])
         self._profile.__enter__()
 
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:  # (trainer, module, outputs, batch, its number)
         self._profile.__exit__(None, None, None)
         self.collectives.append(collectives(self._profile))
+        self.weights.append(args[1].state_dict()[START[0]].clone())
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         distributed.all_reduce = self._all_reduce
@@ -141,8 +147,42 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
         "start": watch.start,
         "collectives": watch.collectives,
         "sent": watch.sent,
+        "after_batches": watch.weights,
         "options": watch.options,
     }
+
+
+class Saving(L.Callback):
+    """Write a checkpoint after the first epoch, which has ended between two averages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(self.path)
+
+
+def resumed(rank: int, port: int, store: TCPStore, folder: Path) -> dict[str, Any]:
+    """Two epochs of post-local SGD with momentum in one run, and the second one of a run that is resumed."""
+    found = {}
+    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
+    for name, checkpoint in (("whole", None), ("resumed", folder / "first.ckpt")):
+        torch.manual_seed(0)
+        model = Small()
+        del model.unused
+        model.configure_optimizers = lambda model=model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        changed = {"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 4}
+        trainer = L.Trainer(
+            accelerator="cpu", devices=2, plugins=[DetectedEnvironment(world_info)], max_epochs=2, logger=False,
+            strategy=ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu"),
+            callbacks=[] if checkpoint else [Saving(folder / "first.ckpt")], enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        )  # fmt: skip
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+        trainer.fit(model, DataLoader(images(rank), batch_size=4), ckpt_path=checkpoint)
+        found[name] = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])
+    return found
 
 
 def bare(rank: int, accumulate: int) -> dict[str, Any]:
@@ -176,6 +216,7 @@ def main() -> None:
             store = TCPStore("127.0.0.1", port + 1, 2, rank == 0, timeout=timedelta(seconds=60))
         seen[name] = train(name, rank, port, store)
     seen["bare"], seen["bare_accumulated"] = bare(rank, 1), bare(rank, 2)
+    seen["local_resumed"] = resumed(rank, port + 1, store, folder)
     torch.save(seen, folder / f"rank{rank}.pt")
     distributed.barrier()
     sys.stdout.flush()

@@ -24,13 +24,20 @@ class StrategyConfig:
     ] = "auto"
     init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
     comm_hook: Annotated[
-        str | None, choice("fp16", "bf16", "powersgd"), Example("bf16"), "ddp: compression of gradients; null: none."
+        str | None,
+        choice("fp16", "bf16", "powersgd", "post_local_sgd"),
+        Example("bf16"),
+        "ddp: compression of gradients, or averages of the weights in their place; null: neither.",
     ] = None
     powersgd_rank: Annotated[int, integer(1), "powersgd: rank of the two factors of each gradient matrix."] = 1
     # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them: 2 or more.
     powersgd_start_step: Annotated[int, integer(2), "powersgd: optimizer steps without compression at the start."] = (
         1000
     )
+    local_sgd_start_step: Annotated[
+        int, integer(0), "post_local_sgd: optimizer steps on averaged gradients at the start."
+    ] = 1000
+    local_sgd_every: Annotated[int, integer(1), "post_local_sgd: optimizer steps per average of the weights."] = 8
     first_device_batch: Annotated[
         int | None,
         integer(0),

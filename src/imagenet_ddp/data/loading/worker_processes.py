@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import queues
 from typing import Any
@@ -37,12 +37,21 @@ def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -
     return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one left to the training process"
 
 
-def start_fork_server() -> None:
+def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:
+    """Start the fork server before this process imports torch, so that both import it at the same time; only where
+    data.num_workers asks for workers on any device. preload: nearly all that the command's own module imports, because
+    multiprocessing imports that module in each worker."""
+    if choose_num_workers(option, True, local_world_size)[0] and choose_mp_context() == "forkserver":
+        start_fork_server(preload)
+
+
+def start_fork_server(preload: Sequence[str] = ()) -> None:
     """Start the process that forks the workers. It ignores stop signals from the start, and so do they: the training
-    process handles a stop, and needs its loader until it has saved. It imports torch in the background."""
+    process handles a stop, and needs its loader until it has saved. It imports torch in the background, once for all
+    workers, and the modules of preload."""
     from multiprocessing import forkserver, resource_tracker  # Unix only
 
-    forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.dataloader"])
+    forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.preloaded", *preload])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.distributed.strategies import backends
+from imagenet_ddp.distributed.strategies.local_sgd import LocalSGD
 from imagenet_ddp.distributed.strategies.process_group import init_process_group
 from imagenet_ddp.errors import ConfigError
 
@@ -30,6 +31,10 @@ class StoreDDPStrategy(DDPStrategy):
     def __init__(self, store: Store, options: Mapping[str, Any]):
         super().__init__(process_group_backend=options["process_group_backend"])
         self._store, self._options = store, options
+        # averages weights in place of gradients; all ranks have the same wherever they are validated or stored
+        self._local_sgd: LocalSGD | None = None
+        if options["comm_hook"] == "post_local_sgd":
+            self._local_sgd = LocalSGD(options["local_sgd_start_step"], options["local_sgd_every"])
 
     def setup_distributed(self) -> None:
         """Make the process group; Lightning leaves one that exists as it is."""
@@ -52,8 +57,34 @@ class StoreDDPStrategy(DDPStrategy):
         if self._options["init_sync"] and self._ddp_kwargs.get("broadcast_buffers") is False:
             _send_buffers(self.model)  # which DistributedDataParallel then leaves out
 
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        if self._local_sgd is None:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        assert self.lightning_module is not None
+        assert isinstance(self.model, DistributedDataParallel)
+        steps = self.lightning_module.trainer.global_step
+        self._local_sgd.before_step(self.model, steps)
+        result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        self._local_sgd.after_step(self.model, steps + 1)
+        return result
+
+    def _average(self) -> None:
+        if self._local_sgd is not None:
+            assert self.model is not None
+            self._local_sgd.average(self.model, self.optimizers)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Called on all ranks for a checkpoint, before the state of the optimizers is taken."""
+        self._average()
+        return super().lightning_module_state_dict()
+
+    def on_train_end(self) -> None:
+        self._average()
+        super().on_train_end()
+
     def on_validation_start(self) -> None:
         """Send rank 0's batch-norm statistics to all once per validation: the checkpoint holds those."""
+        self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
 
@@ -112,7 +143,8 @@ def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collecti
 
 
 def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
-    """Return (state, hook) for register_comm_hook, as strategy.comm_hook names it; None without one."""
+    """Return (state, hook) for register_comm_hook, as strategy.comm_hook names it; None without one, and for
+    post_local_sgd."""
     match strategy["comm_hook"]:
         case "fp16":
             return None, fp16_compress_hook
@@ -156,6 +188,12 @@ def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
             f"Gradients: whole for {strategy['powersgd_start_step']} steps, then PowerSGD of rank "
             f"{strategy['powersgd_rank']} (strategy.comm_hook=powersgd); its state is not in checkpoints: a resumed "
             "run starts with whole gradients again."
+        )
+    elif hook == "post_local_sgd":
+        lines.append(
+            f"Gradients are averaged for {strategy['local_sgd_start_step']} steps; from then on each process steps by "
+            f"its own, and weights are averaged every {strategy['local_sgd_every']} steps, and before each validation "
+            "and checkpoint (strategy.comm_hook=post_local_sgd)."
         )
     elif hook:
         lines.append(f"Gradients are sent as {hook}, half of fp32's bytes (strategy.comm_hook={hook}).")

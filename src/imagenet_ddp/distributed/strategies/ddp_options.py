@@ -26,4 +26,15 @@ def validate(config: Mapping[str, Any]) -> list[str]:
             "overflows, that step is skipped, but the hook stores the overflow and adds it to every later gradient. "
             "Hint: trainer.precision=bf16-mixed, or strategy.comm_hook=fp16."
         )
+    if strategy["comm_hook"] == "post_local_sgd":
+        # an exponential average would differ between the processes; so would the parameters with optimizer state
+        wrong = {f"strategy.{key}": "false" for key in ("static_graph", "find_unused_parameters") if strategy[key]}
+        if (averaging := config.get("averaging", {}).get("name", "none")) != "none":
+            wrong["averaging.name"] = "none"
+        for key, needed in wrong.items():
+            got = averaging if key == "averaging.name" else "true"
+            found.append(
+                f"strategy.comm_hook=post_local_sgd needs {key}={needed}, got {got}: between two averages the weights "
+                f"of the processes differ. Hint: {key}={needed}, or strategy.comm_hook=bf16."
+            )
     return found

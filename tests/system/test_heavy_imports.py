@@ -1,0 +1,82 @@
+"""Bytecode is kept where Python would not keep it, read at the second start, and left to Python everywhere else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import clean_environ
+
+# "torch" is a module without bytecode; what is imported within the block is written to the cache, or not
+SCRIPT = """
+import sys
+from imagenet_ddp.system.heavy_imports import import_torch
+with import_torch():
+    import torch
+print(torch.__cached__, sys.dont_write_bytecode)
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with an uncompiled module of the name torch."""
+    folder = tmp_path / "site"
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch/__init__.py").write_text("name = 'a stand-in'\n")
+    return folder
+
+
+def start(site: Path, *arguments: str, script: str = SCRIPT, **environ: str) -> list[str]:
+    environ = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(site.parent / "cache"), **environ}
+    command = [sys.executable, *arguments, "-c", script]
+    return subprocess.run(
+        command, env=clean_environ(**environ), check=True, capture_output=True, text=True
+    ).stdout.split()
+
+
+@pytest.fixture
+def cache(site: Path) -> Path:
+    return site.parent / "cache/imagenet_ddp/bytecode"
+
+
+@pytest.mark.parametrize("how", ["variable", "option", "read-only"])
+def test_bytecode_is_kept_in_the_cache(how: str, site: Path, cache: Path) -> None:
+    if how == "read-only":
+        if os.geteuid() == 0:
+            pytest.skip("root may write everywhere")
+        (site / "torch").chmod(0o500)
+    environ = {"PYTHONDONTWRITEBYTECODE": "1"} if how == "variable" else {}
+    options = ["-B"] if how == "option" else []
+    written, forbidden = start(site, *options, **environ)
+    assert Path(written).is_relative_to(cache) and Path(written).is_file() and forbidden == "False"
+    assert not (site / "torch/__pycache__").exists()
+    before = Path(written).stat().st_mtime_ns
+    assert start(site, *options, **environ)[0] == written
+    assert Path(written).stat().st_mtime_ns == before, "read, not written again"
+
+
+def test_a_child_whose_command_line_forbids_writing_keeps_it_too(site: Path, cache: Path) -> None:
+    """multiprocessing hands -B on to the processes that it spawns."""
+    child = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-B', '-c', CODE], check=True))"
+    script = SCRIPT.replace("import torch\nprint", "pass\nprint").replace("torch.__cached__", "0")
+    script += child.replace("CODE", repr(SCRIPT))
+    found = start(site, script=script, PYTHONDONTWRITEBYTECODE="1")
+    assert Path(found[2]).is_relative_to(cache) and Path(found[2]).is_file(), found
+
+
+def test_python_keeps_it_where_it_can(site: Path, cache: Path) -> None:
+    assert start(site)[0].startswith(str(site / "torch/__pycache__"))
+    assert start(site, PYTHONDONTWRITEBYTECODE="1") == [start(site)[0], "True"], "compiled: nothing is to be kept"
+    assert not cache.exists()
+
+
+def test_a_folder_of_the_user_s_own_is_left_alone(site: Path, cache: Path, tmp_path: Path) -> None:
+    found = start(site, PYTHONPYCACHEPREFIX=str(tmp_path / "own"), PYTHONDONTWRITEBYTECODE="1")
+    assert found[0].startswith(str(tmp_path / "own")) and found[1] == "True"
+    assert not cache.exists()
+
+
+def test_without_a_cache_folder_all_goes_on(site: Path) -> None:
+    (site.parent / "file").touch()
+    assert start(site, PYTHONDONTWRITEBYTECODE="1", XDG_CACHE_HOME=str(site.parent / "file"))[1] == "True"
