@@ -8,7 +8,8 @@ from typing import Any
 
 from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.validators import choice, expect, integer, shown
+from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
+from imagenet_ddp.runs.checkpoints import has_checkpoint
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
@@ -30,7 +31,12 @@ LOGGER_PACKAGES = {
 }
 EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
-CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
+CHECKPOINT_KINDS = {
+    "every_n_epochs": (integer(1), "1"),
+    "every_n_steps": (NULL | integer(1), "null"),
+    "every_s": (NULL | number(above=0), "null"),
+    "mode": (choice("max", "min"), "max"),
+}  # ResumeCheckpoint's
 
 
 def validate(
@@ -140,7 +146,7 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     path = Path(value)
-    if path.is_file() or (key == "resume" and last_checkpoint(path).is_file()):
+    if path.is_file() or (key == "resume" and has_checkpoint(path)):
         return []
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
     what = "does not exist"
