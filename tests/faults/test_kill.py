@@ -24,7 +24,7 @@ VICTIMS = ("parent", "rank", "any", "all")
 OPTIONS = (
     *SMALL, "trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
     "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
-    "callbacks.checkpoint.every_n_steps=2",
+    "+callbacks.checkpoint.every_n_steps=2",
 )  # fmt: skip
 
 

@@ -3,45 +3,18 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
-from imagenet_ddp.callbacks.loop_state import (
-    begin_validation,
-    find_callback,
-    is_epoch_over,
-    is_update,
-    set_batches,
-    set_epochs,
-    validates_next,
-)
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
+from imagenet_ddp.callbacks.position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
-from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, BackgroundCheckpointIO, link_or_copy
 from imagenet_ddp.runs.folder import previous_checkpoint
-
-
-class ResumableData(Protocol):
-    """What a data module brings so that an epoch continues at an image; ImageDataModule does."""
-
-    train_sampler: BatchSampler | None  # of the current train_dataloader()
-
-    @property
-    def num_train_images(self) -> int: ...
-
-    @property
-    def train_step_images(self) -> int:
-        """Images of one batch over all ranks."""
-        ...
-
-    def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Leave out the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
-        made."""
-        ...
 
 
 class ResumeCheckpoint(Checkpoint):
@@ -53,8 +26,8 @@ class ResumeCheckpoint(Checkpoint):
     many seconds have passed since it was last written; asked at every trainer.log_every_n_steps-th step.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
-    ImageDataModule (see ResumableData) the training continues at the next image, also on another number of devices;
-    with any other data, at Lightning's next step, on batches of a new order.
+    ImageDataModule (see position.ResumableData) the training continues at the next image, also on another number of
+    devices; with any other data, at Lightning's next step, on batches of a new order.
 
     dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the
     weights (imagenet_ddp.evaluate needs config, classes, labels, num_train_images and eval_transform).
@@ -178,25 +151,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Describe where the training is. Called for the files of other callbacks too."""
         self._take_score(trainer)
-        loops = checkpoint["loops"]["fit_loop"]
-        epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
-        epoch = max(epochs["started"] - 1, 0)
-        data = _resumable(trainer)
-        sampler = data.train_sampler if data else None
-        in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
-        if self._before_validation or (in_batch_end and validates_next(trainer)):
-            kind = "before_validation"
-            set_batches(loops, batches)
-            begin_validation(loops)
-        elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
-            kind = "epoch_end"
-        else:
-            kind = "mid_epoch"
-            # gradients of an incomplete update are not in the file: its batches are trained again
-            if sampler and not is_epoch_over(trainer):
-                batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
-            set_batches(loops, batches)
-            set_epochs(loops, epoch, begun=True)
+        position = describe(trainer, checkpoint["loops"]["fit_loop"], before_validation=self._before_validation)
         checkpoint[KEY] = {
             **self.contents,
             "version": __version__,
@@ -205,11 +160,8 @@ class ResumeCheckpoint(Checkpoint):
             "best_epoch": self.best.epoch,
             "monitor": self.best.monitor,
             # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
-            "improved": self._improved and kind == "mid_epoch" and is_epoch_over(trainer),
-            "kind": kind,
-            "epoch": epoch,
-            "images": sampler.images_after(epoch, batches) if sampler else 0,
-            "global_batch_size": data.train_step_images if data else 0,
+            "improved": self._improved and position["kind"] == "mid_epoch" and is_epoch_over(trainer),
+            **position,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -217,33 +169,7 @@ class ResumeCheckpoint(Checkpoint):
             return
         same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])
         self._improved = same and state["improved"]
-        loops = checkpoint["loops"]["fit_loop"]
-        if state["kind"] == "epoch_end":
-            # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
-            set_epochs(loops, state["epoch"] + 1)
-            set_batches(loops, 0, keep_total=True)
-            return
-        if (data := _resumable(trainer)) is None:
-            return
-        batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
-        step_images = data.train_step_images
-        steps = -(-data.num_train_images // step_images)
-        if state["global_batch_size"] != step_images:
-            # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
-            batches = steps - -(-(data.num_train_images - state["images"]) // step_images)
-            set_batches(loops, batches, keep_total=True)
-        limit = trainer.limit_train_batches
-        limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
-        if batches > limit:  # a new, lower limit, or larger steps: only the validation of this epoch is left
-            batches = limit
-            set_batches(loops, batches, keep_total=True)
-            begin_validation(loops)
-        data.start_at(state["epoch"], state["images"], batches)
-
-
-def _resumable(trainer: L.Trainer) -> ResumableData | None:
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    return data if hasattr(data, "start_at") else None
+        continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
 
 
 def _once_written(trainer: L.Trainer, function: Callable[..., None], *arguments: Any) -> None:

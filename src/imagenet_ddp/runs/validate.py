@@ -31,12 +31,16 @@ LOGGER_PACKAGES = {
 }
 EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
-CHECKPOINT_KINDS = {
-    "every_n_epochs": (integer(1), "1"),
-    "every_n_steps": (NULL | integer(1), "null"),
-    "every_s": (NULL | number(above=0), "null"),
-    "mode": (choice("max", "min"), "max"),
-}  # ResumeCheckpoint's
+# Arguments of the built-in callbacks: what they may be, and an example.
+ARGUMENTS = {
+    "ResumeCheckpoint": {
+        "every_n_epochs": (integer(1), "1"),
+        "every_n_steps": (NULL | integer(1), "null"),
+        "every_s": (NULL | number(above=0), "null"),
+        "mode": (choice("max", "min"), "max"),
+    },
+    "NonFiniteLoss": {"on_nan": (choice("raise", "skip"), "raise")},
+}
 
 
 def validate(
@@ -48,7 +52,7 @@ def validate(
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
-    found += _checkpoint_callbacks(config["callbacks"])
+    found += _callback_arguments(config["callbacks"])
     if verb not in _WITHOUT_TRAINING:
         found += _monitors(config)
         found += validate_group("sweep", config["sweep"])
@@ -91,14 +95,14 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
+def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
-    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
-    for key in keys:
-        for argument, (allowed, example) in CHECKPOINT_KINDS.items():
+    for key, name in _known_classes(callbacks):
+        for argument, (allowed, example) in ARGUMENTS.get(name, {}).items():
             if argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
     if len(keys) > 1:  # they would describe their positions, and their bests, in the same place of each file
         found.append(
             f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
