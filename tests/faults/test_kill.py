@@ -123,6 +123,54 @@ def test_kills_at_random_moments(tree: Path, whole: tuple[Path, float], tmp_path
     assert_same(whole[0], tmp_path / "r")
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices: int) -> None:
+    """cluster.max_restarts: a rank is killed twice; the run has one folder, and ends as if nothing had happened."""
+    options = [*options_of(tree, 0)[:-1], f"trainer.devices={devices}", "cluster.max_restarts=2"]
+    done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=clean_environ())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Restart" not in done.stderr
+    command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
+    assert isinstance(command, Command)
+    last = tmp_path / "r/checkpoints/last.ckpt"
+    killed: set[int] = set()
+    for number in range(2):
+        written = last.stat().st_mtime_ns if number else 0
+        deadline = time.monotonic() + 120
+        while not last.exists() or last.stat().st_mtime_ns == written or not (ranks := family(command)[1:]):
+            assert time.monotonic() < deadline and command.poll() is None, command.communicate()
+            time.sleep(0.02)
+        victim = max(ranks, key=lambda process: process.memory_info().rss)
+        killed.add(victim.pid)
+        victim.kill()
+    output, errors = command.communicate(timeout=300)
+    assert command.returncode == 0, output + errors
+    assert [f"Restart {number} of 2" in errors for number in (1, 2)] == [True, True], errors
+    assert len(killed) == 2
+    assert_same(tmp_path / "whole", tmp_path / "r")
+
+
+def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
+    """And none for what is refused; a mistake that stays ends the command."""
+    (tmp_path / "broken.py").write_text(
+        "from lightning.pytorch import Callback\n"
+        "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
+    )
+    options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[broken]", "hydra.run.dir=r"]
+    broken = "+callbacks.broken._target_=broken.Broken"
+    environment = clean_environ(PYTHONPATH=str(tmp_path))
+    done = run("imagenet_ddp.train", *options, broken, folder=tmp_path, environment=environment)
+    assert (done.returncode, done.stderr.count("Restart 1 of 1"), done.stderr.count("Restart")) == (1, 1, 1), (
+        done.stderr
+    )
+    done = run("imagenet_ddp.train", *options, "data.batch_size=0", folder=tmp_path, environment=environment)
+    assert (done.returncode, "Restart" in done.stderr) == (2, False)
+    done = run("imagenet_ddp.train", *options, "trainer.num_nodes=2", "cluster.address=127.0.0.1", folder=tmp_path,
+               environment=environment)  # fmt: skip
+    assert done.returncode == 2
+    assert "cluster.max_restarts must be 0 with several nodes, got 1." in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
 def test_a_damaged_last_checkpoint(tree: Path, whole: tuple[Path, float], tmp_path: Path, how: str) -> None:
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
