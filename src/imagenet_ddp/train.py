@@ -5,7 +5,7 @@ import sys
 
 from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import coordinate, sweep, worker
+from imagenet_ddp.engine import coordinate, restart, sweep, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -46,6 +46,7 @@ def _job(request: parse.Request) -> float | None:
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
     with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
+        restart.validate(request.configs[0], launch_info, in_sweep=own_processes)
         rendezvous = coordinate.join_commands(request, launch_info)
         num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
         typed = overrides.shell_line("train", sys.argv[1:])
@@ -60,13 +61,16 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
         return folder.summary(job.run_dir).get("best/val/top1")
 
     def run(_: object) -> float | None:
-        return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own_processes)
+        own = own_processes or job.config["cluster"]["max_restarts"] > 0  # what starts them again must survive them
+        return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own)
 
     try:
         if own_processes:
             return run(None)
         return command.with_hydra("train", overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
+        if isinstance(error, WorkersFailedError):
+            restart.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)
         raise

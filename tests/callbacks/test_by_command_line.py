@@ -96,7 +96,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     assert "train/device/samples_per_sec" in {name for row in rows(run_dir / "csv/metrics.csv") for name in row}
 
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
-        "best.ckpt", "epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt", "last.ckpt",
+        "best.ckpt", "epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt", "last.ckpt", "previous.ckpt",
     ]  # fmt: skip
 
     # the bar is Lightning's, our lines are whole beside it; what was asked for is there

@@ -3,6 +3,7 @@
 import os
 import resource
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.checkpoint_file import (
     FORMAT,
     KEY,
-    AtomicCheckpointIO,
+    BackgroundCheckpointIO,
     link_or_copy,
     max_new_checkpoints,
     read,
@@ -20,28 +21,31 @@ from imagenet_ddp.runs.checkpoint_file import (
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    io, path = AtomicCheckpointIO(), tmp_path / "checkpoints/last.ckpt"
+    io, path = BackgroundCheckpointIO(), tmp_path / "checkpoints/last.ckpt"
     io.save_checkpoint({"step": 1}, path)
+    io.wait()
 
     def full(checkpoint: object, file: object) -> None:
         file.write(b"half")  # type: ignore[attr-defined]
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
+    io.save_checkpoint({"step": 2}, path)
     with pytest.raises(RunError, match=f"{path} cannot be written: no space left on device. What was saved before"):
-        io.save_checkpoint({"step": 2}, path)
+        io.wait()
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
 
 
 def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     """The real torch.save, which hides what the disk has answered."""
-    io, path = AtomicCheckpointIO(), tmp_path / "last.ckpt"
+    io, path = BackgroundCheckpointIO(), tmp_path / "last.ckpt"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
     try:
+        io.save_checkpoint({"weights": torch.zeros(2**20)}, path)
         with pytest.raises(RunError, match=f"{path} cannot be written: file too large"):
-            io.save_checkpoint({"weights": torch.zeros(2**20)}, path)
+            io.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
@@ -49,7 +53,7 @@ def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("max_epochs", "resumed", "most"),
-    [(1, False, 1), (2, False, 2), (90, False, 3), (-1, False, 3), (None, False, 3), (90, True, 1)],
+    [(1, False, 1), (2, False, 2), (90, False, 4), (-1, False, 4), (None, False, 4), (90, True, 2)],
 )
 def test_room_for_so_many(max_epochs: int | None, resumed: bool, most: int) -> None:
     assert max_new_checkpoints(max_epochs, resumed=resumed) == most
@@ -57,17 +61,53 @@ def test_room_for_so_many(max_epochs: int | None, resumed: bool, most: int) -> N
 
 def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        AtomicCheckpointIO().save_checkpoint({"lock": threading.Lock()}, tmp_path / "last.ckpt")
+        BackgroundCheckpointIO().save_checkpoint({"lock": threading.Lock()}, tmp_path / "last.ckpt")
 
 
-def test_best_stays_when_last_goes_on(tmp_path: Path) -> None:
-    io, last, best = AtomicCheckpointIO(), tmp_path / "last.ckpt", tmp_path / "best.ckpt"
+def test_links_follow_the_files(tmp_path: Path) -> None:
+    """best.ckpt stays when last.ckpt goes on."""
+    io, last, best = BackgroundCheckpointIO(), tmp_path / "last.ckpt", tmp_path / "best.ckpt"
     io.save_checkpoint({"step": 1}, last)
-    link_or_copy(last, best)
+    io.then(link_or_copy, last, best)
     io.save_checkpoint({"step": 2}, last)
+    io.wait()
     assert torch.load(best, weights_only=True) == {"step": 1}
-    link_or_copy(last, best)
-    assert torch.load(best, weights_only=True) == {"step": 2}
+    io.then(link_or_copy, last, best)
+    assert io.load_checkpoint(best) == {"step": 2}
+    io.teardown()
+
+
+def test_what_is_written_is_the_moment_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    io, path, may_write = BackgroundCheckpointIO(), tmp_path / "last.ckpt", threading.Event()
+    save = torch.save
+
+    def slow_save(*arguments: object) -> None:
+        assert may_write.wait(60)
+        save(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch, "save", slow_save)
+    weights, tied = torch.zeros(4), torch.zeros(8)
+    parts = OrderedDict(a=tied, b=tied.view(8))
+    parts._metadata = {"version": 2}  # type: ignore[attr-defined]  # of a state_dict
+    io.save_checkpoint({"weights": [weights, (weights, 1)], "parts": parts}, path)
+    weights += 1  # the training goes on
+    tied += 1
+    may_write.set()
+    stored = io.load_checkpoint(path)
+    assert stored["weights"][0].tolist() == stored["weights"][1][0].tolist() == [0.0] * 4
+    assert stored["parts"]["a"].data_ptr() == stored["parts"]["b"].data_ptr()
+    assert stored["parts"]._metadata == {"version": 2}
+
+
+def test_a_file_is_removed_once_its_successor_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    io, old, new = BackgroundCheckpointIO(), tmp_path / "old.ckpt", tmp_path / "new.ckpt"
+    io.save_checkpoint({"step": 1}, old)
+    io.wait()
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    io.save_checkpoint({"step": 2}, new)
+    with pytest.raises(RunError, match="no space left"):
+        io.remove_checkpoint(old)
+    assert torch.load(old, weights_only=True) == {"step": 1}
 
 
 @pytest.mark.parametrize(

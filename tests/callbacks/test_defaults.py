@@ -47,24 +47,27 @@ def made(tmp_path: Path, *typed: str) -> RunCallbacks:
 @pytest.mark.parametrize(
     ("typed", "own"),
     [
-        ([], ["Progress", "History", "BatchSheet", "ResumeCheckpoint"]),
+        ([], ["Progress", "History", "BatchSheet", "NonFiniteLoss", "ResumeCheckpoint"]),
         (["callbacks=none"], []),
-        (["~callbacks.progress"], ["History", "BatchSheet", "ResumeCheckpoint"]),
-        (["~callbacks.batch_sheet"], ["Progress", "History", "ResumeCheckpoint"]),
-        (["callbacks.checkpoint=null"], ["Progress", "History", "BatchSheet"]),
-        (["callbacks=early_stopping"], ["Progress", "History", "BatchSheet", "EarlyStopping", "ResumeCheckpoint"]),
+        (["~callbacks.progress"], ["History", "BatchSheet", "NonFiniteLoss", "ResumeCheckpoint"]),
+        (["~callbacks.batch_sheet"], ["Progress", "History", "NonFiniteLoss", "ResumeCheckpoint"]),
+        (["callbacks.checkpoint=null"], ["Progress", "History", "BatchSheet", "NonFiniteLoss"]),
+        (
+            ["callbacks=early_stopping"],
+            ["Progress", "History", "BatchSheet", "NonFiniteLoss", "EarlyStopping", "ResumeCheckpoint"],
+        ),
         (
             ["callbacks=[history,early_stopping]"],
-            ["History", "Progress", "BatchSheet", "EarlyStopping", "ResumeCheckpoint"],
+            ["History", "Progress", "BatchSheet", "NonFiniteLoss", "EarlyStopping", "ResumeCheckpoint"],
         ),
         (["callbacks=[history]"], ["History"]),
         (
             ["callbacks.progress._target_=lightning.pytorch.callbacks.TQDMProgressBar"],
-            ["TQDMProgressBar", "History", "BatchSheet", "ResumeCheckpoint"],
+            ["TQDMProgressBar", "History", "BatchSheet", "NonFiniteLoss", "ResumeCheckpoint"],
         ),
         (
             ["callbacks.checkpoint._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
-            ["Progress", "History", "BatchSheet", "ModelCheckpoint"],
+            ["Progress", "History", "BatchSheet", "NonFiniteLoss", "ModelCheckpoint"],
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """However and wherever a training ends, the next one continues it: the same weights, each image once per epoch."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.runs.checkpoint_file import KEY, AtomicCheckpointIO, read
+from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
 pytestmark = [
@@ -125,7 +125,7 @@ def train(
     folder: Path,
     *watches: L.Callback,
     signals: Signals | None = None,
-    every_n_epochs: int = 1,
+    saving: Mapping[str, Any] | None = None,
     scores: Iterable[float] = (),
     **keys: Any,
 ) -> ResumeCheckpoint:
@@ -138,7 +138,7 @@ def train(
     )  # fmt: skip
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
-    checkpoint = ResumeCheckpoint(folder, every_n_epochs=every_n_epochs, contents=contents)
+    checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
     agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
@@ -148,7 +148,7 @@ def train(
         checkpoint,
     ]
     trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, plugins=[AtomicCheckpointIO()], enable_progress_bar=False,
+        accelerator="cpu", devices=1, logger=False, plugins=[BackgroundCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
         callbacks=[*callbacks, GracefulStop(agreement)], **{"max_epochs": EPOCHS, **keys},
     )  # fmt: skip
@@ -243,7 +243,7 @@ def test_an_epoch_that_is_cut_short(
                 timer._duration = 0.0
 
             watches[0] = Watch(cut, late)
-        train(parts, watches[0], every_n_epochs=10, **keys, **extra)
+        train(parts, watches[0], saving={"every_n_epochs": 10}, **keys, **extra)
         stored = read(parts / "last.ckpt")[KEY]
         assert watches[0].steps % STEPS % accumulate == 0, "at the end of an update"
         assert (stored["kind"] == "epoch_end") == (watches[0].steps % STEPS == 0)
@@ -252,11 +252,38 @@ def test_an_epoch_that_is_cut_short(
         assert_continued(wholes(**keys), parts, watches)
 
 
+@pytest.mark.parametrize("keys", PLANS, ids=str)
+@pytest.mark.parametrize("saving", [{"every_n_steps": 2}, {"every_s": 1e-6}, {"every_n_epochs": 2}], ids=str)
+def test_a_crash_anywhere(
+    tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], saving: dict[str, Any]
+) -> None:
+    """What was trained since last.ckpt is trained again."""
+
+    def crash(trainer: L.Trainer) -> None:
+        raise ValueError("power cut")
+
+    update = keys.get("accumulate_grad_batches", 1)
+    validated = 6 if "val_check_interval" in keys else STEPS
+    for step in (2, 5, validated, STEPS + 5, 2 * STEPS + 7):
+        for in_validation in (False, True) if step == validated else (False,):
+            parts, first = tmp_path / f"{step}{in_validation}", Watch(step, crash, in_validation)
+            with pytest.raises(ValueError, match="power cut"):
+                train(parts, first, saving=saving, **keys)
+            train(parts, second := Watch(), saving=saving, **keys)
+            one, other = read(wholes(**keys) / "last.ckpt"), read(parts / "last.ckpt")
+            assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+            if "every_n_epochs" not in saving:
+                again = first.steps + second.steps - EPOCHS * STEPS
+                assert again <= update * saving.get("every_n_steps", 1), "no more than since the last file"
+
+
 @pytest.mark.parametrize("keys", [{}, {"val_check_interval": 3}], ids=str)
 def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]) -> None:
     """A run can be continued from it as from any checkpoint."""
     watch = Watch()
-    checkpoint = train(tmp_path / "whole", watch, every_n_epochs=2, scores=[0.2, 0.9, 0.4, 0.95, 0.3, 0.1], **keys)
+    checkpoint = train(
+        tmp_path / "whole", watch, saving={"every_n_epochs": 2}, scores=[0.2, 0.9, 0.4, 0.95, 0.3, 0.1], **keys
+    )
     best, weights = max(watch.scores, key=lambda pair: pair[0])
     stored = read(checkpoint.best_path)
     assert stored[KEY]["best_top1"] == checkpoint.best.value == pytest.approx(best)
@@ -273,7 +300,7 @@ def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]
 
 def test_what_early_stopping_decided_is_in_the_last_checkpoint(tmp_path: Path) -> None:
     stopping = EarlyStopping("val/top1", patience=1, mode="max")
-    checkpoint = train(tmp_path, stopping, every_n_epochs=10, scores=[0.3, 0.2], max_epochs=20)
+    checkpoint = train(tmp_path, stopping, saving={"every_n_epochs": 10}, scores=[0.3, 0.2], max_epochs=20)
     [state] = [
         state for name, state in read(checkpoint.last_path)["callbacks"].items() if name.startswith("EarlyStopping")
     ]

@@ -1,7 +1,6 @@
 """Run folders: made once, found again."""
 
 import errno
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.folder import find_resume, is_locked, lock, make_given, make_new, remove_refused
+from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, remove_refused
 
 
 def test_many_at_once_have_one_each(tmp_path: Path) -> None:
@@ -100,42 +99,6 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     for make in (make_new, make_given):
         with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: hydra\.run\.dir=FOLDER"):
             make(tmp_path / "file/below/run")
-
-
-def finished(folder: Path, age: int, epochs: int | None) -> Path:
-    """A run folder; epochs None: not finished. Higher age: older."""
-    checkpoint = folder / "checkpoints/last.ckpt"
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.touch()
-    os.utime(checkpoint, (1_000_000 - age, 1_000_000 - age))
-    if epochs is not None:
-        (folder / "summary.json").write_text(json.dumps({"finished": True, "epochs": epochs}))
-    return checkpoint
-
-
-def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
-    runs = tmp_path / "runs/n"
-    assert "no run in" in find_resume("auto", None, runs).sentence
-    done = finished(runs / "a", 1, 3)
-    assert "is unfinished, a fresh start" in find_resume("auto", None, runs).sentence
-    finished(runs / "b", 30, None)
-    newer = finished(runs / "c", 20, None)
-    found = find_resume("auto", None, runs)
-    assert (found.folder, found.checkpoint) == (runs / "c", newer)
-    assert "the newest unfinished run" in found.sentence
-
-    found = find_resume("auto", runs / "a", runs)
-    assert (found.checkpoint, found.finished_epochs) == (done, 3)
-    assert find_resume("auto", tmp_path / "new", runs).checkpoint is None
-
-
-def test_a_path(tmp_path: Path) -> None:
-    checkpoint = finished(tmp_path / "r", 0, None)
-    for asked in (tmp_path / "r", checkpoint):
-        found = find_resume(str(asked), None, tmp_path)
-        assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
-    with pytest.raises(ConfigError, match="is not a file"):
-        find_resume(str(tmp_path), None, tmp_path)
 
 
 def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ def test_well(typed: dict[str, Any]):
         ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
         ({"seed": 2**32}, "seed must be "),
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
+        ({"callbacks": saving(every_s=0)}, "callbacks.c.every_s must be null or a number > 0, got 0."),
+        (
+            {"callbacks": {"n": {"_target_": "imagenet_ddp.callbacks.NonFiniteLoss", "on_nan": "warn"}}},
+            "callbacks.n.on_nan must be raise or skip, got warn.",
+        ),
         ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: ++callbacks.c.monitor=val/top1."),
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),

@@ -13,10 +13,20 @@ if TYPE_CHECKING:
     from imagenet_ddp.callbacks.gradient_norm import GradientNorm
     from imagenet_ddp.callbacks.history import History
     from imagenet_ddp.callbacks.learning_rate import LearningRate
+    from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
     from imagenet_ddp.callbacks.progress import Progress
     from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 
-__all__ = ["BatchSheet", "GradientNorm", "History", "LearningRate", "Progress", "ResumeCheckpoint", "RunningMetrics"]
+__all__ = [
+    "BatchSheet",
+    "GradientNorm",
+    "History",
+    "LearningRate",
+    "NonFiniteLoss",
+    "Progress",
+    "ResumeCheckpoint",
+    "RunningMetrics",
+]
 
 __getattr__ = lazy_names(
     __name__,
@@ -25,6 +35,7 @@ __getattr__ = lazy_names(
         "GradientNorm": "gradient_norm",
         "History": "history",
         "LearningRate": "learning_rate",
+        "NonFiniteLoss": "nonfinite_loss",
         "Progress": "progress",
         "ResumeCheckpoint": "checkpoint",
         "RunningMetrics": "running_metrics",

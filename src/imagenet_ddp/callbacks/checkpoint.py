@@ -1,53 +1,33 @@
 """Write checkpoints that a training continues from at the next image, as if it had not been interrupted."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
-from imagenet_ddp.callbacks.loop_state import (
-    begin_validation,
-    find_callback,
-    is_epoch_over,
-    set_batches,
-    set_epochs,
-    validates_next,
-)
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
+from imagenet_ddp.callbacks.position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
-from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, link_or_copy
-
-
-class ResumableData(Protocol):
-    """What a data module brings so that an epoch continues at an image; ImageDataModule does."""
-
-    train_sampler: BatchSampler | None  # of the current train_dataloader()
-
-    @property
-    def num_train_images(self) -> int: ...
-
-    @property
-    def train_step_images(self) -> int:
-        """Images of one batch over all ranks."""
-        ...
-
-    def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Leave out the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
-        made."""
-        ...
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, BackgroundCheckpointIO, link_or_copy
+from imagenet_ddp.runs.folder import previous_checkpoint
 
 
 class ResumeCheckpoint(Checkpoint):
     """Write last.ckpt after every `every_n_epochs` epochs, at the end, and where a signal stops the run; best.ckpt with
-    the weights that reached the best `monitor`, also within an epoch.
+    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, for the
+    case that the disk damages it.
+
+    every_n_steps: write last.ckpt also within an epoch, after so many steps of the optimizer. every_s: also once so
+    many seconds have passed since it was last written; asked at every trainer.log_every_n_steps-th step.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
-    ImageDataModule (see ResumableData) the training continues at the next image, also on another number of devices;
-    with any other data, at Lightning's next step, on batches of a new order.
+    ImageDataModule (see position.ResumableData) the training continues at the next image, also on another number of
+    devices; with any other data, at Lightning's next step, on batches of a new order.
 
     dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the
     weights (imagenet_ddp.evaluate needs config, classes, labels, num_train_images and eval_transform).
@@ -60,18 +40,22 @@ class ResumeCheckpoint(Checkpoint):
         dirpath: str | Path | None = None,
         *,
         every_n_epochs: int = 1,
+        every_n_steps: int | None = None,
+        every_s: float | None = None,
         monitor: str = "val/top1",
         mode: str = "max",
         contents: Mapping[str, Any] | None = None,
     ):
         self.dirpath = None if dirpath is None else Path(dirpath)
         self.contents = dict(contents or {})
-        self.every_n_epochs = every_n_epochs
+        self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
         self.best = BestScore(monitor, mode)
         self._is_validated = False  # a validation has ended whose score is not taken yet
         self._improved = False  # the last validation's score is the best, and best.ckpt is not yet written
         self._before_validation = False  # state of the checkpoint that is being written
         self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt
+        self._saved_at = time.monotonic()
+        self._is_postponed = False  # last.ckpt is due, but a validation comes first
 
     @property
     def last_path(self) -> Path:
@@ -91,9 +75,13 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._take_score(trainer)
-        if self._improved and not is_epoch_over(trainer):  # else on_train_epoch_end writes one file for both
+        if is_epoch_over(trainer):
+            return  # on_train_epoch_end writes one file for both
+        is_best, self._improved = self._improved, False
+        if self._is_postponed:
+            self._save_last(trainer, is_best=is_best)
+        elif is_best:
             trainer.save_checkpoint(self.best_path)
-            self._improved = False
 
     def _take_score(self, trainer: L.Trainer) -> None:
         """Take it at the end of a validation, or earlier for the checkpoint that another callback writes then."""
@@ -101,22 +89,43 @@ class ResumeCheckpoint(Checkpoint):
             self._is_validated = False
             self._improved |= self.best.update(trainer)
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._saved_at = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.every_n_steps is None and self.every_s is None:
+            return
+        if is_update(trainer) and not is_epoch_over(trainer) and self._is_due(trainer):
+            if validates_next(trainer):
+                self._is_postponed = True  # until its score is known
+            else:
+                self._save_last(trainer)
+
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        """Return the same on all ranks."""
+        if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
+            return True
+        if self.every_s is None or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return False
+        return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= self.every_s)
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         is_whole = is_epoch_over(trainer)
         num_epochs = trainer.current_epoch + is_whole
         is_end = trainer.should_stop or num_epochs == trainer.max_epochs
         is_end |= not is_whole or 0 <= trainer.max_steps <= trainer.global_step
+        is_best, self._improved = self._improved, False
         if is_end or num_epochs % self.every_n_epochs == 0:
-            self._save_last(trainer)
-            if self._improved and trainer.is_global_zero:
-                link_or_copy(self.last_path, self.best_path)
-        elif self._improved:
+            self._save_last(trainer, is_best=is_best)
+        elif is_best:
             trainer.save_checkpoint(self.best_path)
-        self._improved = False
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if find_callback(trainer, StochasticWeightAveraging):
             self._save_last(trainer)  # only now has its average replaced the weights
+        _wait(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
         """Write last.ckpt where a signal stops the run. Call on all ranks.
@@ -126,33 +135,23 @@ class ResumeCheckpoint(Checkpoint):
         if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
             self._before_validation = before_validation
             self._save_last(trainer)
+        _wait(trainer)
 
-    def _save_last(self, trainer: L.Trainer) -> None:
-        trainer.save_checkpoint(self.last_path)
+    def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
+        """is_best: make it best.ckpt too, and first: a run that is killed in between trains this epoch again."""
+        last = self.last_path
+        if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
+            _once_written(trainer, link_or_copy, last, previous_checkpoint(last))
+        trainer.save_checkpoint(self.best_path if is_best else last)
+        if is_best:
+            _once_written(trainer, link_or_copy, self.best_path, last)
         self._last_saved = (trainer.global_step, self._before_validation)
+        self._saved_at, self._is_postponed = time.monotonic(), False
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Describe where the training is. Called for the files of other callbacks too."""
         self._take_score(trainer)
-        loops = checkpoint["loops"]["fit_loop"]
-        epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
-        epoch = max(epochs["started"] - 1, 0)
-        data = _resumable(trainer)
-        sampler = data.train_sampler if data else None
-        in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
-        if self._before_validation or (in_batch_end and validates_next(trainer)):
-            kind = "before_validation"
-            set_batches(loops, batches)
-            begin_validation(loops)
-        elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
-            kind = "epoch_end"
-        else:
-            kind = "mid_epoch"
-            # gradients of an incomplete update are not in the file: its batches are trained again
-            if sampler and not is_epoch_over(trainer):
-                batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
-            set_batches(loops, batches)
-            set_epochs(loops, epoch, begun=True)
+        position = describe(trainer, checkpoint["loops"]["fit_loop"], before_validation=self._before_validation)
         checkpoint[KEY] = {
             **self.contents,
             "version": __version__,
@@ -161,11 +160,8 @@ class ResumeCheckpoint(Checkpoint):
             "best_epoch": self.best.epoch,
             "monitor": self.best.monitor,
             # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
-            "improved": self._improved and kind == "mid_epoch" and is_epoch_over(trainer),
-            "kind": kind,
-            "epoch": epoch,
-            "images": sampler.images_after(epoch, batches) if sampler else 0,
-            "global_batch_size": data.train_step_images if data else 0,
+            "improved": self._improved and position["kind"] == "mid_epoch" and is_epoch_over(trainer),
+            **position,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -173,30 +169,21 @@ class ResumeCheckpoint(Checkpoint):
             return
         same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])
         self._improved = same and state["improved"]
-        loops = checkpoint["loops"]["fit_loop"]
-        if state["kind"] == "epoch_end":
-            # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
-            set_epochs(loops, state["epoch"] + 1)
-            set_batches(loops, 0, keep_total=True)
-            return
-        if (data := _resumable(trainer)) is None:
-            return
-        batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
-        step_images = data.train_step_images
-        steps = -(-data.num_train_images // step_images)
-        if state["global_batch_size"] != step_images:
-            # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
-            batches = steps - -(-(data.num_train_images - state["images"]) // step_images)
-            set_batches(loops, batches, keep_total=True)
-        limit = trainer.limit_train_batches
-        limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
-        if batches > limit:  # a new, lower limit, or larger steps: only the validation of this epoch is left
-            batches = limit
-            set_batches(loops, batches, keep_total=True)
-            begin_validation(loops)
-        data.start_at(state["epoch"], state["images"], batches)
+        continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
 
 
-def _resumable(trainer: L.Trainer) -> ResumableData | None:
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    return data if hasattr(data, "start_at") else None
+def _once_written(trainer: L.Trainer, function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function on rank 0, after all files before are written."""
+    if trainer.is_global_zero:
+        checkpoint_io = trainer.strategy.checkpoint_io
+        if isinstance(checkpoint_io, BackgroundCheckpointIO):
+            checkpoint_io.then(function, *arguments)
+        else:
+            function(*arguments)
+
+
+def _wait(trainer: L.Trainer) -> None:
+    """Return once all files are written."""
+    checkpoint_io = trainer.strategy.checkpoint_io
+    if isinstance(checkpoint_io, BackgroundCheckpointIO):
+        checkpoint_io.wait()

@@ -37,7 +37,7 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.parameter_groups import head_name
-from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO, read
+from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -142,7 +142,7 @@ def make_trainer(
         return L.Trainer(
             **arguments,
             strategy=strategy,
-            plugins=[DetectedEnvironment(world.info), AtomicCheckpointIO()],
+            plugins=[DetectedEnvironment(world.info), BackgroundCheckpointIO()],
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # ours are made for the trainer's rank and world

@@ -6,13 +6,13 @@ import torch
 
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine import build, startup_report
+from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.results import results
 from imagenet_ddp.engine.resume import require_same_data
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
@@ -90,6 +90,8 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         if is_first and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
+    except torch.OutOfMemoryError as error:
+        raise RunError(diagnosis.out_of_memory(plan, error)) from error
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
@@ -109,6 +111,9 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
         lines.append(
             f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
         )
+    if parts.metrics.num_epochs >= diagnosis.MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
+        num_classes, num_images = len(parts.data.source.classes), len(parts.data.val_images)
+        lines += diagnosis.at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
     lines.append(f"Run folder: {job.run_dir}")

@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs import folder, summary
+from imagenet_ddp.runs import checkpoints, folder, summary
 
 # What a resumed run may not change: another net, other images or another order would be another run.
 FIXED_PREFIXES = (
@@ -43,7 +43,7 @@ class Job:
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
     """Return whether SLURM is to requeue a stopped job: only with a checkpoint to resume from, because without one it
     would start over each time."""
-    has_checkpoint = folder.last_checkpoint(job.run_dir).is_file()
+    has_checkpoint = checkpoints.has_checkpoint(job.run_dir)
     return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
 
 
@@ -78,13 +78,13 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     found = None
     if _again(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
-        found = folder.find_own(own) if own else None
+        found = checkpoints.find_own(own) if own else None
         if own and found is None and (finished := _finished_without_checkpoint(own, plain(config))):
             return finished
     if found is None:
         if not config.resume:
             return Job(plain(config), new_folder(request, again=True, run_key=run_key))
-        found = folder.find_resume(config.resume, typed_dir, wanted.parent)
+        found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
         # a run that died before its first checkpoint begins again in the folder it was given
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
@@ -235,6 +235,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
+    checkpoints.require_whole(checkpoint, "checkpoint")
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)

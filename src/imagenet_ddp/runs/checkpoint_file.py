@@ -1,14 +1,17 @@
 """Write, read and check checkpoint files."""
 
 import contextlib
+import copy
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
@@ -21,18 +24,93 @@ REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
 REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Write beside the target, then rename: Lightning's own stages in TMPDIR and copies over the last good file, which
-    a kill or a full disk then leaves with 0 bytes."""
+class BackgroundCheckpointIO(TorchCheckpointIO):
+    """Write checkpoints in a thread: training waits while tensors are copied, and for the file before where that is
+    not yet written. An error of the thread is raised by the next call.
+
+    A file is written beside its target, synced to the disk and then renamed: Lightning's own is staged in TMPDIR and
+    copied over the last good file, which a kill or a full disk then leaves with 0 bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        target = Path(path)
-        with disk_errors_as_run_error(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(target) as draft, draft.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
+        self.wait()
+        self._submit(_write, _copy_to_host(checkpoint), Path(path))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self.wait()
+        return super().load_checkpoint(path, *args, **kwargs)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Wait first: the file that is to take this one's place may not be written yet."""
+        self.wait()
+        super().remove_checkpoint(path)
+
+    def then(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function once all files so far are written; not where one of them failed."""
+        before = self._pending
+
+        def call() -> None:
+            if before is not None:
+                before.result()
+            function(*arguments)
+
+        self._submit(call)
+
+    def wait(self) -> None:
+        """Return once all is written. Raises RunError where the disk refused."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def teardown(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _submit(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._thread = self._thread or ThreadPoolExecutor(1, "checkpoint")
+        self._pending = self._thread.submit(function, *arguments)
+
+
+def _write(checkpoint: dict[str, Any], target: Path) -> None:
+    with disk_errors_as_run_error(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # one name for all drafts of this file: what a kill leaves is overwritten by the next one
+        with atomic_path(target, target.with_name(f".{target.name}.tmp")) as draft, draft.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Copy everything, tensors to the CPU, so that the training may go on. Tied weights stay one tensor."""
+    copies: dict[Any, Tensor] = {}
+    memo: dict[int, Any] = {}
+
+    def copy_tensor(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        key = (tensor.data_ptr() or id(tensor), tensor.dtype, tensor.shape, tensor.stride())
+        if key not in copies:
+            copies[key] = tensor.to("cpu", copy=True)
+        return copies[key]
+
+    def visit(value: Any) -> None:
+        if isinstance(value, Tensor):
+            memo[id(value)] = copy_tensor(value)
+        elif isinstance(value, Mapping):
+            for each in value.values():
+                visit(each)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                visit(each)
+
+    visit(checkpoint)
+    return copy.deepcopy(checkpoint, memo)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -43,12 +121,14 @@ def link_or_copy(source: Path, target: Path) -> None:
             draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
     """Return how many checkpoints a run has at most at once, beyond those that a resumed one has already."""
     if resumed:
-        return 1
+        return 2  # the one being written, and the one before the last
     return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 

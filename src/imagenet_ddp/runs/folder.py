@@ -5,16 +5,15 @@ import fcntl
 import glob
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.text import count_noun
 
-NUM_CHECKPOINTS = 3  # at most at once: last.ckpt, best.ckpt, and the one being written
+NUM_CHECKPOINTS = 4  # at most at once: last.ckpt, previous.ckpt, best.ckpt, and the one being written
 MADE_FOR = ".made_for"  # file with the options of the run, by which a restarted job finds its folder
 
 
@@ -83,6 +82,11 @@ def run_group(folder: Path) -> str | None:
 
 def last_checkpoint(folder: Path) -> Path:
     return folder / "checkpoints" / "last.ckpt"
+
+
+def previous_checkpoint(last: Path) -> Path:
+    """Return where the last.ckpt before this one is kept."""
+    return last.with_name("previous.ckpt")
 
 
 @contextmanager
@@ -168,70 +172,6 @@ def remove_refused(folder: Path, error: BaseException) -> None:
             return
         with suppress(OSError):  # such as a mount point
             path.rmdir()
-
-
-@dataclass(frozen=True)
-class Resume:
-    """What resume= leads to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
-
-    folder: Path | None
-    checkpoint: Path | None
-    finished_epochs: int | None
-    sentence: str
-
-
-def find_own(folder: Path) -> Resume | None:
-    """Return the checkpoint of a restarted job's own folder; None where it has none yet."""
-    checkpoint = last_checkpoint(folder)
-    if not checkpoint.is_file():
-        return None
-    return Resume(folder, checkpoint, finished_epochs(folder), f"Started again: going on from {checkpoint}.")
-
-
-def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
-    """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
-    runs of this name.
-
-    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
-    a fresh start.
-    """
-    if option != "auto":
-        checkpoint = Path(option)
-        if checkpoint.is_dir():
-            checkpoint = last_checkpoint(checkpoint)
-        if not checkpoint.is_file():
-            raise ConfigError(
-                f"resume={option} must be a checkpoint or a run folder with one, but {checkpoint} is not a file."
-            )
-        folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
-        finished = finished_epochs(folder) if folder else None
-        return Resume(folder, checkpoint, finished, f"Resuming from {checkpoint} (as set by resume=).")
-    if run_dir is not None:
-        checkpoint = last_checkpoint(run_dir)
-        if not checkpoint.is_file():
-            return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
-        return Resume(
-            run_dir, checkpoint, finished_epochs(run_dir), f"resume=auto: going on from {checkpoint} (hydra.run.dir)."
-        )
-    candidates = [path for path in _run_folders(runs) if last_checkpoint(path).is_file()]
-    candidates.sort(key=lambda path: last_checkpoint(path).stat().st_mtime_ns)
-    unfinished = [path for path in candidates if finished_epochs(path) is None]
-    if not unfinished:
-        why = (
-            f"no run in {runs} that has a checkpoint is unfinished"
-            if candidates
-            else f"no run in {runs} has a checkpoint"
-        )
-        return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
-    newest = unfinished[-1]
-    checkpoint = last_checkpoint(newest)
-    return Resume(
-        newest, checkpoint, None, f"resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
-    )
-
-
-def _run_folders(runs: Path) -> Iterable[Path]:
-    return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
 
 
 def finished_epochs(folder: Path) -> int | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.validators import choice, expect, integer, shown
+from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
+from imagenet_ddp.runs.checkpoints import has_checkpoint
 from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
@@ -30,7 +31,16 @@ LOGGER_PACKAGES = {
 }
 EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
-CHECKPOINT_KINDS = {"every_n_epochs": (integer(1), "1"), "mode": (choice("max", "min"), "max")}  # ResumeCheckpoint's
+# Arguments of the built-in callbacks: what they may be, and an example.
+ARGUMENTS = {
+    "ResumeCheckpoint": {
+        "every_n_epochs": (integer(1), "1"),
+        "every_n_steps": (NULL | integer(1), "null"),
+        "every_s": (NULL | number(above=0), "null"),
+        "mode": (choice("max", "min"), "max"),
+    },
+    "NonFiniteLoss": {"on_nan": (choice("raise", "skip"), "raise")},
+}
 
 
 def validate(
@@ -42,7 +52,7 @@ def validate(
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
-    found += _checkpoint_callbacks(config["callbacks"])
+    found += _callback_arguments(config["callbacks"])
     if verb not in _WITHOUT_TRAINING:
         found += _monitors(config)
         found += validate_group("sweep", config["sweep"])
@@ -85,14 +95,14 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _checkpoint_callbacks(callbacks: Mapping[str, Any]) -> list[str]:
+def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
-    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
-    for key in keys:
-        for argument, (allowed, example) in CHECKPOINT_KINDS.items():
+    for key, name in _known_classes(callbacks):
+        for argument, (allowed, example) in ARGUMENTS.get(name, {}).items():
             if argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
     if len(keys) > 1:  # they would describe their positions, and their bests, in the same place of each file
         found.append(
             f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
@@ -140,7 +150,7 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     path = Path(value)
-    if path.is_file() or (key == "resume" and last_checkpoint(path).is_file()):
+    if path.is_file() or (key == "resume" and has_checkpoint(path)):
         return []
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
     what = "does not exist"

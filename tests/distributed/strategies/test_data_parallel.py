@@ -19,7 +19,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.runs.checkpoint_file import AtomicCheckpointIO
+from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -376,7 +376,7 @@ def make_trainer(strategy: Any, folder: Path, callbacks: list[L.Callback] | None
     return L.Trainer(
         **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **keys},
         strategy=strategy,
-        plugins=[DetectedEnvironment(WorldInfo()), AtomicCheckpointIO()],
+        plugins=[DetectedEnvironment(WorldInfo()), BackgroundCheckpointIO()],
         callbacks=callbacks,
         logger=False,
         use_distributed_sampler=False,

@@ -30,6 +30,8 @@ from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
+RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has started this command again
+
 
 def detect(
     config: Mapping[str, Any],
@@ -112,6 +114,6 @@ def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
 
 
 def restarted(environ: Mapping[str, str]) -> bool:
-    """Return whether the launcher has started this job before: torchrun --max-restarts, SLURM's requeue."""
-    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    """Return whether this job has been started before: torchrun --max-restarts, SLURM's requeue, our own restart."""
+    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", RESTART_COUNT)
     return any(environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) > 0 for name in names)

@@ -1,0 +1,116 @@
+"""End a training whose loss is not finite before it is saved, or leave such updates out."""
+
+import math
+import warnings
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.csv_file import csv_bytes
+
+FILE = "nonfinite_batch.csv"
+MAX_KEPT = 1000  # steps whose losses are kept until they are looked at
+MAX_SKIPPED = 20  # updates in a row
+
+
+class NonFiniteLoss(L.Callback):
+    """Look at the losses of all steps at every trainer.log_every_n_steps-th step of the optimizer and before each
+    checkpoint, so that none with such weights is written; no other step waits for the device.
+
+    on_nan: raise: end the training with the first step whose loss is not finite, and list the images of its batch in
+    nonfinite_batch.csv in run_dir. skip: leave out each update whose gradients are not finite; this waits for the
+    device in every step. With trainer.precision=16-mixed, torch's GradScaler skips them in any case.
+
+    It needs the batches of ImageDataModule and the outputs of ImageClassifier.
+    """
+
+    def __init__(self, on_nan: str = "raise", run_dir: str | Path | None = None) -> None:
+        self.on_nan = on_nan
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not looked at
+        self._buffers: list[Tensor] = []  # after the last update, for skip
+        self._num_skipped = 0  # in a row
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.on_nan == "raise":
+            self._recent.append((trainer.global_step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
+            is_log_step = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+            if is_log_step or len(self._recent) == MAX_KEPT:
+                self._look(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._look(trainer)
+
+    def _look(self, trainer: L.Trainer) -> None:
+        recent = list(self._recent)
+        self._recent.clear()
+        if not recent:
+            return
+        losses = torch.stack([loss for _, _, loss, _ in recent]).tolist()
+        for loss, (step, epoch, _, index) in zip(losses, recent, strict=True):
+            if not math.isfinite(loss):
+                self._end(trainer, loss, step, epoch, index)
+
+    def _end(self, trainer: L.Trainer, loss: float, step: int, epoch: int, index: Tensor) -> None:
+        listed = ""
+        images = getattr(trainer.datamodule, "train_images", None)  # type: ignore[attr-defined]
+        if self.run_dir is not None and images is not None:
+            path, numbers = self.run_dir / FILE, index.tolist()
+            with disk_errors_as_run_error(path):
+                rows = [(str(number), images.path(number), str(images.targets[number])) for number in numbers]
+                atomic_write(path, csv_bytes(("index", "path", "class"), rows))
+            listed = f" {path} lists the images of this batch."
+        lr = trainer.optimizers[0].param_groups[0]["lr"]
+        raise RunError(
+            f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank {trainer.global_rank}), "
+            f"at a learning rate of {lr:.3g}.{listed} No checkpoint has these weights. Hint: a lower optim.lr, "
+            "trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates out."
+        )
+
+    # -- skip
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        plugin = trainer.precision_plugin
+        if self.on_nan == "skip" and isinstance(plugin, MixedPrecision) and plugin.scaler is not None:
+            self.on_nan = "scaler"
+        if self.on_nan == "skip":
+            self._buffers = [buffer.clone() for buffer in pl_module.buffers()]
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if self.on_nan != "skip":
+            return
+        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+        # of all ranks: they have the same sum, and so the same answer
+        if bool(get_total_norm(gradients).isfinite()):
+            self._num_skipped = 0
+            for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
+                kept.copy_(buffer)
+            return
+        optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave out parameters without a gradient
+        for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
+            buffer.copy_(kept)  # the statistics of batch norm are of the same forward pass
+        self._num_skipped += 1
+        step = trainer.global_step + 1
+        if self._num_skipped > MAX_SKIPPED:
+            raise RunError(
+                f"gradients must be finite, but those of {self._num_skipped} updates in a row are not, up to step "
+                f"{step}. Hint: a lower optim.lr, or trainer.gradient_clip_val=1."
+            )
+        if trainer.is_global_zero:
+            warnings.warn(
+                f"Step {step} is left out: its gradients are not finite (callbacks.nonfinite_loss.on_nan=skip).",
+                stacklevel=2,
+            )

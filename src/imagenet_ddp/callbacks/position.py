@@ -1,0 +1,91 @@
+"""Describe where in a training a checkpoint was made, and continue there: at an epoch's image, whatever the number of
+devices."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import lightning.pytorch as L
+
+from imagenet_ddp.callbacks.loop_state import begin_validation, is_epoch_over, set_batches, set_epochs, validates_next
+from imagenet_ddp.data.loading.sampler import BatchSampler
+
+
+class ResumableData(Protocol):
+    """What a data module brings so that an epoch continues at an image; ImageDataModule does."""
+
+    train_sampler: BatchSampler | None  # of the current train_dataloader()
+
+    @property
+    def num_train_images(self) -> int: ...
+
+    @property
+    def train_step_images(self) -> int:
+        """Images of one batch over all ranks."""
+        ...
+
+    def start_at(self, epoch: int, image: int, step: int) -> None:
+        """Leave out the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
+        made."""
+        ...
+
+
+def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
+    """Return kind (epoch_end, mid_epoch or before_validation), epoch, images of it that are trained, and the images of
+    a step; correct Lightning's own counters to it. loops: checkpoint["loops"]["fit_loop"].
+
+    before_validation: the epoch's batches so far are trained, the validation that follows them is not done.
+    """
+    epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
+    epoch = max(epochs["started"] - 1, 0)
+    data = _resumable(trainer)
+    sampler = data.train_sampler if data else None
+    in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
+    if before_validation or (in_batch_end and validates_next(trainer)):
+        kind = "before_validation"
+        set_batches(loops, batches)
+        begin_validation(loops)
+    elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
+        kind = "epoch_end"
+    else:
+        kind = "mid_epoch"
+        # gradients of an incomplete update are not in the file: its batches are trained again
+        if sampler and not is_epoch_over(trainer):
+            batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
+        set_batches(loops, batches)
+        set_epochs(loops, epoch, begun=True)
+    return {
+        "kind": kind,
+        "epoch": epoch,
+        "images": sampler.images_after(epoch, batches) if sampler else 0,
+        "global_batch_size": data.train_step_images if data else 0,
+    }
+
+
+def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any]) -> None:
+    """Make Lightning and the data module continue at the position that describe() returned."""
+    if position["kind"] == "epoch_end":
+        # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
+        set_epochs(loops, position["epoch"] + 1)
+        set_batches(loops, 0, keep_total=True)
+        return
+    if (data := _resumable(trainer)) is None:
+        return
+    batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
+    step_images = data.train_step_images
+    steps = -(-data.num_train_images // step_images)
+    if position["global_batch_size"] != step_images:
+        # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
+        batches = steps - -(-(data.num_train_images - position["images"]) // step_images)
+        set_batches(loops, batches, keep_total=True)
+    limit = trainer.limit_train_batches
+    limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
+    if batches > limit:  # a new, lower limit, or larger steps: only the validation of this epoch is left
+        batches = limit
+        set_batches(loops, batches, keep_total=True)
+        begin_validation(loops)
+    data.start_at(position["epoch"], position["images"], batches)
+
+
+def _resumable(trainer: L.Trainer) -> ResumableData | None:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return data if hasattr(data, "start_at") else None

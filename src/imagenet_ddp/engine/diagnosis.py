@@ -1,0 +1,37 @@
+"""Say what a training that failed, or learned nothing, may suffer from."""
+
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.system.text import count_noun, first_line, percent
+
+MIN_EPOCHS = 3  # before an accuracy at chance says anything
+
+
+def out_of_memory(plan: Plan, error: Exception) -> str:
+    """error: torch.OutOfMemoryError. Return which rank it was, and what to type for the same update of the weights."""
+    data, times = plan.config["data"], plan.config["trainer"]["accumulate_grad_batches"]
+    hint = "a smaller data.image_size"
+    if data["batch_size"] > 1:
+        batch = data["batch_size"] // 2
+        hint = (
+            f"data.batch_size={batch} trainer.accumulate_grad_batches={2 * times}, which is the same batch for the "
+            "weights; or see in nvidia-smi whether another process uses the device"
+        )
+    return (
+        f"rank {plan.world_info.rank} must have memory for batches of {count_noun(data['batch_size'], 'image')} of "
+        f"{data['image_size']} pixels, but has not: {first_line(error)} Hint: {hint}."
+    )
+
+
+def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
+    """Return a line on a best val/top1 that guessing reaches too; none where it is higher. Fractions. trained:
+    train/top1 of the last epoch. num_images: of the validation."""
+    chance = 1 / max(num_classes, 1)
+    if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
+        return []
+    line = f"Val top-1 is no better than guessing among {num_classes} classes, {percent(chance)}"
+    if trained > 2 * chance + 0.1:
+        return [
+            f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
+            "`python -m imagenet_ddp.report RUN` shows for what they are taken."
+        ]
+    return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]

@@ -1,0 +1,47 @@
+"""Start a training again after its processes have failed: cluster.max_restarts. No torch."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.distributed.launchers.detect import RESTART_COUNT
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.spawn import WorkersFailedError
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import console
+
+PAUSE_S = 2.0  # for sockets and GPU memory of the ended processes
+
+
+def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bool) -> None:
+    """Raise ConfigError where this command cannot start the training again by itself."""
+    if not (times := config["cluster"]["max_restarts"]):
+        return
+    if in_sweep:
+        reason, hint = "in a sweep", "cluster.max_restarts=0, and later sweep.resume=FOLDER"
+    elif launch_info.world_info is not None:
+        reason = f"where {launch_info.source} starts the processes"
+        hint = "cluster.max_restarts=0, and its own way, such as torchrun --max-restarts=3"
+    elif not launch_info.standalone:
+        reason, hint = "with several nodes", "cluster.max_restarts=0, and requeuing by SLURM (docs/slurm.md)"
+    else:
+        return
+    raise ConfigError(f"cluster.max_restarts must be 0 {reason}, got {times}. Hint: {hint}.")
+
+
+def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
+    """Replace this process by a new command that continues the run from its last checkpoint, as often as
+    cluster.max_restarts says. Return where it is not to be: refused (exit code 2), stopped by a signal, or no more."""
+    count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
+    if error.exit_code != 1 or count > most:
+        return
+    console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")
+    time.sleep(PAUSE_S)
+    os.environ[RESTART_COUNT] = str(count)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.closerange(3, 65536)  # sockets and the run folder's lock
+    os.execv(sys.executable, [sys.executable, "-m", "imagenet_ddp.train", *argv])

@@ -1,0 +1,127 @@
+"""Find the checkpoint that resume= means, and see whether it is as it was written. No torch."""
+
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.folder import finished_epochs, last_checkpoint, previous_checkpoint
+from imagenet_ddp.system.text import first_line
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What resume= leads to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
+
+    folder: Path | None
+    checkpoint: Path | None
+    finished_epochs: int | None
+    sentence: str
+
+
+def find_own(folder: Path) -> Resume | None:
+    """Return the checkpoint of a restarted job's own folder; None where it has none yet."""
+    if not has_checkpoint(folder):
+        return None
+    checkpoint, damaged = newest_whole(folder)
+    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Started again: going on from {checkpoint}.")
+
+
+def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
+    """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
+    runs of this name.
+
+    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
+    a fresh start. Raises ConfigError where there is none, or none that is whole.
+    """
+    if option != "auto":
+        checkpoint, damaged = Path(option), ""
+        if checkpoint.is_dir() and has_checkpoint(checkpoint):
+            checkpoint, damaged = newest_whole(checkpoint)
+        elif not checkpoint.is_file():
+            missing = last_checkpoint(checkpoint) if checkpoint.is_dir() else checkpoint
+            raise ConfigError(
+                f"resume={option} must be a checkpoint or a run folder with one, but {missing} is not a file."
+            )
+        else:
+            require_whole(checkpoint, "resume")
+        folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
+        finished = finished_epochs(folder) if folder else None
+        return Resume(folder, checkpoint, finished, f"{damaged}Resuming from {checkpoint} (as set by resume=).")
+    if run_dir is not None:
+        if not has_checkpoint(run_dir):
+            return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
+        checkpoint, damaged = newest_whole(run_dir)
+        sentence = f"{damaged}resume=auto: going on from {checkpoint} (hydra.run.dir)."
+        return Resume(run_dir, checkpoint, finished_epochs(run_dir), sentence)
+    candidates = [path for path in _run_folders(runs) if has_checkpoint(path)]
+    unfinished = [path for path in candidates if finished_epochs(path) is None]
+    if not unfinished:
+        why = (
+            f"no run in {runs} that has a checkpoint is unfinished"
+            if candidates
+            else f"no run in {runs} has a checkpoint"
+        )
+        return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
+    newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
+    checkpoint, damaged = newest_whole(newest)
+    sentence = f"{damaged}resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
+    return Resume(newest, checkpoint, None, sentence)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run folder has a checkpoint to resume from."""
+    return bool(_checkpoints(folder))
+
+
+def newest_whole(folder: Path) -> tuple[Path, str]:
+    """Return (the newest checkpoint of a run folder that is as it was written, a sentence on a newer one that is not).
+    Raises ConfigError where all are damaged."""
+    damaged = {}
+    for checkpoint in _checkpoints(folder):
+        if not (reason := damage(checkpoint)):
+            said = "".join(f"{path} is damaged ({why}) and left out. " for path, why in damaged.items())
+            return checkpoint, said
+        damaged[checkpoint] = reason
+    listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
+    raise ConfigError(
+        f"{folder} must have a whole checkpoint, but these are damaged: {listed}. "
+        f"Hint: start again without resume= in another folder, or with model.weights={folder}/checkpoints/best.ckpt."
+    )
+
+
+def require_whole(checkpoint: Path, key: str) -> None:
+    """Raise ConfigError where a checkpoint is not as it was written. key: of the option that names it. Whether the
+    file is a checkpoint at all says who reads it."""
+    if checkpoint.is_file() and _begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
+        others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
+        whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
+        hint = f" Hint: {key}={whole}." if whole else " Hint: copy it again from where it came."
+        raise ConfigError(f"{checkpoint} must be a whole checkpoint, but is damaged: {reason}.{hint}")
+
+
+def damage(path: Path) -> str:
+    """Return how a checkpoint differs from what was written, "" where it does not: torch.save stores a CRC-32 of each
+    part, which torch.load does not compare."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            part = file.testzip()
+    except Exception as error:  # what zipfile raises for wrong headers is of many kinds
+        return first_line(error).rstrip(".")
+    return f"its part {part} has another checksum" if part else ""
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return last.ckpt and the one before it, those that are there."""
+    last = last_checkpoint(folder)
+    return [path for path in (last, previous_checkpoint(last)) if path.is_file()]
+
+
+def _run_folders(runs: Path) -> Iterable[Path]:
+    return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []

@@ -1,0 +1,60 @@
+"""What a training that failed, or learned nothing, is told."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Run
+from helpers.plans import plan_of
+
+from imagenet_ddp.engine.diagnosis import at_chance, out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("best", "trained", "num_classes", "num_images", "said"),
+    [
+        (0.11, 0.95, 10, 1000, "while training reaches 95.00 %: do the validation images have the right labels?"),
+        (0.11, 0.12, 10, 1000, "and so is training: are the labels right"),
+        (0.15, 0.95, 10, 1000, ""),
+        (0.15, 0.95, 10, 20, "no better than guessing among 10 classes, 10.00 %"),
+        (0.0, 0.0, 1, 20, ""),
+        (0.002, 0.001, 1000, 50_000, ""),
+    ],
+)
+def test_at_chance(best: float, trained: float, num_classes: int, num_images: int, said: str) -> None:
+    lines = at_chance(best, trained, num_classes, num_images)
+    assert said in lines[0] if said else lines == []
+
+
+def test_out_of_memory() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+    text = out_of_memory(plan_of("data.batch_size=64", "trainer.accumulate_grad_batches=2"), error)
+    assert "rank 0 must have memory for batches of 64 images of " in text
+    assert "Tried to allocate 2 GiB. Hint: data.batch_size=32 trainer.accumulate_grad_batches=4," in text
+    assert "Hint: a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
+
+
+def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "hungry.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Hungry(nn.Linear):\n"
+        "    def __init__(self, num_classes):\n        super().__init__(3, num_classes)\n"
+        "    def forward(self, images):\n"
+        "        if self.training and len(images) > 2:\n            raise torch.OutOfMemoryError('no room for it.')\n"
+        "        return super().forward(images.mean((2, 3)))\n"
+    )
+    options = [
+        "data=imagefolder", f"data.root={tree}", "data.image_size=32", "trainer.accelerator=cpu", "data.num_workers=0",
+        "'allow_targets=[hungry]'".strip("'"), "model._target_=hungry.Hungry", "trainer.max_epochs=3",
+        "optim.lr=1e-9", "callbacks=none", "hydra.run.dir=r",
+    ]  # fmt: skip
+    failed = run("train", *options, "data.batch_size=4", PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1, failed.stdout + failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert "no room for it. Hint: data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
+        failed.stderr.split()
+    )
+    hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]
+    done = run("train", *options, *hint, "hydra.run.dir=r2", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Val top-1 is no better than guessing among 3 classes" in done.stdout

@@ -1,0 +1,189 @@
+"""Processes that are killed at random moments, and files that are damaged: the run that is resumed ends as one that
+nothing has happened to."""
+
+import contextlib
+import csv
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from conftest import SMALL, clean_environ
+from helpers import logged
+from helpers.forked_commands import Command, run, start
+
+pytestmark = pytest.mark.slow
+
+KILLS = 6  # of each case
+MEASURED = ("images_per_s", "data_wait_frac", "train_s")
+VICTIMS = ("parent", "rank", "any", "all")
+OPTIONS = (
+    *SMALL, "trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
+    "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
+    "+callbacks.checkpoint.every_n_steps=2",
+)  # fmt: skip
+
+
+def options_of(tree: Path, workers: int) -> list[str]:
+    return [*OPTIONS, f"data.root={tree}", f"data.num_workers={workers}", "resume=auto"]
+
+
+def family(command: Command) -> list[psutil.Process]:
+    """The command's processes, the first one first."""
+    try:
+        first = psutil.Process(command.pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(processes: list[psutil.Process], who: str, draw: random.Random) -> None:
+    """Kill one of them or all; then all of them must end within a minute."""
+    if who == "parent" or len(processes) < 2:
+        victims = processes[:1]
+    elif who == "all":
+        victims = processes
+    else:  # a rank is a child of the first process
+        victims = [draw.choice(processes[1:] if who == "rank" else processes)]
+    for process in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive, f"{alive} after {who} was killed"
+
+
+def state(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint that training and evaluation read."""
+    found = {}
+
+    def visit(name: str, value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            found[name] = value
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                visit(f"{name}.{key}", each)
+        elif isinstance(value, list | tuple):
+            for key, each in enumerate(value):
+                visit(f"{name}.{key}", each)
+
+    stored = torch.load(path, weights_only=True)
+    for key in ("state_dict", "current_model_state", "optimizer_states"):
+        visit(key, stored.get(key))
+    assert len(found) > 100
+    return found
+
+
+def assert_same(whole: Path, parts: Path) -> None:
+    for name in ("last.ckpt", "best.ckpt"):
+        one, other = state(whole / "checkpoints" / name), state(parts / "checkpoints" / name)
+        assert one.keys() == other.keys()
+        assert [key for key in one if not torch.equal(one[key], other[key])] == [], name
+    rows = []
+    for folder in (whole, parts):
+        with (folder / "metrics.csv").open(newline="") as file:
+            kept = [{key: row[key] for key in row.keys() - set(MEASURED)} for row in csv.DictReader(file)]
+        rows.append([{key: float(value) for key, value in row.items()} for row in kept])
+    assert rows[0] == [pytest.approx(row, rel=1e-9) for row in rows[1]]
+    steps = [step for step, _ in logged.of_csv(parts)["train/loss"]]
+    assert steps == [step for step, _ in logged.of_csv(whole)["train/loss"]], "no logged step is missing, or double"
+    assert not list(parts.rglob("*.tmp")), "nothing half-written stays"
+
+
+@pytest.fixture(scope="module")
+def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """(a run that nothing happens to, its seconds)."""
+    folder = tmp_path_factory.mktemp("whole")
+    begin = time.monotonic()
+    done = run(
+        "imagenet_ddp.train", *options_of(tree, 0), "hydra.run.dir=r", folder=folder, environment=clean_environ()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "r", time.monotonic() - begin
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kills_at_random_moments(tree: Path, whole: tuple[Path, float], tmp_path: Path, workers: int) -> None:
+    seed = random.randrange(10**6)
+    draw, options = random.Random(seed), [*options_of(tree, workers), "hydra.run.dir=r"]
+    told = [f"seed {seed}"]
+    for number in range(KILLS):
+        command = start("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+        assert isinstance(command, Command)
+        delay_s = draw.uniform(0.3, 1.0) * whole[1]
+        time.sleep(delay_s)
+        kill(family(command), VICTIMS[number % len(VICTIMS)], draw)
+        told.append(f"{VICTIMS[number % len(VICTIMS)]} after {delay_s:.1f} s, exit code {command.wait(60)}")
+        print(told[-1])
+    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+    assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
+    assert_same(whole[0], tmp_path / "r")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices: int) -> None:
+    """cluster.max_restarts: a rank is killed twice; the run has one folder, and ends as if nothing had happened."""
+    options = [*options_of(tree, 0)[:-1], f"trainer.devices={devices}", "cluster.max_restarts=2"]
+    done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=clean_environ())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Restart" not in done.stderr
+    command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
+    assert isinstance(command, Command)
+    last = tmp_path / "r/checkpoints/last.ckpt"
+    killed: set[int] = set()
+    for number in range(2):
+        written = last.stat().st_mtime_ns if number else 0
+        deadline = time.monotonic() + 120
+        while not last.exists() or last.stat().st_mtime_ns == written or not (ranks := family(command)[1:]):
+            assert time.monotonic() < deadline and command.poll() is None, command.communicate()
+            time.sleep(0.02)
+        victim = max(ranks, key=lambda process: process.memory_info().rss)
+        killed.add(victim.pid)
+        victim.kill()
+    output, errors = command.communicate(timeout=300)
+    assert command.returncode == 0, output + errors
+    assert [f"Restart {number} of 2" in errors for number in (1, 2)] == [True, True], errors
+    assert len(killed) == 2
+    assert_same(tmp_path / "whole", tmp_path / "r")
+
+
+def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
+    """And none for what is refused; a mistake that stays ends the command."""
+    (tmp_path / "broken.py").write_text(
+        "from lightning.pytorch import Callback\n"
+        "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
+    )
+    options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[broken]", "hydra.run.dir=r"]
+    broken = "+callbacks.broken._target_=broken.Broken"
+    environment = clean_environ(PYTHONPATH=str(tmp_path))
+    done = run("imagenet_ddp.train", *options, broken, folder=tmp_path, environment=environment)
+    assert (done.returncode, done.stderr.count("Restart 1 of 1"), done.stderr.count("Restart")) == (1, 1, 1), (
+        done.stderr
+    )
+    done = run("imagenet_ddp.train", *options, "data.batch_size=0", folder=tmp_path, environment=environment)
+    assert (done.returncode, "Restart" in done.stderr) == (2, False)
+    done = run("imagenet_ddp.train", *options, "trainer.num_nodes=2", "cluster.address=127.0.0.1", folder=tmp_path,
+               environment=environment)  # fmt: skip
+    assert done.returncode == 2
+    assert "cluster.max_restarts must be 0 with several nodes, got 1." in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
+def test_a_damaged_last_checkpoint(tree: Path, whole: tuple[Path, float], tmp_path: Path, how: str) -> None:
+    options = [*options_of(tree, 0), "hydra.run.dir=r"]
+    once = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+    assert once.returncode == 0, once.stdout + once.stderr
+    (tmp_path / "r/summary.json").unlink()  # as if it had been killed before its end
+    last = tmp_path / "r/checkpoints/last.ckpt"
+    content = bytearray(last.read_bytes())
+    if how == "a wrong byte":
+        content[len(content) // 2] ^= 1
+    last.write_bytes(content if how == "a wrong byte" else content[: len(content) // 2])
+    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "last.ckpt is damaged (" in done.stdout
+    assert "going on from r/checkpoints/previous.ckpt" in done.stdout
+    assert_same(whole[0], tmp_path / "r")
