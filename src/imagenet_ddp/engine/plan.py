@@ -3,7 +3,7 @@ summary.json stores it. Nothing decides again."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decoding import jpeg_backends
@@ -13,9 +13,12 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
+from imagenet_ddp.models.optimizers import choose_fused
 
 Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
 
@@ -37,6 +40,8 @@ class Plan:
     local_devices: int | list[int]  # of this node: how many, or which
     num_own_devices: int  # of this process: 1, or all of the node with strategy=dp
     precision: Choice
+    compile: Choice  # mode of torch.compile, or off; auto: not yet measured
+    fused: Choice  # whether the optimizer's step is one kernel
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
     decoder: Choice
@@ -61,7 +66,7 @@ class Plan:
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
         only a training uses."""
-        left_out = () if training else ("learning_rate", "warmup_epochs")
+        left_out = () if training else ("learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
             for name, value in vars(self).items()
@@ -86,13 +91,16 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     of_model = own_statistics(config["model"]) if None in (data["mean"], data["std"]) else None
     statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
     whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
+    precision = Choice(*devices.choose_precision(trainer["precision"], kind))
     return Plan(
         config=config,
         world_info=world_info,
         accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best that torch finds"),
         local_devices=local_devices,
         num_own_devices=num_own_devices,
-        precision=Choice(*devices.choose_precision(trainer["precision"], kind)),
+        precision=precision,
+        compile=Choice(*choose_compile(config["compile"], kind, num_own_devices)),
+        fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
             devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
         ),
@@ -110,6 +118,19 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
         **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
     )
+
+
+def measure_compile(plan: Plan, world: World) -> Plan:
+    """Return the plan with compile=auto decided: by rank 0's measurement, for all."""
+    from imagenet_ddp.performance import compile_choice  # needs none of it elsewhere
+
+    found = None
+    if world.info.rank == 0:
+        device = devices.device_of(plan.config["trainer"], world.info.local_rank)
+        found = compile_choice.choose(plan.config, plan.precision.value, device)
+    if world.rank_group is not None:
+        found = world.rank_group.broadcast("compile", found, plan.config["strategy"]["timeout_s"])
+    return replace(plan, compile=Choice(*found))
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
