@@ -1,4 +1,4 @@
-"""What torch.compile needs, and which batches it is for. Compiled to run as it is (backend eager), which counts alike."""
+"""What torch.compile needs, and which batches it is for. The backend eager runs what is compiled as it is."""
 
 import functools
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp
         "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
     )
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match="no C|there is no no-such-compiler"):
+    with pytest.raises(ConfigError, match="there is no no-such-compiler"):
         choose_compile(OPTIONS, "cpu", 1)
     auto, reason = choose_compile({**OPTIONS, "name": "auto"}, "cpu", 1)
     assert auto == "off" and reason.endswith("there is no no-such-compiler.")
@@ -71,5 +71,5 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
 
 
 def test_regions_need_blocks():
-    with pytest.raises(ConfigError, match="compile.regions=true needs a net with blocks of the same class"):
+    with pytest.raises(ConfigError, match=r"compile\.regions=true needs a net with blocks of the same class"):
         compiled.compile_net(nn.Linear(2, 2), "default", regions=True)

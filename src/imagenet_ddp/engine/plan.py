@@ -124,7 +124,7 @@ def measure_compile(plan: Plan, world: World) -> Plan:
     """Return the plan with compile=auto decided: by rank 0's measurement, for all."""
     from imagenet_ddp.performance import compile_choice  # needs none of it elsewhere
 
-    found = None
+    found: Any = None
     if world.info.rank == 0:
         device = devices.device_of(plan.config["trainer"], world.info.local_rank)
         found = compile_choice.choose(plan.config, plan.precision.value, device)

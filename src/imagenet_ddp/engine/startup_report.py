@@ -62,10 +62,11 @@ def _speed_lines(plan: Plan) -> list[str]:
     lines = [f"Optimizer step: {'fused' if is_fused else 'not fused'}, {why}."]
     if config["model"]["activation_checkpointing"]:
         lines[0] += " Activations of repeated blocks are computed again in the backward pass."
+    memory_format = "channels_last" if config["model"]["channels_last"] else "contiguous"
     if mode == "off":
-        return [*lines, f"Net: not compiled, {reason}."] if config["compile"]["name"] != "off" else lines
-    of = "repeated blocks" if config["compile"]["regions"] else "net"
-    lines.append(f"Compiled: {of}, mode {mode}, {reason}. Kept in {keep_cache()}.")
+        return [*lines, f"Net: {memory_format}, not compiled ({reason.rstrip('.')})."]
+    how = "block by block" if config["compile"]["regions"] else "as a whole"
+    lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}), kept in {keep_cache()}.")
     if mode == "reduce-overhead" and plan.on_cpu:
         lines.append("compile=reduce-overhead is as default here: CPUs have no CUDA graphs.")
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:
