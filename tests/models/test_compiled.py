@@ -11,7 +11,7 @@ from torch import nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import compiled
-from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_sentence, keep_cache, missing_compiler
+from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, keep_cache, missing_compiler
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -65,9 +65,10 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     assert (found["graphs"], found["graph_breaks"]) == (3, 0) and found["seconds"] > 0
     assert torch.allclose(outputs[6][:2], outputs[2])
     assert list(module.net.state_dict()) == names
-    assert compile_sentence({"graphs": 3, "graph_breaks": 1, "seconds": 2.0}) == (
-        "Compiled 3 graphs in 2 s, with 1 graph break."
-    )
+    vars(module)["call_net"] = calls
+    (line,) = compile_lines(module)  # type: ignore[arg-type]
+    assert line.startswith("Compiled 3 graphs in ") and line.endswith(" s, with 0 graph breaks.")
+    assert compile_lines(nn.Linear(1, 1)) == []
 
 
 def test_regions_need_blocks():

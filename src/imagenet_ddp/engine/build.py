@@ -30,7 +30,7 @@ from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.compiled import CompiledCalls
+from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
@@ -107,10 +107,8 @@ def make_module(
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
     )
-    if plan.compile.value != "off":
-        sizes = plan.images_per_forward, plan.val_images_per_forward
-        calls = CompiledCalls(module, plan.compile.value, *sizes, regions=config["compile"]["regions"])
-        vars(module)["call_net"] = calls  # as strategy=dp does: not a module, so it adds no keys
+    sizes = plan.images_per_forward, plan.val_images_per_forward
+    compile_calls(module, plan.compile.value, *sizes, config["compile"]["regions"])
     return module
 
 

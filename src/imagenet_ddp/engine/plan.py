@@ -1,9 +1,8 @@
 """Decide every automatic value of one process, once: build makes objects from it, startup_report prints it,
 summary.json stores it. Nothing decides again."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decoding import jpeg_backends
@@ -13,11 +12,10 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
-from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import own_statistics
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 
 Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
@@ -111,26 +109,13 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
         ),
         global_batch_size=global_batch_size,
-        learning_rate=Choice(scaled_lr(optim, global_batch_size), _scaling(optim, global_batch_size)),
+        learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(
             *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
         ),
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
         **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
     )
-
-
-def measure_compile(plan: Plan, world: World) -> Plan:
-    """Return the plan with compile=auto decided: by rank 0's measurement, for all."""
-    from imagenet_ddp.performance import compile_choice  # needs none of it elsewhere
-
-    found: Any = None
-    if world.info.rank == 0:
-        device = devices.device_of(plan.config["trainer"], world.info.local_rank)
-        found = compile_choice.choose(plan.config, plan.precision.value, device)
-    if world.rank_group is not None:
-        found = world.rank_group.broadcast("compile", found, plan.config["strategy"]["timeout_s"])
-    return replace(plan, compile=Choice(*found))
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
@@ -157,18 +142,3 @@ def data_options(plan: Plan) -> dict[str, Any]:
         "mean": plan.mean.value,
         "std": plan.std.value,
     }
-
-
-def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
-    """The first epoch, counted from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
-    arXiv:1803.05407)."""
-    if averaging["start_epoch"] is not None or averaging["name"] != "swa":
-        return averaging["start_epoch"] or 0
-    return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)
-
-
-def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:
-    reference = optim["reference_batch"]
-    if not reference:
-        return "not scaled (optim.reference_batch is null)"
-    return f"{optim['lr']:g} per {reference} images × {global_batch_size}/{reference}"

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) 
     return name, "as set"
 
 
-def keep_cache(environ: dict[str, str] | os._Environ = os.environ) -> str:
+def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
     """Keep what is compiled between runs, where TORCHINDUCTOR_CACHE_DIR does not say otherwise: torch's own folder is
     below /tmp. Return the folder."""
     if not environ.get("TORCHINDUCTOR_CACHE_DIR"):
@@ -95,7 +95,7 @@ class CompiledCalls:
     mode, regions: of compile_net. train_images, val_images: of a full batch.
     """
 
-    def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, *, regions: bool = False):
+    def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
         self._module = module  # not its net: an evaluation of few classes wraps that
         self._sizes = {True: train_images, False: val_images}
         self._before = _counts()
@@ -116,15 +116,24 @@ class CompiledCalls:
         return {"graphs": int(graphs), "graph_breaks": int(breaks), "seconds": round(seconds, 1)}
 
 
+def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
+    """Let the module call its net compiled, unless mode is off; the arguments of CompiledCalls."""
+    if mode != "off":  # as strategy=dp does: not a module, so it adds no keys
+        vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
+
+
 def compile_statistics(module: nn.Module) -> dict[str, Any] | None:
     """Return what compiling the net of this module has cost in this process; None where it is not compiled."""
     calls = vars(module).get("call_net")
     return calls.statistics() if isinstance(calls, CompiledCalls) else None
 
 
-def compile_sentence(found: Mapping[str, Any]) -> str:
+def compile_lines(module: nn.Module) -> list[str]:
+    """Say what compiling the net of this module has cost; nothing where it is not compiled."""
+    if (found := compile_statistics(module)) is None:
+        return []
     graphs, breaks = count_noun(found["graphs"], "graph"), count_noun(found["graph_breaks"], "graph break")
-    return f"Compiled {graphs} in {found['seconds']:g} s, with {breaks}."
+    return [f"Compiled {graphs} in {found['seconds']:g} s, with {breaks}."]
 
 
 def _counts() -> tuple[float, float, float]:
