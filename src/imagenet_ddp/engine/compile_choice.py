@@ -6,11 +6,14 @@ from typing import Any
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Choice, Plan
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.performance import compile_choice
 
 
 def measure_compile(plan: Plan, world: World) -> Plan:
     """Return the plan with compile=auto decided: by rank 0's measurement, for all."""
+    if plan.compile.value != "auto":
+        return plan
+    from imagenet_ddp.performance import compile_choice  # takes time to import
+
     found: Any = None
     if world.info.rank == 0:
         device = devices.device_of(plan.config["trainer"], world.info.local_rank)
