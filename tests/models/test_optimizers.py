@@ -1,3 +1,4 @@
+import copy
 import math
 from dataclasses import asdict
 from typing import Any
@@ -5,6 +6,7 @@ from typing import Any
 import pytest
 import timm.optim
 import torch
+from helpers.plans import plan_of
 from torch import nn
 
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
@@ -188,3 +190,36 @@ def test_an_optimizer_of_ones_own(whole: bool):
     [group] = made.param_groups
     assert (group["lr"], group["weight_decay"], tuple(group["betas"])) == (0.002, 0.05, (0.8, 0.9))
     assert len(group["params"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), (True, "torch has one kernel for it on CPUs")),
+        (("optim=adamw", "trainer.precision=32-true", "trainer.gradient_clip_val=1"), (True, "one kernel")),
+        (("optim=adamw", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1"), (False, "does not clip")),
+        (("optim=adam", "trainer.precision=16-mixed"), (False, "the scaling of the loss")),
+        (("optim=rmsprop",), (False, "no fused rmsprop")),
+        (("+optim.args.fused=false",), (False, "as set")),
+        (("strategy.find_unused_parameters=true", "strategy=ddp"), (False, "only some weights have a momentum")),
+        (("model.weights=DEFAULT", "model.freeze=backbone", "model.unfreeze_epoch=1"), (False, "only some weights")),
+    ],
+)
+def test_fused_where_it_can_be(options: tuple[str, ...], expected: tuple[bool, str]):
+    plan = plan_of("optim=sgd", "trainer.precision=32-true", *options)
+    assert plan.fused.value == expected[0] and expected[1] in plan.fused.reason
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_fused_step_is_equal_within_the_documented_tolerance(name: str):
+    torch.manual_seed(0)
+    net = nn.Linear(64, 64)
+    nets = [net, copy.deepcopy(net)]
+    made = [make_optimizer(optim(name=name), each, lr=0.01, fused=each is not net) for each in nets]
+    images = torch.randn(8, 64)
+    for _ in range(5):
+        for net, optimizer in zip(nets, made, strict=True):
+            net(images).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(nets[1].weight, nets[0].weight, rtol=1e-5, atol=1e-6)

@@ -10,6 +10,7 @@ from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
+    CompileConfig,
     LossConfig,
     ModelConfig,
     OptimConfig,
@@ -49,6 +50,7 @@ class CommonConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
+    compile: CompileConfig = field(default_factory=CompileConfig)
     trainer: Annotated[dict[str, Any], "Keys of Lightning's Trainer."] = field(default_factory=dict)
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

@@ -31,6 +31,7 @@ from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
@@ -107,9 +108,8 @@ def make_module(
     for key in ("train_size", "progressive_start"):
         if num_train_images is not None and data[key] and not model["_target_"]:
             require_image_size(net, model["name"], f"data.{key}", data[key])
-    fused = plan.on_cpu and not config["trainer"]["gradient_clip_val"]
-    arguments = {"lr": plan.learning_rate.value, "fused": fused, "head": head_name(net, num_classes)}
-    return ImageClassifier(
+    arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "head": head_name(net, num_classes)}
+    module = ImageClassifier(
         net,
         num_classes,
         num_val_images,
@@ -118,6 +118,9 @@ def make_module(
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
     )
+    sizes = plan.images_per_forward, plan.val_images_per_forward
+    compile_calls(module, plan.compile.value, *sizes, config["compile"]["regions"])
+    return module
 
 
 def make_trainer(

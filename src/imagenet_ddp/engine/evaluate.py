@@ -16,6 +16,7 @@ from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.class_subset import ClassSubset
+from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.runs import predictions, summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
@@ -99,6 +100,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f"top-1 {percent(metrics['val/top1'])} | top-{module.top_k} {percent(metrics['val/top5'])}"
         f" | loss {format_loss(metrics['val/loss'])}"
     )
+    lines += compile_lines(module)
     for line in lines:
         log.say(line)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")

@@ -13,6 +13,7 @@ from imagenet_ddp.engine.results import results
 from imagenet_ddp.engine.resume import require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
@@ -116,6 +117,7 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
         lines += diagnosis.at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
+    lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
     if data["name"] == "shapes" and not data["_target_"]:
         lines += NEXT_STEPS

@@ -222,6 +222,7 @@ OF_THIS_MACHINE = (
     "strategy",
     "cluster",
     "nccl",
+    "compile",
     "callbacks",
     "logger",
 )

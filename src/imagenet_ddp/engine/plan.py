@@ -1,7 +1,6 @@
 """Decide every automatic value of one process, once: build makes objects from it, startup_report prints it,
 summary.json stores it. Nothing decides again."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,8 +13,10 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import own_statistics
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
+from imagenet_ddp.models.optimizers import choose_fused
 
 Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
 
@@ -37,6 +38,8 @@ class Plan:
     local_devices: int | list[int]  # of this node: how many, or which
     num_own_devices: int  # of this process: 1, or all of the node with strategy=dp
     precision: Choice
+    compile: Choice  # mode of torch.compile, or off; auto: not yet measured
+    fused: Choice  # whether the optimizer's step is one kernel
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
     decoder: Choice
@@ -61,7 +64,7 @@ class Plan:
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
         only a training uses."""
-        left_out = () if training else ("learning_rate", "warmup_epochs")
+        left_out = () if training else ("learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
             for name, value in vars(self).items()
@@ -86,13 +89,16 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     of_model = own_statistics(config["model"]) if None in (data["mean"], data["std"]) else None
     statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
     whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
+    precision = Choice(*devices.choose_precision(trainer["precision"], kind))
     return Plan(
         config=config,
         world_info=world_info,
         accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best that torch finds"),
         local_devices=local_devices,
         num_own_devices=num_own_devices,
-        precision=Choice(*devices.choose_precision(trainer["precision"], kind)),
+        precision=precision,
+        compile=Choice(*choose_compile(config["compile"], kind, num_own_devices)),
+        fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
             devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
         ),
@@ -103,7 +109,7 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
         ),
         global_batch_size=global_batch_size,
-        learning_rate=Choice(scaled_lr(optim, global_batch_size), _scaling(optim, global_batch_size)),
+        learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(
             *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
         ),
@@ -139,18 +145,3 @@ def data_options(plan: Plan) -> dict[str, Any]:
         "mean": plan.mean.value,
         "std": plan.std.value,
     }
-
-
-def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
-    """The first epoch, counted from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
-    arXiv:1803.05407)."""
-    if averaging["start_epoch"] is not None or averaging["name"] != "swa":
-        return averaging["start_epoch"] or 0
-    return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)
-
-
-def _scaling(optim: Mapping[str, Any], global_batch_size: int) -> str:
-    reference = optim["reference_batch"]
-    if not reference:
-        return "not scaled (optim.reference_batch is null)"
-    return f"{optim['lr']:g} per {reference} images × {global_batch_size}/{reference}"

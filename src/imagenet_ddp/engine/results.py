@@ -9,6 +9,7 @@ from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
+from imagenet_ddp.models.compiled import compile_statistics
 from imagenet_ddp.runs import summary
 
 
@@ -45,6 +46,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "train_s": round(train_s, 2),
         "train_cpu_s": round(train_cpu_s, 2),
         "precision": parts.trainer.precision,  # read back from what ran
+        "compiled": compile_statistics(parts.module),
         "seed": plan.config["seed"],
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
         "finished": True,

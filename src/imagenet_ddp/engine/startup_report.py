@@ -11,6 +11,7 @@ from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
+from imagenet_ddp.models.compiled import keep_cache
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
@@ -29,6 +30,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
         f" Precision: {plan.precision.value}, {plan.precision.reason}.",
+        *_speed_lines(plan),
         *(world.gpus or _own_gpus(plan)),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
@@ -51,6 +53,25 @@ def _learning_rate_line(plan: Plan) -> str:
     if plan.config["optim"]["reference_batch"]:
         return f"Learning rate: {reason} = {value:g}."
     return f"Learning rate: {value:g}, {reason}."
+
+
+def _speed_lines(plan: Plan) -> list[str]:
+    """Say whether the optimizer is fused and the net compiled, and why."""
+    config, (mode, reason) = plan.config, plan.compile
+    is_fused, why = plan.fused
+    lines = [f"Optimizer step: {'fused' if is_fused else 'not fused'}, {why}."]
+    if config["model"]["activation_checkpointing"]:
+        lines[0] += " Activations of repeated blocks are computed again in the backward pass."
+    memory_format = "channels_last" if config["model"]["channels_last"] else "contiguous"
+    if mode == "off":
+        return [*lines, f"Net: {memory_format}, not compiled ({reason.rstrip('.')})."]
+    how = "block by block" if config["compile"]["regions"] else "as a whole"
+    lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}), kept in {keep_cache()}.")
+    if mode == "reduce-overhead" and plan.on_cpu:
+        lines.append("compile=reduce-overhead is as default here: CPUs have no CUDA graphs.")
+    elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:
+        lines.append(f"compile={mode}: torch skips CUDA graphs where DistributedDataParallel has batch norm's buffers.")
+    return lines
 
 
 def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:

@@ -12,6 +12,7 @@ from torch import nn
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.blocks import checkpoint_activations
 from imagenet_ddp.models.blur_pool import add_blur_pool
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.system.text import first_line, install
@@ -38,6 +39,11 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
         raise ConfigError(
             f"model.blur_pool needs a strided convolution of 16 or more input channels, but model.name={model['name']} "
             "has none. Hint: model.blur_pool=false."
+        )
+    if model["activation_checkpointing"] and not checkpoint_activations(net):
+        raise ConfigError(
+            "model.activation_checkpointing needs a net with blocks of the same class, but this one has none. "
+            "Hint: model.activation_checkpointing=false."
         )
     if not model["_target_"]:
         require_image_size(net, model["name"], "data.image_size", image_size)

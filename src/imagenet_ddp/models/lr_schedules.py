@@ -91,3 +91,19 @@ def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> 
         "wsd": wsd,
     }
     return shapes[name]
+
+
+def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
+    """Return the reason of scaled_lr's value."""
+    reference = optim["reference_batch"]
+    if not reference:
+        return "not scaled (optim.reference_batch is null)"
+    return f"{optim['lr']:g} per {reference} images × {global_batch_size}/{reference}"
+
+
+def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
+    """The first epoch, counted from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
+    arXiv:1803.05407)."""
+    if averaging["start_epoch"] is not None or averaging["name"] != "swa":
+        return averaging["start_epoch"] or 0
+    return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)

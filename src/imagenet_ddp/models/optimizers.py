@@ -20,7 +20,7 @@ TORCH = {
     "nadam": (torch.optim.NAdam, ("betas", "eps")),
     "rmsprop": (torch.optim.RMSprop, ("momentum", "eps")),
 }
-FUSED = ("adamw", "adam")  # SGD's fails where only some weights have a momentum yet, as after unfreezing
+FUSED = ("sgd", "adamw", "adam")
 MOMENTUM = ("lars", "muon")  # of timm's, those that take it
 
 
@@ -33,6 +33,28 @@ def num_states(optim: Mapping[str, Any]) -> int | None:
     return known.get(optim["name"], {"lion": 1, "lars": has_momentum}.get(optim["name"], 2))
 
 
+def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[bool, str]:
+    """Return (whether torch.optim computes the step as one kernel, the reason). kind: cpu, cuda or mps."""
+    optim, trainer = config["optim"], config["trainer"]
+    name, arguments = optim["name"], optim["args"]
+    if optim["_target_"]:
+        return False, "optim._target_ is set"
+    if name not in FUSED:
+        return False, f"there is no fused {name} in torch"
+    if arguments.keys() & {"fused", "foreach"}:
+        return bool(arguments.get("fused")), "as set"
+    if kind == "mps":
+        return False, "not used on Apple GPUs"
+    if precision == "16-mixed":
+        return False, "in 16-mixed a fused one would undo the scaling of the loss only after gradients are logged"
+    if precision == "bf16-mixed" and trainer["gradient_clip_val"]:
+        return False, "Lightning does not clip gradients for a fused one in mixed precision"
+    unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
+    if name == "sgd" and unused:
+        return False, "fused SGD fails where only some weights have a momentum yet"
+    return True, f"torch has one kernel for it on {'CPUs' if kind == 'cpu' else 'CUDA'}"
+
+
 def make_optimizer(
     optim: Mapping[str, Any],
     parameters: Iterable[nn.Parameter] | nn.Module,
@@ -42,9 +64,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a net, or of some parameters.
 
-    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the step as one kernel, for AdamW 29 ms
-    instead of 76 for a ResNet-18 on a CPU core; Lightning refuses to clip gradients of such a one in mixed precision.
-    head: the net's last layer, for optim.lr_head and optim.layer_decay.
+    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: of choose_fused. head: the net's last layer,
+    for optim.lr_head and optim.layer_decay.
     """
     if isinstance(parameters, nn.Module):
         groups: Any = parameter_groups(parameters, optim, lr, head)

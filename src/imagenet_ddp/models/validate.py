@@ -18,7 +18,7 @@ FALLING = ("cosine", "linear", "poly", "one_cycle", "wsd")
 def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
     """Return a sentence for each mistake. partial: a checkpoint fills in the rest, so check each key alone."""
     found = _names(config)
-    for group in ("model", "optim", "schedule", "loss", "teacher", "averaging"):
+    for group in ("model", "optim", "schedule", "loss", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
     return found if partial else found + _weights(config) + _combinations(config)
 

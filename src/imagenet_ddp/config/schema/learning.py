@@ -40,6 +40,23 @@ class ModelConfig:
     ] = False
     blur_pool: Annotated[bool, "Blur before each strided convolution of 16 or more input channels (BlurPool)."] = False
     channels_last: Annotated[bool, "Memory format; faster convolutions on CPUs and tensor cores."] = True
+    activation_checkpointing: Annotated[
+        bool, "Keep only the input of each repeated block, and compute the rest again: less memory, slower."
+    ] = False
+
+
+@dataclass
+class CompileConfig:
+    """torch.compile of the net alone, for full batches; remainders run eagerly."""
+
+    name: Annotated[
+        str,
+        choice("off", "default", "reduce-overhead", "max-autotune", "auto"),
+        "Mode of torch.compile; auto: default where it was measured to be faster on this machine, else off.",
+    ] = "off"
+    regions: Annotated[
+        bool, "Compile repeated blocks by themselves, equal ones once: a deep net compiles in less time."
+    ] = False
 
 
 @dataclass

@@ -1,0 +1,65 @@
+"""Find the repeated blocks of a net, and recompute their activations in the backward pass instead of keeping them."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+def repeated_blocks(net: nn.Module) -> list[nn.Module]:
+    """Return the outermost modules that have layers of their own and whose class occurs more than once: a ResNet's
+    residual blocks, a transformer's layers. [] where no class does."""
+    counts = Counter(
+        type(module) for module in net.modules() if type(module) not in CONTAINERS and next(module.children(), None)
+    )
+
+    def outermost(parent: nn.Module) -> Iterator[nn.Module]:
+        for child in parent.children():
+            if counts[type(child)] > 1:
+                yield child
+            else:
+                yield from outermost(child)
+
+    return list(outermost(net))
+
+
+def checkpoint_activations(net: nn.Module) -> bool:
+    """Let each repeated block keep its input alone in training, and compute the rest again in the backward pass. Names,
+    outputs and gradients stay as they are. Return False where the net has no such blocks."""
+    blocks = repeated_blocks(net)
+    for block in blocks:
+        kind = type(block)
+        # a class instead of a method of the instance: copies of the net keep it
+        block.__class__ = type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
+    return bool(blocks)
+
+
+class _Checkpointed(nn.Module):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self.training and torch.is_grad_enabled()):
+            return super().forward(*args, **kwargs)
+        # the compiler computes again what the gradients need, which the updates of buffers are not
+        contexts = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        return checkpoint(super().forward, *args, use_reentrant=False, **contexts, **kwargs)
+
+    def _contexts(self) -> tuple[Any, Any]:
+        return contextlib.nullcontext(), _with_copied_buffers(self)
+
+
+@contextlib.contextmanager
+def _with_copied_buffers(block: nn.Module) -> Iterator[None]:
+    """Let the second forward pass update copies: batch norm's statistics count each batch once."""
+    own = [(module, name, buffer) for module in block.modules() for name, buffer in module.named_buffers(recurse=False)]
+    for module, name, buffer in own:
+        setattr(module, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for module, name, buffer in own:
+            setattr(module, name, buffer)

@@ -1,0 +1,144 @@
+"""Compile a net with torch.compile: what it needs, which batches it is for, and what it cost."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.blocks import repeated_blocks
+from imagenet_ddp.system.paths import cache_dir
+from imagenet_ddp.system.text import count_noun
+
+CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # as torch chooses
+# Graphs per code object, beyond which torch computes eagerly without an error; its default of 8 is less than the sizes
+# of progressive training, or the kinds of blocks of a ResNet-50 in training and validation.
+RECOMPILE_LIMIT = 64
+
+
+def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" where it lacks nothing."""
+    if kind == "mps":
+        return "torch.compile for Apple GPUs is unfinished. Hint: compile=off."
+    if kind == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "torch.compile needs the package triton on GPUs, which is not installed. Hint: compile=off."
+        return ""
+    program = environ.get("CXX") or CXX
+    if shutil.which(program) is None:
+        return (
+            f"torch.compile needs a C++ compiler on CPUs, but there is no {program}. "
+            "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
+        )
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return (
+            "torch.compile needs Python's header files on CPUs, but there is no Python.h. "
+            "Hint: install python3-dev (python3-devel), or compile=off."
+        )
+    return ""
+
+
+def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) -> tuple[str, str]:
+    """Return (the mode of torch.compile, off or auto, the reason). auto: it must be measured. kind: cpu, cuda or mps.
+    Raises ConfigError where this machine cannot compile, which auto turns into off."""
+    name = options["name"]
+    if name == "off":
+        return name, "as set"
+    if num_own_devices > 1:
+        lacking = f"compile={name} needs a process per device, but strategy=dp has threads. Hint: strategy=ddp."
+    else:
+        lacking = missing_compiler(kind)
+    if lacking and name == "auto":
+        return "off", lacking.partition(" Hint:")[0]
+    if lacking:
+        raise ConfigError(lacking)
+    return name, "as set"
+
+
+def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
+    """Keep what is compiled between runs, where TORCHINDUCTOR_CACHE_DIR does not say otherwise: torch's own folder is
+    below /tmp. Return the folder."""
+    if not environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        try:
+            environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir(environ) / "inductor")
+        except ConfigError:  # no home folder
+            return "torch's own folder"
+    return environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
+    """Have calls of the net compiled when they come. mode: of torch.compile. regions: compile each repeated block by
+    itself, which takes less time in a deep net: equal blocks are compiled once."""
+    parts = repeated_blocks(net) if regions else [net]
+    if not parts:
+        raise ConfigError(
+            "compile.regions=true needs a net with blocks of the same class, but this one has none. "
+            "Hint: compile.regions=false."
+        )
+    keep_cache()
+    for part in parts:
+        # in place: the names in checkpoints stay
+        part.compile(mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT)
+
+
+class CompiledCalls:
+    """Take the place of `module.call_net`, and call `module.net` compiled for full batches, eagerly for others: each
+    further size would be compiled anew.
+
+    mode, regions: of compile_net. train_images, val_images: of a full batch.
+    """
+
+    def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
+        self._module = module  # not its net: an evaluation of few classes wraps that
+        self._sizes = {True: train_images, False: val_images}
+        self._before = _counts()
+        compile_net(module.net, mode, regions=regions)  # type: ignore[arg-type]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        net: nn.Module = self._module.net  # type: ignore[assignment]
+        if len(images) == self._sizes[net.training]:
+            return net(images)
+        with torch.compiler.set_stance("force_eager"):
+            return net(images)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return {"graphs", "graph_breaks", "seconds"} so far in this process. graphs: that were compiled, one for each
+        resolution in training and in validation; of blocks, one for each kind of block as well."""
+        now = _counts()
+        graphs, breaks, seconds = (after - before for after, before in zip(now, self._before, strict=True))
+        return {"graphs": int(graphs), "graph_breaks": int(breaks), "seconds": round(seconds, 1)}
+
+
+def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
+    """Let the module call its net compiled, unless mode is off; the arguments of CompiledCalls."""
+    if mode != "off":  # as strategy=dp does: not a module, so it adds no keys
+        vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
+
+
+def compile_statistics(module: nn.Module) -> dict[str, Any] | None:
+    """Return what compiling the net of this module has cost in this process; None where it is not compiled."""
+    calls = vars(module).get("call_net")
+    return calls.statistics() if isinstance(calls, CompiledCalls) else None
+
+
+def compile_lines(module: nn.Module) -> list[str]:
+    """Say what compiling the net of this module has cost; nothing where it is not compiled."""
+    if (found := compile_statistics(module)) is None:
+        return []
+    graphs, breaks = count_noun(found["graphs"], "graph"), count_noun(found["graph_breaks"], "graph break")
+    return [f"Compiled {graphs} in {found['seconds']:g} s, with {breaks}."]
+
+
+def _counts() -> tuple[float, float, float]:
+    import torch._dynamo.utils  # takes a second, which only a compiled net should cost
+
+    counters = torch._dynamo.utils.counters
+    seconds = torch._dynamo.utils.calculate_time_spent().get("total_wall_time", 0.0)
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()), seconds

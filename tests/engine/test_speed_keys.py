@@ -1,0 +1,83 @@
+"""A run with every speed key is equal to one without, and their checkpoints are interchangeable."""
+
+import json
+import re
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+from conftest import PROBES, SMALL, clean_environ
+from helpers import forked_commands
+from torch import Tensor
+
+NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net]")
+PLAIN = ("model.channels_last=false", "+optim.args.fused=false")
+FAST = ("compile=default", "model.channels_last=true", "model.activation_checkpointing=true")
+COMMON = (*SMALL, *NET, "data.augment=none", "averaging=ema", "averaging.decay=0.5", "data.val_mirror=true")
+TOLERANCE = 1e-5  # docs/learning.md
+pytestmark = pytest.mark.slow
+
+
+def command(folder: Path, verb: str, *options: str) -> CompletedProcess[str]:
+    environment = clean_environ(PYTHONPATH=PROBES, XDG_CACHE_HOME=str(folder / "cache"))
+    return forked_commands.run(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def runs(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder with the runs plain1, fast1, plain2, fast2 (of one and two ranks), and what each printed."""
+    folder, printed = tmp_path_factory.mktemp("speed"), {}
+    for ranks in (1, 2):
+        for name, keys in (("plain", PLAIN), ("fast", FAST)):
+            own = (*COMMON, *keys, f"data.root={tree}", f"trainer.devices={ranks}", f"hydra.run.dir={name}{ranks}")
+            result = command(folder, "train", *own)
+            assert result.returncode == 0, result.stdout + result.stderr
+            printed[f"{name}{ranks}"] = result.stdout + result.stderr
+    return folder, printed
+
+
+def states(run: Path) -> dict[str, Tensor]:
+    """The average and the weights that training continues from."""
+    stored = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    keys = ("state_dict", "current_model_state")
+    return {f"{key} {name}": value for key in keys for name, value in stored[key].items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[str, str]], ranks: int):
+    folder, printed = runs
+    plain, fast = states(folder / f"plain{ranks}"), states(folder / f"fast{ranks}")
+    assert plain.keys() == fast.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(fast[name], value, rtol=TOLERANCE, atol=TOLERANCE)
+    text, summary = printed[f"fast{ranks}"], json.loads((folder / f"fast{ranks}/summary.json").read_text())
+    # one for training and one for validation, where 11 images are one full batch, but for two ranks two halves
+    graphs = {1: "2 graphs", 2: "1 graph"}[ranks]
+    assert summary["compiled"]["graphs"] == int(graphs[0]) and summary["compiled"]["graph_breaks"] == 0
+    assert re.search(rf"Compiled {graphs} in [\d.]+ s, with 0 graph breaks\.", text)
+    assert "Optimizer step: fused, torch has one kernel for it on CPUs." in text
+    kept = f"{folder}/cache/imagenet_ddp/inductor"
+    assert f"Net: channels_last, compiled as a whole (mode default, as set), kept in {kept}." in text
+    assert "Net: contiguous, not compiled (as set)." in printed[f"plain{ranks}"]
+    assert summary["plan"]["compile"] == {"value": "default", "reason": "as set"} and summary["plan"]["fused"]["value"]
+    assert json.loads((folder / f"plain{ranks}/summary.json").read_text())["compiled"] is None
+    assert "Optimizer step: not fused, as set." in printed[f"plain{ranks}"] and "warn" not in text.lower()
+
+
+def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]], tree: Path):
+    folder, _ = runs
+    checkpoint = "checkpoint=fast1/checkpoints/best.ckpt"
+    result = command(folder, "evaluate", checkpoint, *NET[1:], "hydra.run.dir=e")
+    assert result.returncode == 0, result.stdout + result.stderr
+    evaluation = json.loads((folder / "e/evaluation.json").read_text())
+    assert evaluation["plan"]["compile"]["value"] == "off"  # not what the training had
+    best = json.loads((folder / "fast1/summary.json").read_text())["best/val/top1"]
+    assert evaluation["val/top1"] == pytest.approx(best)
+    for verb, *options in (("predict", f"images={tree}/val"), ("export", "format=torch_export", f"images={tree}/val")):
+        result = command(folder, verb, checkpoint, *NET[1:], *options)
+        assert result.returncode == 0, result.stdout + result.stderr
+    more = ("compile=off", "trainer.max_epochs=3", *NET[1:])
+    result = command(folder, "train", "resume=fast1", *more)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Changed: compile.name was default, is now off." in result.stdout + result.stderr

@@ -1,0 +1,76 @@
+"""What torch.compile needs, and which batches it is for. The backend eager runs what is compiled as it is."""
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.probes.block_net import BlockNet
+from torch import nn
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models import compiled
+from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, keep_cache, missing_compiler
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # of torch's own reading
+]
+OPTIONS = {"name": "default", "regions": False}
+
+
+def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert missing_compiler("cpu", {"CXX": "no-such-compiler"}) == (
+        "torch.compile needs a C++ compiler on CPUs, but there is no no-such-compiler. "
+        "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
+    )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="there is no no-such-compiler"):
+        choose_compile(OPTIONS, "cpu", 1)
+    auto, reason = choose_compile({**OPTIONS, "name": "auto"}, "cpu", 1)
+    assert auto == "off" and reason.endswith("there is no no-such-compiler.")
+    assert choose_compile({**OPTIONS, "name": "off"}, "cpu", 2) == ("off", "as set")
+    with pytest.raises(ConfigError, match="Apple GPUs"):
+        choose_compile(OPTIONS, "mps", 1)
+    with pytest.raises(ConfigError, match="compile=default needs a process per device"):
+        choose_compile(OPTIONS, "cpu", 2)
+
+
+def test_what_is_compiled_is_kept_in_the_cache_folder(tmp_path: Path):
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert keep_cache(environ) == environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "imagenet_ddp/inductor")
+    assert keep_cache({**environ, "TORCHINDUCTOR_CACHE_DIR": "/x"}) == "/x"
+    assert keep_cache({}) == "torch's own folder"
+
+
+@pytest.mark.parametrize("regions", [False, True])
+def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
+    regions: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    torch.compiler.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="eager"))
+    module = SimpleNamespace(net=BlockNet(3, depth=5))
+    names = list(module.net.state_dict())
+    calls = CompiledCalls(module, "default", 4, 6, regions=regions)  # type: ignore[arg-type]
+    for size in (32, 40, 32):
+        for images in (4, 4, 3):  # the last one is a remainder
+            calls(torch.randn(images, 3, size, size)).sum().backward()
+    assert calls.statistics()["graphs"] == 2
+    module.net.eval()
+    with torch.inference_mode():
+        outputs = {images: calls(torch.ones(images, 3, 32, 32)) for images in (6, 4, 2, 6)}
+    found = calls.statistics()
+    assert (found["graphs"], found["graph_breaks"]) == (3, 0) and found["seconds"] > 0
+    assert torch.allclose(outputs[6][:2], outputs[2])
+    assert list(module.net.state_dict()) == names
+    vars(module)["call_net"] = calls
+    (line,) = compile_lines(module)  # type: ignore[arg-type]
+    assert line.startswith("Compiled 3 graphs in ") and line.endswith(" s, with 0 graph breaks.")
+    assert compile_lines(nn.Linear(1, 1)) == []
+
+
+def test_regions_need_blocks():
+    with pytest.raises(ConfigError, match=r"compile\.regions=true needs a net with blocks of the same class"):
+        compiled.compile_net(nn.Linear(2, 2), "default", regions=True)

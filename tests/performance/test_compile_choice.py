@@ -1,0 +1,64 @@
+"""compile=auto: measured once on a machine, and remembered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.plans import plan_of
+
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine.compile_choice import measure_compile
+from imagenet_ddp.engine.world import World
+from imagenet_ddp.performance import compile_choice
+
+CPU = torch.device("cpu")
+OPTIONS = ("compile=auto", "data.batch_size=32", "trainer.precision=32-true")
+
+
+def test_measured_once_for_each_net_and_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    measured: list[Any] = []
+    times = {"eager_s": 0.4, "compiled_s": 0.32, "compile_s": 41.2}
+    monkeypatch.setattr(compile_choice, "_measure", lambda *arguments: measured.append(arguments) or times)
+    config = plan_of(*OPTIONS).config
+
+    def chosen(config: Any = config, precision: str = "32-true") -> list[str]:
+        return compile_choice.choose(config, precision, CPU, tmp_path / "cache")
+
+    speeds = "100 images/s compiled, 80 eager; compiling took 41 s"
+    assert chosen() == ["default", f"measured now: {speeds}"]
+    assert chosen() == ["default", f"measured before on this machine: {speeds}"] and len(measured) == 1
+    chosen(precision="bf16-mixed")
+    times["compiled_s"] = 0.39  # 2.6 % less
+    small = plan_of("data.batch_size=16", *OPTIONS[::2]).config
+    assert chosen(small) == ["off", "measured now: 41 images/s compiled, 40 eager"] and len(measured) == 3
+    (tmp_path / "cache" / compile_choice.FILE).write_text("half a fi")
+    assert chosen()[1].startswith("measured now") and len(measured) == 4
+
+
+def test_all_ranks_take_what_rank_0_has_measured(monkeypatch: pytest.MonkeyPatch):
+    class Group:
+        def broadcast(self, key: str, value: Any, timeout_s: float) -> Any:
+            sent.append(value)
+            return ["default", "measured now"]
+
+    sent: list[Any] = []
+    monkeypatch.setattr(compile_choice, "choose", lambda *arguments: ["default", "measured now"])
+    for rank in (0, 1):
+        info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
+        plan = measure_compile(plan_of(*OPTIONS), World(info, rank_group=Group()))  # type: ignore[arg-type]
+        assert plan.compile == ("default", "measured now")
+    assert sent == [["default", "measured now"], None]  # rank 1 has measured nothing
+
+
+@pytest.mark.slow
+def test_a_real_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from helpers.probes.block_net import BlockNet
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setattr("imagenet_ddp.performance.train_step.create_model", lambda *_: BlockNet(1000))
+    monkeypatch.setattr(compile_choice, "BUDGET_S", 1.0)
+    config = plan_of(*OPTIONS, "data.image_size=32").config
+    value, reason = compile_choice.choose(config, "32-true", CPU, tmp_path)
+    assert value in ("off", "default") and " images/s compiled, " in reason
+    assert any((tmp_path / "inductor").rglob("*.cpp"))
