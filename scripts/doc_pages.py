@@ -323,6 +323,8 @@ def performance() -> str:
     marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"
     page = re.sub(marked, table, page, flags=re.DOTALL)
     begin, end = "<!-- from benchmarks/scaling.json -->\n", "<!-- end of scaling.json -->"
+    if begin not in page:
+        return page
     before, _, rest = page.partition(begin)
     return f"{before}{begin}{scaling_tables(BENCHMARKS / 'scaling.json')}{end}{rest.partition(end)[2]}"
 

@@ -212,7 +212,7 @@ def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.Monkey
     assert check.ok and check.numbers["checkpoint_mib"] == pytest.approx(85.4, abs=0.5)  # 3 classes, with momentum
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 200 * MIB))
     check = only(one, "run folder")
-    assert not check.ok and "3 must fit" in check.what
+    assert not check.ok and "4 must fit" in check.what
 
 
 def test_a_run_folder_that_cannot_be(machine: Callable[..., Machine], tmp_path: Path):

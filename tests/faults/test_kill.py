@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import SMALL, clean_environ
+from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.forked_commands import Command, run, start
 
@@ -25,6 +25,11 @@ OPTIONS = (
     *SMALL, "trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
     "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
     "+callbacks.checkpoint.every_n_steps=2",
+)  # fmt: skip
+
+SLOW = (  # steps of 0.3 s: kills come between two of them
+    "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", "+callbacks.probe.folder=p",
+    "+callbacks.probe.slow_s=0.3",
 )  # fmt: skip
 
 
@@ -94,33 +99,41 @@ def assert_same(whole: Path, parts: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """(a run that nothing happens to, its seconds)."""
+def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
-    begin = time.monotonic()
     done = run(
         "imagenet_ddp.train", *options_of(tree, 0), "hydra.run.dir=r", folder=folder, environment=clean_environ()
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "r", time.monotonic() - begin
+    return folder / "r"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_kills_at_random_moments(tree: Path, whole: tuple[Path, float], tmp_path: Path, workers: int) -> None:
+def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, workers: int) -> None:
     seed = random.randrange(10**6)
     draw, options = random.Random(seed), [*options_of(tree, workers), "hydra.run.dir=r"]
+    environment = clean_environ(PYTHONPATH=PROBES)
     told = [f"seed {seed}"]
+    last, num_hit = tmp_path / "r/checkpoints/last.ckpt", 0
     for number in range(KILLS):
-        command = start("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+        command = start("imagenet_ddp.train", *options, *SLOW, folder=tmp_path, environment=environment)
         assert isinstance(command, Command)
-        delay_s = draw.uniform(0.3, 1.0) * whole[1]
+        if number % 3:  # else while it starts
+            written, deadline = last.stat().st_mtime_ns if last.exists() else 0, time.monotonic() + 120
+            while command.poll() is None and (not last.exists() or last.stat().st_mtime_ns == written):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        delay_s = draw.uniform(0, 1.5)
         time.sleep(delay_s)
-        kill(family(command), VICTIMS[number % len(VICTIMS)], draw)
-        told.append(f"{VICTIMS[number % len(VICTIMS)]} after {delay_s:.1f} s, exit code {command.wait(60)}")
-        print(told[-1])
-    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
+        who = VICTIMS[number % len(VICTIMS)]
+        kill(family(command), who, draw)
+        num_hit += command.wait(60) != 0
+        told.append(f"{who}, {delay_s:.1f} s after {'a checkpoint' if number % 3 else 'the start'}")
+    assert num_hit >= KILLS / 2, told
+    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=environment)
     assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
-    assert_same(whole[0], tmp_path / "r")
+    assert_same(whole, tmp_path / "r")
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -172,7 +185,7 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
-def test_a_damaged_last_checkpoint(tree: Path, whole: tuple[Path, float], tmp_path: Path, how: str) -> None:
+def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
     once = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
     assert once.returncode == 0, once.stdout + once.stderr
@@ -186,4 +199,4 @@ def test_a_damaged_last_checkpoint(tree: Path, whole: tuple[Path, float], tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last.ckpt is damaged (" in done.stdout
     assert "going on from r/checkpoints/previous.ckpt" in done.stdout
-    assert_same(whole[0], tmp_path / "r")
+    assert_same(whole, tmp_path / "r")

@@ -5,6 +5,7 @@ import pytest
 
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
+    CompileConfig,
     LossConfig,
     ModelConfig,
     OptimConfig,
@@ -24,6 +25,7 @@ def config(**typed: Any) -> dict[str, Any]:
         "loss": asdict(LossConfig()),
         "teacher": asdict(TeacherConfig()),
         "averaging": asdict(AveragingConfig()),
+        "compile": asdict(CompileConfig()),
         "trainer": {"max_epochs": 90},
         "data": {"sampling": "shuffled"},
     }

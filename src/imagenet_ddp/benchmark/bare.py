@@ -52,7 +52,7 @@ class BareLoop:
     """
 
     def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]]):
-        net = getattr(module.net, "_orig_mod", module.net)
+        net = module.net
         self.net, self.optimizer = copy.deepcopy((net, trainer.optimizers[0]))
         self.net.train()
         self._batches = batches

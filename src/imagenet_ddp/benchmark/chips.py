@@ -45,7 +45,7 @@ def flops_per_image(net: nn.Module, image_size: int) -> int | None:
     """Count the floating-point operations of a training step, multiplications and additions apart, without computing
     any; None where the net cannot be traced so."""
     try:
-        copied = copy.deepcopy(getattr(net, "_orig_mod", net)).to(device="meta", dtype=torch.float32).train()
+        copied = copy.deepcopy(net).to(device="meta", dtype=torch.float32).train()
         with FlopCounterMode(display=False) as counter:
             copied(torch.empty(2, 3, image_size, image_size, device="meta")).sum().backward()
     except Exception:  # any net of the user's

@@ -1,7 +1,7 @@
 """Write checkpoints that a training continues from at the next image, as if it had not been interrupted."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
 from imagenet_ddp.callbacks.position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, BackgroundCheckpointIO, link_or_copy
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, link_or_copy, once_written, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint
 
 
@@ -125,7 +125,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if find_callback(trainer, StochasticWeightAveraging):
             self._save_last(trainer)  # only now has its average replaced the weights
-        _wait(trainer)
+        wait_until_written(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
         """Write last.ckpt where a signal stops the run. Call on all ranks.
@@ -135,16 +135,16 @@ class ResumeCheckpoint(Checkpoint):
         if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
             self._before_validation = before_validation
             self._save_last(trainer)
-        _wait(trainer)
+        wait_until_written(trainer)
 
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
         """is_best: make it best.ckpt too, and first: a run that is killed in between trains this epoch again."""
         last = self.last_path
         if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
-            _once_written(trainer, link_or_copy, last, previous_checkpoint(last))
+            once_written(trainer, link_or_copy, last, previous_checkpoint(last))
         trainer.save_checkpoint(self.best_path if is_best else last)
         if is_best:
-            _once_written(trainer, link_or_copy, self.best_path, last)
+            once_written(trainer, link_or_copy, self.best_path, last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 
@@ -170,20 +170,3 @@ class ResumeCheckpoint(Checkpoint):
         same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])
         self._improved = same and state["improved"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
-
-
-def _once_written(trainer: L.Trainer, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function on rank 0, after all files before are written."""
-    if trainer.is_global_zero:
-        checkpoint_io = trainer.strategy.checkpoint_io
-        if isinstance(checkpoint_io, BackgroundCheckpointIO):
-            checkpoint_io.then(function, *arguments)
-        else:
-            function(*arguments)
-
-
-def _wait(trainer: L.Trainer) -> None:
-    """Return once all files are written."""
-    checkpoint_io = trainer.strategy.checkpoint_io
-    if isinstance(checkpoint_io, BackgroundCheckpointIO):
-        checkpoint_io.wait()

@@ -37,7 +37,7 @@ class CommonConfig:
     name: Annotated[str, _FOLDER_NAME, Example("my_run"), "Run folders are runs/<name>/<time>."] = (
         "${data.name}_${model.name}"
     )
-    seed: Annotated[int, integer(0, 2**32 - 1), "Seed of initial weights, order of images and augmentation."] = 0
+    seed: Annotated[int, integer(0, 2**32 - 1), "Seed of weights, order of images, augmentation."] = 0
     allow_targets: Annotated[list[str], Example("[mypkg]"), "Packages whose names may stand in a _target_."] = field(
         default_factory=list
     )

@@ -3,14 +3,13 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import lightning.pytorch as L
 import numpy as np
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
-from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
@@ -28,6 +27,7 @@ from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.learning import prepare_training
+from imagenet_ddp.engine.no_profiler import NoProfiler
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
@@ -56,16 +56,6 @@ class Run:
     metrics: RunningMetrics
     checkpoint_callback: ResumeCheckpoint | None
     agreement: StopAgreement
-
-
-class NoProfiler(PassThroughProfiler):
-    """Lightning's own measures nothing either, but makes a generator for it in each hook of each callback: 100 µs a
-    step."""
-
-    _NOTHING = nullcontext()
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        return self._NOTHING
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:

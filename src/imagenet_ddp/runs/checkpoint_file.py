@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
@@ -75,6 +76,22 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
     def _submit(self, function: Callable[..., None], *arguments: Any) -> None:
         self._thread = self._thread or ThreadPoolExecutor(1, "checkpoint")
         self._pending = self._thread.submit(function, *arguments)
+
+
+def once_written(trainer: Trainer, function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function on rank 0, after all of the trainer's checkpoints so far are written."""
+    if not trainer.is_global_zero:
+        return
+    if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
+        checkpoint_io.then(function, *arguments)
+    else:
+        function(*arguments)
+
+
+def wait_until_written(trainer: Trainer) -> None:
+    """Return once all of the trainer's checkpoints are written. Raises RunError where the disk refused."""
+    if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
+        checkpoint_io.wait()
 
 
 def _write(checkpoint: dict[str, Any], target: Path) -> None:

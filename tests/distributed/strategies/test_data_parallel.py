@@ -19,7 +19,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO
+from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, wait_until_written
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -461,6 +461,7 @@ def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
         trainer = make_trainer(strategy, tmp_path, max_epochs=1)
         trainer.fit(classifier, datamodule=Batches(29, 6, 6))
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        wait_until_written(trainer)
         files.append(torch.load(tmp_path / f"{name}.ckpt", weights_only=True))
         assert "call_net" not in vars(classifier)  # after the run the classifier is as before
     for file in files[1:]:
