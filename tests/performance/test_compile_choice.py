@@ -8,7 +8,7 @@ import torch
 from helpers.plans import plan_of
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine.compile_choice import measure_compile
+from imagenet_ddp.engine.measure_compile import measure_compile
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.performance import compile_choice
 

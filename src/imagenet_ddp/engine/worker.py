@@ -54,7 +54,7 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 def _make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and set what of it holds for the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.compile_choice import measure_compile
+    from imagenet_ddp.engine.measure_compile import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
     plan = make_plan(job.config, world.info)
