@@ -22,7 +22,7 @@ KILLS = 6  # of each case
 MEASURED = ("images_per_s", "data_wait_frac", "train_s")
 VICTIMS = ("parent", "rank", "any", "all")
 OPTIONS = (
-    *SMALL, "trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
+    *SMALL, "trainer.devices=2", "trainer.max_epochs=6", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
     "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
     "+callbacks.checkpoint.every_n_steps=2",
 )  # fmt: skip
@@ -124,14 +124,14 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, worker
             while command.poll() is None and (not last.exists() or last.stat().st_mtime_ns == written):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-        delay_s = draw.uniform(0, 1.5)
+        delay_s = draw.uniform(0, 1)
         time.sleep(delay_s)
         who = VICTIMS[number % len(VICTIMS)]
         kill(family(command), who, draw)
         num_hit += command.wait(60) != 0
         told.append(f"{who}, {delay_s:.1f} s after {'a checkpoint' if number % 3 else 'the start'}")
     assert num_hit >= KILLS / 2, told
-    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=environment)
+    done = run("imagenet_ddp.train", *options, "++callbacks.probe=null", folder=tmp_path, environment=environment)
     assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
     assert_same(whole, tmp_path / "r")
 
