@@ -61,7 +61,7 @@ def test_a_child_whose_command_line_forbids_writing_keeps_it_too(site: Path, cac
     child = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-B', '-c', CODE], check=True))"
     script = SCRIPT.replace("import torch\nprint", "pass\nprint").replace("torch.__cached__", "0")
     script += child.replace("CODE", repr(SCRIPT))
-    found = start(site, script=script, PYTHONDONTWRITEBYTECODE="1")
+    found = start(site, script=script, PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1")  # in the order of time
     assert Path(found[2]).is_relative_to(cache) and Path(found[2]).is_file(), found
 
 

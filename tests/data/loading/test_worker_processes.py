@@ -120,8 +120,10 @@ EARLY = """
         start_early(2, 1, ["colorsys"])
         assert forkserver._forkserver._forkserver_pid
         assert "torch" not in sys.modules
-        with get_context("forkserver").Pool(1) as pool:
-            print(pool.apply(eval, ("sorted({'torch', 'colorsys'} & set(__import__('sys').modules))",)), flush=True)
+        pool = get_context("forkserver").Pool(1)
+        print(pool.apply(eval, ("sorted({'torch', 'colorsys'} & set(__import__('sys').modules))",)), flush=True)
+        pool.close()  # its terminate() would wait for ever: our workers leave SIGTERM to the training process
+        pool.join()
 """
 
 
