@@ -3,8 +3,11 @@
 import os
 import resource
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,9 @@ from imagenet_ddp.runs.checkpoint_file import (
     link_or_copy,
     max_new_checkpoints,
     read,
+    wait_until_written,
 )
+from imagenet_ddp.system import unfinished
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +79,32 @@ def test_links_follow_the_files(tmp_path: Path) -> None:
     assert torch.load(best, weights_only=True) == {"step": 1}
     io.then(link_or_copy, last, best)
     assert io.load_checkpoint(best) == {"step": 2}
+    last.unlink()  # by somebody who needs room
+    io.then(link_or_copy, last, best)
+    io.wait()
+    assert torch.load(best, weights_only=True) == {"step": 2}
     io.teardown()
+
+
+def test_no_rank_and_no_process_ends_before_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that sees one rank end with the exit code of a stop kills the others within seconds."""
+    io, first, second, save = BackgroundCheckpointIO(), tmp_path / "1.ckpt", tmp_path / "2.ckpt", torch.save
+
+    def slow_save(*arguments: Any) -> None:
+        time.sleep(0.3)
+        save(*arguments)
+
+    monkeypatch.setattr(torch, "save", slow_save)
+    met: list[bool] = []
+    strategy = SimpleNamespace(checkpoint_io=io, barrier=lambda name: met.append(first.is_file()))
+    io.save_checkpoint({"step": 1}, first)
+    wait_until_written(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
+    assert met == [True]
+    io.save_checkpoint({"step": 2}, second)
+    unfinished.finish()  # before os._exit
+    assert second.is_file()
 
 
 def test_what_is_written_is_the_moment_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def fitted(
     *,
     bad: tuple[int, ...] = (),
     left_out: tuple[int, ...] = (),
+    module: L.LightningModule | None = None,
     **keys: Any,
 ) -> L.Trainer:
     torch.manual_seed(0)
@@ -75,7 +76,7 @@ def fitted(
         enable_progress_bar=False, enable_model_summary=False, callbacks=[callback] if callback else [],
         default_root_dir=folder, **{"log_every_n_steps": 4, **keys},
     )  # fmt: skip
-    trainer.fit(Module(bad), datamodule=Data(left_out))
+    trainer.fit(module or Module(bad), datamodule=Data(left_out))
     return trainer
 
 
@@ -93,6 +94,23 @@ def test_the_step_and_its_images_are_named(tmp_path: Path, every: int) -> None:
     assert not (tmp_path / "last.ckpt").exists()
     with (tmp_path / FILE).open(newline="") as file:
         assert [(row["path"], row["class"]) for row in csv.DictReader(file)] == [("10.jpg", "1"), ("11.jpg", "2")]
+
+
+def test_weights_that_only_another_ranks_loss_has_spoiled(tmp_path: Path) -> None:
+    """The gradients of all ranks are one sum: this rank's own losses stay finite until the next step."""
+
+    class Spoiled(Module):
+        def on_after_backward(self) -> None:
+            if self.trainer.fit_loop.batch_idx == NUM_BATCHES - 1:
+                next(self.net.parameters()).grad[0] = float("inf")  # type: ignore[index]
+
+    class Saving(NonFiniteLoss):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
+
+    with pytest.raises(RunError, match=f"weights must be finite, but are not after step {NUM_BATCHES}: "):
+        fitted(tmp_path, Saving(), module=Spoiled(()))
+    assert not (tmp_path / "last.ckpt").exists()
 
 
 def test_a_finite_loss_is_read_only_for_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What torch.compile needs, and which batches it is for. The backend eager runs what is compiled as it is."""
 
+import copy
 import functools
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from torch import nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import compiled
+from imagenet_ddp.models.blocks import checkpoint_activations
 from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, keep_cache, missing_compiler
 
 pytestmark = [
@@ -69,6 +71,21 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     (line,) = compile_lines(module)  # type: ignore[arg-type]
     assert line.startswith("Compiled 3 graphs in ") and line.endswith(" s, with 0 graph breaks.")
     assert compile_lines(nn.Linear(1, 1)) == []
+
+
+def test_regions_with_activations_computed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    torch.compiler.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    backend = "aot_eager_decomp_partition"  # the simplest that keeps to what is to be computed again
+    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend=backend))
+    net, images = BlockNet(3), torch.randn(4, 3, 32, 32)
+    plain = copy.deepcopy(net)
+    assert checkpoint_activations(net)
+    compiled.compile_net(net, "default", regions=True)
+    for each in (plain, net):
+        each(images).sum().backward()
+    for one, other in zip(plain.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_regions_need_blocks():

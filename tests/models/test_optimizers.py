@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
 from imagenet_ddp.models.names import OPTIMIZERS, TIMM_OPTIMIZERS
-from imagenet_ddp.models.optimizers import TORCH, make_optimizer, num_states
+from imagenet_ddp.models.optimizers import TORCH, make_optimizer, num_states, place_steps
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
@@ -115,6 +115,22 @@ def test_adamw_gets_its_arguments(fused: bool):
     assert type(made) is torch.optim.AdamW
     [group] = made.param_groups
     assert (group["lr"], group["weight_decay"], bool(group["fused"])) == (0.3, 0.05, fused)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
+    """A fused step on a GPU takes the address of a counter on the CPU for one of its own."""
+    of_cpu, of_device = (nn.Parameter(torch.ones(2, device=device)) for device in ("cpu", "meta"))
+    before = make_optimizer(optim(name="adamw"), [of_cpu], lr=0.1, fused=not fused)
+    of_cpu.grad = torch.ones(2)
+    before.step()
+    resumed = make_optimizer(optim(name="adamw"), [of_device], lr=0.1, fused=fused)
+    resumed.load_state_dict(before.state_dict())
+    resumed.param_groups[0]["fused"] = fused  # as ImageClassifier does
+    assert resumed.state[of_device]["step"].device.type == ("cpu" if fused else "meta")
+    if fused:  # a value of the device meta cannot be copied back
+        place_steps(resumed)
+        assert resumed.state[of_device]["step"].device.type == "meta"
 
 
 @pytest.mark.parametrize(

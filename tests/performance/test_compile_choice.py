@@ -51,6 +51,20 @@ def test_all_ranks_take_what_rank_0_has_measured(monkeypatch: pytest.MonkeyPatch
     assert sent == [["default", "measured now"], None]  # rank 1 has measured nothing
 
 
+def test_a_net_that_cannot_be_compiled_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Such as on a GPU where there is no C compiler, which triton needs."""
+    from helpers.probes.block_net import BlockNet
+
+    def fail(graph: Any, inputs: Any) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+
+    monkeypatch.setattr("imagenet_ddp.performance.train_step.create_model", lambda *_: BlockNet(1000))
+    monkeypatch.setattr(compile_choice, "compile_net", lambda net, *_, **__: net.compile(backend=fail))
+    value, reason = compile_choice.choose(plan_of(*OPTIONS, "data.image_size=32").config, "32-true", CPU, tmp_path)
+    assert value == "off" and reason.startswith("torch.compile fails here: ") and "C compiler" in reason
+    assert not (tmp_path / compile_choice.FILE).exists(), "it is tried again"
+
+
 @pytest.mark.slow
 def test_a_real_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from helpers.probes.block_net import BlockNet

@@ -13,7 +13,7 @@ from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
 from imagenet_ddp.callbacks.position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, link_or_copy, once_written, wait_until_written
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint
 
 
@@ -141,10 +141,10 @@ class ResumeCheckpoint(Checkpoint):
         """is_best: make it best.ckpt too, and first: a run that is killed in between trains this epoch again."""
         last = self.last_path
         if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
-            once_written(trainer, link_or_copy, last, previous_checkpoint(last))
+            duplicate(trainer, last, previous_checkpoint(last))
         trainer.save_checkpoint(self.best_path if is_best else last)
         if is_best:
-            once_written(trainer, link_or_copy, self.best_path, last)
+            duplicate(trainer, self.best_path, last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 

@@ -1,6 +1,7 @@
 """End a training whose loss is not finite before it is saved, or leave such updates out."""
 
 import math
+import time
 import warnings
 from collections import deque
 from pathlib import Path
@@ -20,11 +21,16 @@ from imagenet_ddp.system.csv_file import csv_bytes
 FILE = "nonfinite_batch.csv"
 MAX_KEPT = 1000  # steps whose losses are kept until they are looked at
 MAX_SKIPPED = 20  # updates in a row
+PAUSE_S = 1.0  # the rank whose loss it was has more to say, and the first to end is heard
+LOWER = (
+    "a lower optim.lr, trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates "
+    "out"
+)
 
 
 class NonFiniteLoss(L.Callback):
     """Look at the losses of all steps at every trainer.log_every_n_steps-th step of the optimizer and before each
-    checkpoint, so that none with such weights is written; no other step waits for the device.
+    checkpoint, there at the weights too, so that none with such weights is written; no other step waits for the device.
 
     on_nan: raise: end the training with the first step whose loss is not finite, and list the images of its batch in
     nonfinite_batch.csv in run_dir. skip: leave out each update whose gradients are not finite; this waits for the
@@ -51,6 +57,14 @@ class NonFiniteLoss(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self._look(trainer)
+        # the same on all ranks, also on those whose own losses were finite
+        weights = [parameter.detach() for parameter in pl_module.parameters() if parameter.is_floating_point()]
+        if self.on_nan == "raise" and not bool(get_total_norm(weights, math.inf).isfinite()):
+            time.sleep(PAUSE_S)
+            raise RunError(
+                f"weights must be finite, but are not after step {trainer.global_step}: a gradient, or another rank's "
+                f"loss, was not. No checkpoint has these weights. Hint: {LOWER}."
+            )
 
     def _look(self, trainer: L.Trainer) -> None:
         recent = list(self._recent)
@@ -74,8 +88,7 @@ class NonFiniteLoss(L.Callback):
         lr = trainer.optimizers[0].param_groups[0]["lr"]
         raise RunError(
             f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank {trainer.global_rank}), "
-            f"at a learning rate of {lr:.3g}.{listed} No checkpoint has these weights. Hint: a lower optim.lr, "
-            "trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates out."
+            f"at a learning rate of {lr:.3g}.{listed} No checkpoint has these weights. Hint: {LOWER}."
         )
 
     # -- skip

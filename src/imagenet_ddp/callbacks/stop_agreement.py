@@ -19,6 +19,7 @@ from collections.abc import Callable
 from torch.distributed import Store
 
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.text import first_line
 
 POLL_S = 0.1  # between two looks of the thread at the store
@@ -129,4 +130,5 @@ class StopAgreement:
         number = self.signal_number or self._signals.received
         if number:
             print(f"rank {self._rank} leaves without saving: {reason}", file=sys.stderr, flush=True)
+            unfinished.finish()
             os._exit(128 + number)

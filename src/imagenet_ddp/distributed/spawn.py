@@ -24,12 +24,12 @@ FORWARDED = tuple(
 
 class WorkersFailedError(Exception):
     """A worker failed, and has printed why. exit_code: 2 refused, 128 + n stopped by signal n, else 1. is_requeued:
-    SLURM will start the job again."""
+    SLURM will start the job again. is_stopped: a signal had asked for the end before."""
 
     def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code = exit_code
-        self.is_requeued = False
+        self.is_requeued = self.is_stopped = False
         self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:
@@ -97,6 +97,8 @@ class Workers:
             for logger, level in zip(quiet, levels, strict=True):
                 logger.setLevel(level)
         if "error" in result:
+            if isinstance(result["error"], WorkersFailedError):
+                result["error"].is_stopped = result.get("stopped", signal.SIGUSR1) != signal.SIGUSR1
             raise result["error"]
         return result["value"]
 

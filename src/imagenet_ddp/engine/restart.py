@@ -11,6 +11,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console
 
 PAUSE_S = 2.0  # for sockets and GPU memory of the ended processes
@@ -36,10 +37,11 @@ def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
     """Replace this process by a new command that continues the run from its last checkpoint, as often as
     cluster.max_restarts says. Return where it is not to be: refused (exit code 2), stopped by a signal, or no more."""
     count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
-    if error.exit_code != 1 or count > most:
+    if error.exit_code != 1 or error.is_stopped or count > most:
         return
     console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")
-    time.sleep(PAUSE_S)
+    with raise_on_signal():  # the new command would know nothing of one that came before it
+        time.sleep(PAUSE_S)
     os.environ[RESTART_COUNT] = str(count)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
-from imagenet_ddp.system import console
+from imagenet_ddp.system import console, unfinished
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
 
@@ -153,6 +153,7 @@ def _end_at_once(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     address_file.remove_own_files()
+    unfinished.finish()
     os._exit(code)
 
 

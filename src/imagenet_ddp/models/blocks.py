@@ -1,6 +1,7 @@
 """Find the repeated blocks of a net, and recompute their activations in the backward pass instead of keeping them."""
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -34,10 +35,14 @@ def checkpoint_activations(net: nn.Module) -> bool:
     outputs and gradients stay as they are. Return False where the net has no such blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
-        kind = type(block)
-        # a class instead of a method of the instance: copies of the net keep it
-        block.__class__ = type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
+        block.__class__ = _checkpointed(type(block))  # instead of a method of the instance: copies of the net keep it
     return bool(blocks)
+
+
+@functools.cache
+def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
+    """The same class for all blocks of a kind: they are still repeated blocks."""
+    return type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
 
 
 class _Checkpointed(nn.Module):

@@ -86,6 +86,17 @@ def make_optimizer(
     return _call(name, functools.partial(_timm_optimizer, name), groups, {**_given(optim, keys), **arguments})
 
 
+def place_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Move the counters of steps to where the settings want them: to the device for a fused step, else to the CPU.
+    torch restores them by the stored settings, and a fused step on a GPU reads the CPU's memory where they stayed."""
+    for group in optimizer.param_groups:
+        on_device = group.get("fused") or group.get("capturable")
+        for parameter in group["params"] if "fused" in group else ():
+            state = optimizer.state.get(parameter, {})
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(parameter.device if on_device else "cpu")
+
+
 def _given(optim: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Those of the keys that are set."""
     values = {key: optim[key] for key in keys if optim[key] is not None}

@@ -34,6 +34,8 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
     found, when = known.get(key), "measured before on this machine"
     if found is None:
         found, when = _measure(config, precision, device), "measured now"
+        if isinstance(found, str):
+            return ["off", f"torch.compile fails here: {found.rstrip('.')}"]
         with suppress(OSError):  # then it is measured again
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, json.dumps({**_read(path), key: found}, indent=1))
@@ -44,13 +46,18 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
     return ["default" if gain >= LEAST_GAIN else "off", f"{when}: {speeds}{costs}"]
 
 
-def _measure(config: Mapping[str, Any], precision: str, device: torch.device) -> dict[str, float]:
+def _measure(config: Mapping[str, Any], precision: str, device: torch.device) -> dict[str, float] | str:
+    """Return seconds, or why this net cannot be compiled on this machine."""
     training = make_training(config, precision, device, classes=1000)
     eager = training.net
     compiled = copy.deepcopy(eager, {id(parameter): parameter for parameter in eager.parameters()})
     compile_net(compiled, "default", regions=config["compile"]["regions"])
     begin = time.perf_counter()
-    training.forward(compiled).backward()
+    try:
+        training.forward(compiled).backward()
+    except Exception as error:  # of torch's compilers, and of those that they start: of many kinds
+        torch.compiler.reset()
+        return " ".join(str(error).split())[:200]
     compile_s = time.perf_counter() - begin
     variants = time_steps(training, [(eager, False), (compiled, False)], budget_s=BUDGET_S)
     torch.compiler.reset()  # the run compiles its own net, with the same files

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
+from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.atomic_write import atomic_path
 from imagenet_ddp.system.text import first_line
 
@@ -76,22 +77,25 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
     def _submit(self, function: Callable[..., None], *arguments: Any) -> None:
         self._thread = self._thread or ThreadPoolExecutor(1, "checkpoint")
         self._pending = self._thread.submit(function, *arguments)
+        unfinished.add(self._pending)
 
 
-def once_written(trainer: Trainer, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function on rank 0, after all of the trainer's checkpoints so far are written."""
+def duplicate(trainer: Trainer, source: Path, target: Path) -> None:
+    """Make target what source is, on rank 0, after all of the trainer's checkpoints so far are written."""
     if not trainer.is_global_zero:
         return
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
-        checkpoint_io.then(function, *arguments)
-    else:
-        function(*arguments)
+        checkpoint_io.then(link_or_copy, source, target)
+    else:  # Lightning's own writes into the old file where TMPDIR is on another disk, and so into all its links
+        link_or_copy(source, target, link=False)
 
 
 def wait_until_written(trainer: Trainer) -> None:
-    """Return once all of the trainer's checkpoints are written. Raises RunError where the disk refused."""
+    """Return once all of the trainer's checkpoints are written. Call on all ranks: of one that ends while rank 0 still
+    writes, the launcher concludes that the others are to be killed. Raises RunError where the disk refused."""
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
         checkpoint_io.wait()
+    trainer.strategy.barrier("checkpoints are written")
 
 
 def _write(checkpoint: dict[str, Any], target: Path) -> None:
@@ -130,12 +134,15 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(checkpoint, memo)
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """Make target what source is now: by a hard link where the file system has them, because source is only ever
-    replaced, never changed."""
+def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
+    """Make target what source is now; nothing where somebody has removed source. link: by a hard link where the file
+    system has them, because source is only ever replaced, never changed."""
+    if not source.exists():
+        return
     with disk_errors_as_run_error(target), atomic_path(target) as draft:
         with contextlib.suppress(OSError):
-            draft.hardlink_to(source)
+            if link:
+                draft.hardlink_to(source)
         if not draft.exists():
             shutil.copyfile(source, draft)
             with draft.open("rb") as file:

@@ -444,6 +444,7 @@ def test_a_resumed_run_ends_in_the_same_bits(dropout: float, tmp_path: Path):
     begun = make_trainer(on_cpu("dp", 3, 2), tmp_path, max_epochs=1)
     begun.fit(make_classifier(6, dropout), datamodule=Batches(29, 6, 6))
     begun.save_checkpoint(tmp_path / "half.ckpt")
+    wait_until_written(begun)
     resumed = make_classifier(6, dropout)
     resumed.net[5].weight.data.zero_()  # type: ignore[index, union-attr, operator]
     trainer = make_trainer(on_cpu("dp", 3, 2), tmp_path)

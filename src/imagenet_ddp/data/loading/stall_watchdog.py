@@ -9,7 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from imagenet_ddp.data.loading.worker_processes import loader_workers
-from imagenet_ddp.system import console
+from imagenet_ddp.system import console, unfinished
 from imagenet_ddp.system.console import Say, print_message
 
 FIRST_S = 60.0  # until the first message; the following ones after twice as long each
@@ -99,4 +99,5 @@ class StallWatchdog:
     def _end_process(self) -> NoReturn:
         """End a read from a disk that hangs: nothing else can."""
         console.print_message(self.failure)
+        unfinished.finish()
         os._exit(1)

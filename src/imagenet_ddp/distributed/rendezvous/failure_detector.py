@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from imagenet_ddp.distributed.rendezvous import address_file, sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
-from imagenet_ddp.system import console
+from imagenet_ddp.system import console, unfinished
 
 GRACE_S = 3.0  # for a rank to raise its own error, before it is ended for another's
 STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
@@ -184,6 +184,7 @@ def end_process(rank: str) -> Callable[[int, str], None]:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         console.print_message(f"{rank} ends because {sentence}")
         address_file.remove_own_files()
+        unfinished.finish()
         os._exit(code)
 
     return end

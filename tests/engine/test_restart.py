@@ -1,0 +1,43 @@
+"""When a command does not start its training again. tests/faults/test_kill.py has whole restarts."""
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.distributed.spawn import WorkersFailedError
+from imagenet_ddp.engine import restart
+from imagenet_ddp.runs.signals import SignalExit
+
+JOB: Any = SimpleNamespace(config={"cluster": {"max_restarts": 1}})
+
+
+@pytest.fixture(autouse=True)
+def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("started again")
+
+    monkeypatch.setattr(os, "execv", refuse)
+    monkeypatch.setattr(os, "closerange", lambda *numbers: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_in_the_pause_counts(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart.time, "sleep", lambda seconds: signal.raise_signal(number))
+    with pytest.raises(SignalExit):
+        restart.restart(JOB, WorkersFailedError(1), [])
+
+
+def test_what_was_to_stop_and_then_failed_stays_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a disk that is full when the checkpoint of a stop is written."""
+    monkeypatch.setattr(restart, "PAUSE_S", 0.0)
+    error = WorkersFailedError(1)
+    error.is_stopped = True
+    restart.restart(JOB, error, [])
+    restart.restart(JOB, WorkersFailedError(2), [])
+    monkeypatch.delenv(restart.RESTART_COUNT, raising=False)
+    with pytest.raises(AssertionError, match="started again"):
+        restart.restart(JOB, WorkersFailedError(1), [])
+    monkeypatch.delenv(restart.RESTART_COUNT)
