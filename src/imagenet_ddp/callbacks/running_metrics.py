@@ -254,7 +254,7 @@ class RunningMetrics(ScoreCallback):
         return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
 
     def _move(self, numbers: list[float]) -> None:
-        """Add the device's sums, as they were read, to those of the host, and begin anew there."""
+        """Add the sums read from the device to those on the host, and set the device's to zero."""
         assert self._loss is not None and self._hits is not None
         sums = sums_of(numbers[0], numbers[1:], self._count)
         self._epoch_sums += sums

@@ -90,7 +90,7 @@ def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
 
 class CompiledCalls:
     """Take the place of `module.call_net`, and call `module.net` compiled for full batches, eagerly for others: each
-    further size would be compiled anew.
+    other size would need a compilation of its own.
 
     mode, regions: of compile_net. train_images, val_images: of a full batch.
     """
