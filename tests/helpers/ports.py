@@ -1,15 +1,29 @@
 """Ports of this machine: a free one, and one that another program has."""
 
+import os
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+PER_WORKER = 1_000
+FIRST = 12_000  # below 32768, where systems begin to take ports for outgoing connections
+_own = FIRST + PER_WORKER * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_unused = iter(random.Random(os.getpid()).sample(range(_own, _own + PER_WORKER), PER_WORKER))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that is free now and that neither another worker of pytest nor an outgoing connection takes."""
+    for port in _unused:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"none of the ports {_own} to {_own + PER_WORKER - 1} is free")
 
 
 @contextmanager

@@ -3,7 +3,6 @@ once for all tests here; and the sentences for what torch or the device does not
 
 import inspect
 import json
-import socket
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -29,12 +28,9 @@ Seen = list[dict[str, dict[str, Any]]]  # by rank, by name in ddp_ranks.RUNS
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
     ranks = [
         forked_commands.start(
-            "ddp_ranks", str(rank), str(port), str(folder), folder=folder, environment=clean_environ(PYTHONPATH=PROBES)
+            "ddp_ranks", str(rank), str(folder), folder=folder, environment=clean_environ(PYTHONPATH=PROBES)
         )
         for rank in range(2)
     ]

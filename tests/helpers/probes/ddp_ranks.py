@@ -1,10 +1,9 @@
-"""One of two ranks over Gloo: python ddp_ranks.py RANK PORT FOLDER trains a small net once per entry of RUNS, by
+"""One of two ranks over Gloo: python ddp_ranks.py RANK FOLDER trains a small net once per entry of RUNS, by
 make_strategy and Lightning's Trainer, and writes what it saw to FOLDER/rank<RANK>.pt."""
 
 import os
 import sys
 from contextlib import nullcontext
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import lightning.pytorch as L
 import torch
 import torch.nn.functional as F
 from torch import distributed, nn
-from torch.distributed import TCPStore
+from torch.distributed import FileStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,6 +24,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 
 BATCHES = 6
+PORT = 29500  # never bound: the ranks meet at a file
 SMALL_MB = 0.02  # MiB of a bucket: the net then has several, not one
 # name -> (strategy.* that differ from the defaults, batches per step)
 RUNS: dict[str, tuple[dict[str, Any], int]] = {
@@ -124,7 +124,7 @@ def images(rank: int) -> TensorDataset:
     return TensorDataset(torch.randn(4 * BATCHES, 3, 8, 8, generator=generator), torch.arange(4 * BATCHES) % 4)
 
 
-def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
+def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
     changed, accumulate = RUNS[name]
     torch.manual_seed(rank if name in DIFFERENT_START else 0)
     model = Small()
@@ -132,7 +132,7 @@ def train(name: str, rank: int, port: int, store: TCPStore) -> dict[str, Any]:
         del model.unused
     known = {"broadcast_buffers"} if name == "own_buffers_older_torch" else ddp.KNOWN
     strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
-    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
+    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
     watch = Watch()
     trainer = L.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(world_info)], callbacks=[watch],
@@ -163,10 +163,10 @@ class Saving(L.Callback):
             trainer.save_checkpoint(self.path)
 
 
-def resumed(rank: int, port: int, store: TCPStore, folder: Path) -> dict[str, Any]:
+def resumed(rank: int, store: FileStore, folder: Path) -> dict[str, Any]:
     """Two epochs of post-local SGD with momentum in one run, and the second one of a run that is resumed."""
     found = {}
-    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=port)
+    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
     for name, checkpoint in (("whole", None), ("resumed", folder / "first.ckpt")):
         torch.manual_seed(0)
         model = Small()
@@ -206,17 +206,17 @@ def bare(rank: int, accumulate: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, 2, rank == 0, timeout=timedelta(seconds=60))
+    store = FileStore(str(folder / "store"), 2)  # a port chosen before may be taken when it is bound
     seen = {}
     for name in RUNS:
         if distributed.is_initialized() and "timeout_s" in RUNS[name][0]:
             distributed.destroy_process_group()  # else the first run's timeout stays
-            store = TCPStore("127.0.0.1", port + 1, 2, rank == 0, timeout=timedelta(seconds=60))
-        seen[name] = train(name, rank, port, store)
+            store = FileStore(str(folder / "second_store"), 2)
+        seen[name] = train(name, rank, store)
     seen["bare"], seen["bare_accumulated"] = bare(rank, 1), bare(rank, 2)
-    seen["local_resumed"] = resumed(rank, port + 1, store, folder)
+    seen["local_resumed"] = resumed(rank, store, folder)
     torch.save(seen, folder / f"rank{rank}.pt")
     distributed.barrier()
     sys.stdout.flush()
