@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 PER_WORKER = 1_000
 FIRST = 12_000  # below 32768, where systems begin to take ports for outgoing connections
 _own = FIRST + PER_WORKER * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
