@@ -22,6 +22,15 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
     )
 
 
+def collective_timeout(plan: Plan) -> str:
+    """Return that another rank was waited for in vain, and what to look at."""
+    return (
+        f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
+        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? Where a rank is only "
+        "slow, a longer strategy.timeout_s."
+    )
+
+
 def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
     """Return a line on a best val/top1 that guessing reaches too; none where it is higher. Fractions. trained:
     train/top1 of the last epoch. num_images: of the validation."""
