@@ -9,11 +9,10 @@ import pytest
 from conftest import clean_environ
 from faults import breakages
 from faults.breakages import Scene
-from faults.conftest import Told
-from faults.trainings import QUIET, assert_same, begin, command, end, resume, short
+from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short
 from helpers.forked_commands import Command, start
 
-Whole = Callable[..., Path]
+Unharmed = Callable[..., Path]
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(str(error))
 
 
-def test_full_disk(tree: Path, whole: Whole, disk: Path, tmp_path: Path, told: Told) -> None:
+def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
     """The disk of the run folder fills up in mid-run: what was saved stays whole, and the run continues to the bit once
     there is room."""
     options = short(tree)
@@ -39,10 +38,10 @@ def test_full_disk(tree: Path, whole: Whole, disk: Path, tmp_path: Path, told: T
     assert (refused.returncode, "must have room for 2 checkpoints" in " ".join(refused.stderr.split())) == (2, True)
     make_room()
     resume(tmp_path, *options, run_dir="d/r")
-    assert_same(whole(), disk / "r")
+    assert_same(unharmed(), disk / "r")
 
 
-def test_read_only_disk(tree: Path, whole: Whole, disk: Path, tmp_path: Path, told: Told) -> None:
+def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
     """The disk of the run folder becomes read-only in mid-run: it ends with the reason, is not resumed before the disk
     can be written on, and then to the bit."""
     options = short(tree)
@@ -66,10 +65,10 @@ def test_read_only_disk(tree: Path, whole: Whole, disk: Path, tmp_path: Path, to
     finally:
         mend()
     resume(tmp_path, *options, run_dir="d/r")
-    assert_same(whole(), disk / "r")
+    assert_same(unharmed(), disk / "r")
 
 
-def test_deleted_run_folder(tree: Path, whole: Whole, tmp_path: Path, told: Told) -> None:
+def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
     """The run folder is deleted in mid-run: it is made again, with all epochs, and the run ends as if it had not been;
     where a logger had a file there, it ends with the file's name."""
     running = begin(tmp_path, *short(tree), run_dir="logged")
@@ -82,11 +81,11 @@ def test_deleted_run_folder(tree: Path, whole: Whole, tmp_path: Path, told: Told
     ended = end(running)
     assert (ended.code, "11 of 11 validation images, each once." in ended.out) == (0, True), ended.out + ended.err
     assert (tmp_path / "r/summary.json").exists()
-    shutil.copytree(whole() / "csv", tmp_path / "r/csv")
-    assert_same(whole(), tmp_path / "r")
+    shutil.copytree(unharmed() / "csv", tmp_path / "r/csv")
+    assert_same(unharmed(), tmp_path / "r")
 
 
-def test_images_that_vanish(tree: Path, whole: Whole, tmp_path: Path, told: Told) -> None:
+def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
     """Images are deleted, end in their middle, or come from a disk that no longer answers, in mid-run: it ends with
     their name, and continues to the bit once they are back."""
     own = tmp_path / "tree"
@@ -104,7 +103,7 @@ def test_images_that_vanish(tree: Path, whole: Whole, tmp_path: Path, told: Told
         told(ended, sentence, said="….jpg must be an image, but cannot be read: no such file or directory. Hint: …")
         mend()
     resume(tmp_path, *options)
-    assert_same(whole(), tmp_path / "r")
+    assert_same(unharmed(), tmp_path / "r")
 
 
 def no_answer(scene: Scene) -> breakages.Mend:
@@ -122,7 +121,7 @@ def no_answer(scene: Scene) -> breakages.Mend:
     return mend
 
 
-def test_two_trainings_in_one_folder(tree: Path, whole: Whole, tmp_path: Path, told: Told) -> None:
+def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
     """A second command is started in the folder of a run under way: it is refused, and the first one notices
     nothing."""
     options = short(tree)
@@ -135,4 +134,4 @@ def test_two_trainings_in_one_folder(tree: Path, whole: Whole, tmp_path: Path, t
     assert refused.code == 2
     told(refused, "r must be free, but another process trains in it. Hint: wait for its end, or stop it first.")
     assert end(running).code == 0
-    assert_same(whole(), tmp_path / "r")
+    assert_same(unharmed(), tmp_path / "r")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, write_images
-from faults.conftest import Told
-from faults.trainings import End, command
+from faults.trainings import End, Told, command
 
 CLASSES = {"<b>x<b>&amp;": 8, 'it\'s "q", a=b,[c]': 8, "two\nlines 🐱 ${x}": 8}
 FILE = "<script>alert(1)<&script>\n\"'🐶,{x}=1;$(touch y).jpg"

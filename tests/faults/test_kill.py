@@ -50,6 +50,8 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, workers: int) -> None:
+    """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments: all
+    end, and the last command ends the run to the bit."""
     seed = random.randrange(10**6)
     draw, options = random.Random(seed), [*options_of(tree, workers), "hydra.run.dir=r"]
     environment = clean_environ(PYTHONPATH=PROBES)
@@ -77,7 +79,8 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, worker
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices: int) -> None:
-    """cluster.max_restarts: a rank is killed twice; the run has one folder, and ends as if nothing had happened."""
+    """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder, to the
+    bit."""
     options = [*options_of(tree, 0)[:-1], f"trainer.devices={devices}", "cluster.max_restarts=2"]
     done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=clean_environ())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -103,7 +106,7 @@ def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices:
 
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
-    """And none for what is refused; a mistake that stays ends the command."""
+    """A callback that always fails, with cluster.max_restarts=1: one restart, and none for what is refused."""
     (tmp_path / "broken.py").write_text(
         "from lightning.pytorch import Callback\n"
         "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
@@ -125,6 +128,7 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
 def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
+    """last.ckpt has a wrong byte, or is cut off: it is named, the one before is taken, and the run ends to the bit."""
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
     once = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
     assert once.returncode == 0, once.stdout + once.stderr

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES, clean_environ
-from faults.conftest import Told
-from faults.trainings import QUIET, End, assert_same, command, short
+from faults.trainings import QUIET, End, Told, assert_same, command, short
 
 
-def test_clock_steps(tree: Path, whole: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+def test_clock_steps(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
     """The clock is set forward by a day in mid-run, and back by two: no number changes."""
     steps = ["allow_targets=[clock_steps]", "+callbacks.clock._target_=clock_steps.ClockSteps"]
     started = time.monotonic()
     done = command("train", *short(tree), *steps, "+callbacks.checkpoint.every_s=1", "hydra.run.dir=r", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     told(End(done.returncode, done.stdout, done.stderr, time.monotonic() - started), "each once.", seconds=None)
-    assert_same(whole(), tmp_path / "r")
+    assert_same(unharmed(), tmp_path / "r")
 
 
 def in_shell(before: str, folder: Path, *options: str) -> End:

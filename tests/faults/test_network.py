@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES
-from faults.conftest import Told
-from faults.trainings import QUIET, SLOW, End, assert_same, short
+from faults.trainings import QUIET, SLOW, End, Told, assert_same, short
 from helpers.hosts import Host, Hosts, Process
 
 
 @pytest.mark.slow
-def test_network_cut(tree: Path, whole: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
     """The cable between two nodes is pulled for 3 s, then for 30 s: the run goes on after the first; in the second both
     say which rank is gone, and the run continues to the bit."""
     options = [*short(tree, "trainer.num_nodes=2"), f"hydra.run.dir={tmp_path}/r"]
     seen = tmp_path / "p/seen0.jsonl"
-    slow = [*SLOW, f"+callbacks.probe.folder={tmp_path}/p"]
-    slow = [option for option in slow if option != "+callbacks.probe.folder=p"]
+    slow = [option.replace("folder=p", f"folder={tmp_path}/p") for option in SLOW]
 
     def train(hosts: tuple[Host, ...], *more: str) -> list[Process]:
         environ = {"PYTHONPATH": PROBES, "MASTER_ADDR": hosts[0].address}
@@ -50,4 +48,4 @@ def test_network_cut(tree: Path, whole: Callable[..., Path], tmp_path: Path, tol
         told(End(1, running[0].out, running[0].err, said_s), "is gone: its process, or its machine, no longer answers")
         for process in (ended := train(hosts, *QUIET)):
             assert process.wait(240) == 0, [each.out + each.err for each in ended]
-    assert_same(whole(2), tmp_path / "r")
+    assert_same(unharmed(2), tmp_path / "r")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from faults import breakages
 from faults.breakages import Scene
-from faults.conftest import Told
-from faults.trainings import assert_same, begin, end, family, resume, short, wait_for
+from faults.trainings import Told, assert_same, begin, end, family, resume, short, wait_for
 
 
 def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
@@ -23,7 +22,7 @@ def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_rank(tree: Path, whole: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
     """SIGSTOP of one of two ranks for longer than strategy.timeout_s: the other names the time-out, all end as soon as
     the stopped one can, and the run continues to the bit."""
     options = short(tree, "trainer.devices=2", "data.num_workers=1")
@@ -40,4 +39,4 @@ def test_stopped_rank(tree: Path, whole: Callable[..., Path], tmp_path: Path, to
          seconds=said_s)  # fmt: skip
     assert "leaked semaphore" not in ended.err
     resume(tmp_path, *options)
-    assert_same(whole(2), tmp_path / "r")
+    assert_same(unharmed(2), tmp_path / "r")

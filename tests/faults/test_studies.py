@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, clean_environ
-from faults.conftest import Told
-from faults.trainings import end, wait_for
+from faults.trainings import Told, end, wait_for
 from helpers.forked_commands import Command, start
 
 pytest.importorskip("optuna", reason="the extra `tune` is not installed")

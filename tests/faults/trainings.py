@@ -80,6 +80,7 @@ def assert_same(whole: Path, parts: Path) -> None:
 
 # ---- trainings of a single rank that take a few seconds --------------------------------------------------------------
 
+Told = Callable[..., None]
 QUIET = ("+callbacks.probe=null",)  # in place of SLOW
 
 
