@@ -36,6 +36,8 @@ ELSEWHERE = {
         "tests/data/sources/packed/test_local.py::test_an_altered_image_is_found",
     "A logger's server hangs (takes a message and never answers): the run goes on, and at its end says what was lost":
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
+    "A logger's server does not answer at the start: refused within 30 s":
+        "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
     "A logger's server dies in mid-run: the logger is switched off, and the run goes on":
         "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
 }  # fmt: skip

@@ -1,8 +1,6 @@
 """Train in one process: the order of a training, on one screen."""
 
-import errno
 import os
-from pathlib import Path
 
 import torch
 
@@ -19,7 +17,7 @@ from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
-from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock, require_disk_space
+from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 from imagenet_ddp.system.text import count_noun, percent
@@ -99,13 +97,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         if "Timed out waiting" not in str(error):  # Gloo's words
             raise
         raise RunError(diagnosis.collective_timeout(plan)) from error
-    except OSError as error:  # a file of a logger
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # said without a name where it is noticed late
-        path = Path(error.filename or job.run_dir / "logs").absolute()
-        if not path.is_relative_to(job.run_dir.absolute()) or not (error.filename or is_full):
-            raise
-        with disk_errors_as_run_error(path, job.run_dir):
-            raise
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")

@@ -108,6 +108,20 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
         ) from error
 
 
+@contextmanager
+def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
+    """Do so for all files of a run folder, such as a logger's."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # said without a name where it is noticed late
+        path = Path(error.filename or folder / "logs").absolute()
+        if not path.is_relative_to(folder.absolute()) or not (error.filename or is_full):
+            raise
+        with disk_errors_as_run_error(path, folder):
+            raise
+
+
 def _refusal(error: BaseException | None) -> OSError | None:
     """Return the OSError behind an error: torch.save hides it behind one of its own."""
     while error is not None and not isinstance(error, OSError):
