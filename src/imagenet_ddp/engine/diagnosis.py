@@ -1,9 +1,18 @@
 """Say what a training that failed, or learned nothing, may suffer from."""
 
+import torch
+
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
 MIN_EPOCHS = 3  # before an accuracy at chance says anything
+
+
+def explain(plan: Plan, error: RuntimeError) -> str:
+    """Return the reason of an error of torch's in training, and what to do; "" where none is known."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return out_of_memory(plan, error)
+    return collective_timeout(plan) if "Timed out waiting" in str(error) else ""  # Gloo's words
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:
