@@ -12,6 +12,7 @@ from faults.breakages import Scene
 from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short
 from helpers.forked_commands import Command, start
 
+pytestmark = pytest.mark.slow
 Unharmed = Callable[..., Path]
 
 
