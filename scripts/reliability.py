@@ -47,7 +47,17 @@ def table() -> int:
     """Run the tests, and write a row for each fault. Return pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "slow or not slow", f"--junitxml={report}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "slow or not slow",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+        ]
         code = subprocess.run([*command, "tests/faults", *ELSEWHERE.values()], cwd=ROOT).returncode
         cases = ElementTree.parse(report).getroot().iter("testcase")
         rows = _rows(list(cases))
