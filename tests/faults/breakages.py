@@ -137,8 +137,7 @@ def truncate_images(scene: Scene) -> Mend:
 @fault
 def truncate_last_checkpoint(scene: Scene) -> Mend:
     """All processes are killed, and the disk has half of last.ckpt alone."""
-    _end_all(scene)
-    if (last := scene.run_dir / "checkpoints/last.ckpt").exists():
+    if last := _last_of_two(scene):
         os.truncate(last, last.stat().st_size // 2)
     return nothing
 
@@ -146,18 +145,20 @@ def truncate_last_checkpoint(scene: Scene) -> Mend:
 @fault
 def flip_a_byte(scene: Scene) -> Mend:
     """All processes are killed, and the disk has another byte in last.ckpt."""
-    _end_all(scene)
-    if (last := scene.run_dir / "checkpoints/last.ckpt").exists():
+    if last := _last_of_two(scene):
         content = bytearray(last.read_bytes())
         content[scene.draw.randrange(len(content))] ^= 255
         last.write_bytes(content)
     return nothing
 
 
-def _end_all(scene: Scene) -> None:
+def _last_of_two(scene: Scene) -> Path | None:
+    """Kill all processes; return last.ckpt where there is one before it: else nothing is left to continue from."""
     processes = family(scene.command)
     _signal(processes, signal.SIGKILL)
     psutil.wait_procs(processes, timeout=60)
+    last = scene.run_dir / "checkpoints/last.ckpt"
+    return last if last.exists() and last.with_name("previous.ckpt").exists() else None
 
 
 @fault
