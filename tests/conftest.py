@@ -61,6 +61,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the most slow tests first, then those with the most tests: else one process waits for the other at
     the end. (pytest-xdist hands out a file at a time, and by itself looks at the number alone.)"""
+    for item in items:
+        if item.path.parent.name == "faults":  # "what is done: what must happen"
+            item.user_properties.append(("fault", " ".join(str(getattr(item, "obj", None).__doc__).split())))
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
@@ -178,3 +181,32 @@ def work(tmp_path: Path) -> Path:
     activate.parent.mkdir(parents=True)
     activate.touch()
     return tmp_path
+
+
+# ---- faults, for scripts/reliability.py ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """told(end, words): what the user reads, of a faults.trainings.End. said: how the page shows it; seconds: None
+    where the fault is there from the start."""
+
+    def tell(end: Any, words: str = "", *, said: str = "", seconds: float | None = -1) -> None:
+        if end is not None:
+            assert words in end.said, end.out + end.err
+            assert "Traceback" not in end.err, end.err
+            record_property("code", end.code)
+            if seconds is not None:
+                record_property("seconds", round(end.said_s if seconds < 0 else seconds, 1))
+        record_property("said", said or words)
+
+    return tell
+
+
+@pytest.fixture(scope="session")
+def unharmed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """unharmed(devices): the run folder of the short training of tests/faults to which nothing happens."""
+    from faults import trainings
+
+    folder = tmp_path_factory.mktemp("unharmed")
+    return lambda devices=1: trainings.whole(folder, *trainings.short(tree, f"trainer.devices={devices}"))

@@ -7,7 +7,7 @@ import torch
 from conftest import Run
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.diagnosis import at_chance, out_of_memory
+from imagenet_ddp.engine.diagnosis import at_chance, explain, out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,14 @@ def test_out_of_memory() -> None:
     assert "rank 0 must have memory for batches of 64 images of " in text
     assert "Tried to allocate 2 GiB. Hint: data.batch_size=32 trainer.accumulate_grad_batches=4," in text
     assert "Hint: a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
+
+
+def test_errors_that_are_explained() -> None:
+    plan = plan_of("strategy.timeout_s=7")
+    text = explain(plan, RuntimeError("[unbound_buffer.cc:78] Timed out waiting 7000ms for recv operation to complete"))
+    assert text.startswith("timed out after 7 s (strategy.timeout_s): another rank did not take part")
+    assert explain(plan, torch.OutOfMemoryError("no room")).startswith("rank 0 must have memory")
+    assert explain(plan, RuntimeError("mat1 and mat2 shapes cannot be multiplied")) == ""
 
 
 def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 nothing has happened to."""
 
 import contextlib
-import csv
 import os
 import random
 import signal
@@ -11,39 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from conftest import PROBES, SMALL, clean_environ
-from helpers import logged
+from faults.trainings import SLOW, assert_same, family, options_of
 from helpers.forked_commands import Command, run, start
 
 pytestmark = pytest.mark.slow
 
 KILLS = 6  # of each case
-MEASURED = ("images_per_s", "data_wait_frac", "train_s")
 VICTIMS = ("parent", "rank", "all", "any")  # any: maybe a helper that the run does without
-OPTIONS = (
-    *SMALL, "trainer.devices=2", "trainer.max_epochs=6", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
-    "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
-    "+callbacks.checkpoint.every_n_steps=2",
-)  # fmt: skip
-
-SLOW = (  # steps of 0.3 s: kills come between two of them
-    "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", "+callbacks.probe.folder=p",
-    "+callbacks.probe.slow_s=0.3",
-)  # fmt: skip
-
-
-def options_of(tree: Path, workers: int) -> list[str]:
-    return [*OPTIONS, f"data.root={tree}", f"data.num_workers={workers}", "resume=auto"]
-
-
-def family(command: Command) -> list[psutil.Process]:
-    """The command's processes, the first one first."""
-    try:
-        first = psutil.Process(command.pid)
-        return [first, *first.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def kill(processes: list[psutil.Process], who: str, draw: random.Random) -> None:
@@ -63,43 +37,6 @@ def kill(processes: list[psutil.Process], who: str, draw: random.Random) -> None
     assert not alive, f"{alive} after {who} was killed"
 
 
-def state(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint that training and evaluation read."""
-    found = {}
-
-    def visit(name: str, value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            found[name] = value
-        elif isinstance(value, dict):
-            for key, each in value.items():
-                visit(f"{name}.{key}", each)
-        elif isinstance(value, list | tuple):
-            for key, each in enumerate(value):
-                visit(f"{name}.{key}", each)
-
-    stored = torch.load(path, weights_only=True)
-    for key in ("state_dict", "current_model_state", "optimizer_states"):
-        visit(key, stored.get(key))
-    assert len(found) > 100
-    return found
-
-
-def assert_same(whole: Path, parts: Path) -> None:
-    for name in ("last.ckpt", "best.ckpt"):
-        one, other = state(whole / "checkpoints" / name), state(parts / "checkpoints" / name)
-        assert one.keys() == other.keys()
-        assert [key for key in one if not torch.equal(one[key], other[key])] == [], name
-    rows = []
-    for folder in (whole, parts):
-        with (folder / "metrics.csv").open(newline="") as file:
-            kept = [{key: row[key] for key in row.keys() - set(MEASURED)} for row in csv.DictReader(file)]
-        rows.append([{key: float(value) for key, value in row.items()} for row in kept])
-    assert rows[0] == [pytest.approx(row, rel=1e-9) for row in rows[1]]
-    steps = [step for step, _ in logged.of_csv(parts)["train/loss"]]
-    assert steps == [step for step, _ in logged.of_csv(whole)["train/loss"]], "no logged step is missing, or double"
-    assert not list(parts.rglob("*.tmp")), "nothing half-written stays"
-
-
 @pytest.fixture(scope="module")
 def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing happens to."""
@@ -113,6 +50,8 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, workers: int) -> None:
+    """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments: all
+    end, and the last command ends the run to the bit."""
     seed = random.randrange(10**6)
     draw, options = random.Random(seed), [*options_of(tree, workers), "hydra.run.dir=r"]
     environment = clean_environ(PYTHONPATH=PROBES)
@@ -140,7 +79,8 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, worker
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices: int) -> None:
-    """cluster.max_restarts: a rank is killed twice; the run has one folder, and ends as if nothing had happened."""
+    """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder, to the
+    bit."""
     options = [*options_of(tree, 0)[:-1], f"trainer.devices={devices}", "cluster.max_restarts=2"]
     done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=clean_environ())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,7 +106,7 @@ def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices:
 
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
-    """And none for what is refused; a mistake that stays ends the command."""
+    """A callback that always fails, with cluster.max_restarts=1: one restart, and none for what is refused."""
     (tmp_path / "broken.py").write_text(
         "from lightning.pytorch import Callback\n"
         "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
@@ -188,6 +128,7 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
 def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
+    """last.ckpt has a wrong byte, or is cut off: it is named, the one before is taken, and the run ends to the bit."""
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
     once = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
     assert once.returncode == 0, once.stdout + once.stderr

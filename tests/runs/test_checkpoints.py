@@ -123,6 +123,10 @@ def test_both_damaged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must have a whole checkpoint, but these are damaged") as caught:
         find_resume("auto", None, tmp_path)
     assert all(f"{path} (its part " in str(caught.value) for path in (last, previous))
+    assert str(caught.value).endswith("Hint: start again without resume= in another folder.")
+    best = with_weights(last.with_name("best.ckpt"), 1)
+    with pytest.raises(ConfigError, match=f"or with model.weights={best}."):
+        find_resume(str(tmp_path / "r"), None, tmp_path)
 
 
 def test_a_named_file_is_refused_and_the_whole_one_beside_it_named(tmp_path: Path) -> None:

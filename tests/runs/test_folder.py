@@ -91,6 +91,8 @@ def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
         lock(tmp_path)
     held.close()  # type: ignore[attr-defined]
     assert not is_locked(tmp_path)
+    with pytest.raises(ConfigError, match="must be a folder that can be written in, but is not: no such file"):
+        lock(tmp_path / "gone")
     lock(tmp_path).close()  # type: ignore[attr-defined]
 
 

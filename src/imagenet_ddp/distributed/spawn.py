@@ -17,6 +17,8 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
+# Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
+QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
@@ -110,7 +112,9 @@ class Workers:
         # the tracker comes first, because its start unblocks two of them. It ignores the others permanently: SLURM
         # sends SIGUSR2 to every process of a step
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        sys.warnoptions.append(QUIET_TRACKER)  # multiprocessing passes these options on to the process it starts
         resource_tracker.ensure_running()
+        sys.warnoptions.remove(QUIET_TRACKER)
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())

@@ -1,9 +1,18 @@
 """Say what a training that failed, or learned nothing, may suffer from."""
 
+import torch
+
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
 MIN_EPOCHS = 3  # before an accuracy at chance says anything
+
+
+def explain(plan: Plan, error: RuntimeError) -> str:
+    """Return the reason of an error of torch's in training, and what to do; "" where none is known."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return out_of_memory(plan, error)
+    return collective_timeout(plan) if "Timed out waiting" in str(error) else ""  # Gloo's words
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:
@@ -19,6 +28,15 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
     return (
         f"rank {plan.world_info.rank} must have memory for batches of {count_noun(data['batch_size'], 'image')} of "
         f"{data['image_size']} pixels, but has not: {first_line(error)} Hint: {hint}."
+    )
+
+
+def collective_timeout(plan: Plan) -> str:
+    """Return that another rank was waited for in vain, and what to look at."""
+    return (
+        f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
+        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? Where a rank is only "
+        "slow, a longer strategy.timeout_s."
     )
 
 

@@ -91,8 +91,10 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         if is_first and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
-    except torch.OutOfMemoryError as error:
-        raise RunError(diagnosis.out_of_memory(plan, error)) from error
+    except RuntimeError as error:
+        if not (reason := diagnosis.explain(plan, error)):
+            raise
+        raise RunError(reason) from error
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")

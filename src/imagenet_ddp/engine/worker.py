@@ -13,6 +13,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console, unfinished
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -33,7 +34,8 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
-        return fit.run(job, _make_plan(job, world), world, signals)
+        with folder_errors_as_run_error(job.run_dir):
+            return fit.run(job, _make_plan(job, world), world, signals)
 
     return run_in_process(body, world_info, job.config, job=job)
 

@@ -17,7 +17,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
-from imagenet_ddp.system.text import count_noun, first_line, install, shorten_list
+from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
 # What others put before the names of a net: DistributedDataParallel, torch.compile, a LightningModule.
 PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
@@ -128,7 +128,7 @@ def _read_file(key: str, path: Path) -> Weights:
     except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
         raise ConfigError(
             f"{key} must be a file that torch.save or safetensors has written, but {path} cannot be read as one "
-            f"({first_line(error).rstrip('.')}). Hint: {key}=DEFAULT takes the library's."
+            f"({load_error(error)}). Hint: {key}=DEFAULT takes the library's."
         ) from error
     contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
     tensors = _tensors(stored)

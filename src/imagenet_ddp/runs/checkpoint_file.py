@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.atomic_write import atomic_path
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import load_error
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
 FORMAT = 2  # of that part, and of the callbacks' states
@@ -181,8 +181,7 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path} must be a checkpoint, but there is no such file. {hint}") from None
     except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
-        reason = first_line(error)
-        reason = "no file that torch.save has written" if "mmap" in reason else reason
+        reason = load_error(error)
         raise ConfigError(f"{path} must be a checkpoint, but cannot be read as one ({reason}). {hint}") from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
         raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got another program's. {hint}")

@@ -84,10 +84,12 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
             said = "".join(f"{path} is damaged ({why}) and left out. " for path, why in damaged.items())
             return checkpoint, said
         damaged[checkpoint] = reason
+    best = folder / "checkpoints/best.ckpt"
+    weights = f", or with model.weights={best}" if best.is_file() and not damage(best) else ""
     listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
     raise ConfigError(
         f"{folder} must have a whole checkpoint, but these are damaged: {listed}. "
-        f"Hint: start again without resume= in another folder, or with model.weights={folder}/checkpoints/best.ckpt."
+        f"Hint: start again without resume= in another folder{weights}."
     )
 
 

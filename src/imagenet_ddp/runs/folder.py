@@ -90,14 +90,15 @@ def previous_checkpoint(last: Path) -> Path:
 
 
 @contextmanager
-def disk_errors_as_run_error(path: Path) -> Iterator[None]:
-    """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue."""
+def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator[None]:
+    """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue. folder: of
+    the run, where it is not the file's own or the one of its checkpoints."""
     try:
         yield
     except Exception as error:
         if (refusal := _refusal(error)) is None:
             raise
-        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        folder = folder or (path.parent.parent if path.parent.name == "checkpoints" else path.parent)
         is_saved = last_checkpoint(folder).is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
@@ -105,6 +106,20 @@ def disk_errors_as_run_error(path: Path) -> Iterator[None]:
             f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'mend that'}, then "
             f"{f'resume={folder}' if is_saved else 'type the same again'}."
         ) from error
+
+
+@contextmanager
+def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
+    """Do so for all files of a run folder, such as a logger's."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # said without a name where it is noticed late
+        path = Path(error.filename or folder / "logs").absolute()
+        if not path.is_relative_to(folder.absolute()) or not (error.filename or is_full):
+            raise
+        with disk_errors_as_run_error(path, folder):
+            raise
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
@@ -128,7 +143,13 @@ def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int
 def lock(folder: Path) -> object:
     """Lock the run folder; released with the returned handle. Raises ConfigError where another process trains in it.
     On a file system without locks, nothing is locked."""
-    file = (folder / ".lock").open("w")
+    try:
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} must be a folder that can be written in, but is not: {(error.strerror or str(error)).lower()}. "
+            "Hint: mend that, then type the same again."
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -1,6 +1,7 @@
 """Format counts, fractions, times, lists, errors and commands for display."""
 
 import os
+import re
 from collections.abc import Sequence
 
 _UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
@@ -42,6 +43,14 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def load_error(error: BaseException) -> str:
+    """Return why torch.load(weights_only=True) has refused a file, without its advice to load the file unsafely."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it holds {found[1]}, which could run code of its author, not tensors and plain values alone"
+    reason = first_line(error).rstrip(".")
+    return "no file that torch.save has written" if "mmap" in reason or "weights_only" in reason else reason
 
 
 def uv_run() -> str:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_ddp.data.decoding import jpeg_bitstream
+from imagenet_ddp.data.decoding import image, jpeg_bitstream
 from imagenet_ddp.data.decoding.jpeg_backends import decoder
+from imagenet_ddp.data.decoding.pillow import UnreadableImage
 
 
 def photo(height: int, width: int, mode: str = "RGB", **how: object) -> bytes:
@@ -57,6 +58,16 @@ def test_a_header_cut_anywhere_is_none_or_whole():
     whole = jpeg_bitstream.read_header(data)
     assert whole is not None
     assert all(jpeg_bitstream.read_header(data[:length]) is None for length in range(whole.data_at - 12))
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_file_cut_about_its_headers_end_cannot_be_read(progressive: bool):
+    data = photo(40, 40, progressive=progressive)
+    whole = jpeg_bitstream.read_header(data)
+    assert whole is not None
+    for length in range(whole.data_at - 20, whole.data_at + 5):
+        with pytest.raises(UnreadableImage):
+            image.decode(data[:length], "a.jpg")
 
 
 @pytest.mark.parametrize("subsampling", [0, 1, 2])

@@ -107,6 +107,8 @@ class Scan:
 def read_scan(data: bytes, header: Header) -> Scan | None:
     """None: what follows the header is more than one scan, is cut off, or has markers where none belong. Then only a
     whole decode tells what a decoder makes of it."""
+    if header.data_at > len(data):
+        return None
     stream = np.frombuffer(data, dtype=np.uint8, offset=header.data_at)
     at = np.flatnonzero(stream[:-1] == 0xFF)  # in image data, 0xFF itself is written as 0xFF00
     kinds = stream[at + 1]

@@ -95,7 +95,9 @@ def _from_text(text: str, loader: Any) -> str:
             f"too many open files: each batch in transit is several, and this process may open {soft} (ulimit "
             f"-n). Hint: {more}, or {_less(loader)}."
         )
-    if "shared memory" in text and any(words in text for words in ("No space left", "Cannot allocate memory")):
+    # without the words "shared memory" from the semaphores that a loader of this process makes first
+    where = "shared memory" in text or text.startswith("OSError: [Errno 28] No space left on device")
+    if where and any(words in text for words in ("No space left", "Cannot allocate memory")):
         return f"DataLoader workers cannot pass batches on, because /dev/shm is full. Hint: {_more_shm(loader)}."
     return ""
 

@@ -1,0 +1,136 @@
+"""Renew docs/reliability.md: python scripts/reliability.py, the table; python scripts/reliability.py soak=200 [seed=1].
+
+Both run trainings; root, namespaces and SLURM are needed for some faults. Let nothing else run on the machine: the
+table takes about six minutes with two cores, a soak of 200 about half an hour.
+"""
+
+import datetime
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/reliability.md"
+# Faults whose tests are those of the module that answers them: "what is done: what must happen" -> the test.
+ELSEWHERE = {
+    "SIGKILL of a rank of two nodes: both commands end within 10 s, with its number":
+        "tests/distributed/test_several_hosts.py::test_a_rank_that_dies_ends_all",
+    "SIGKILL of one node's command: the other saves and ends, or says who is gone":
+        "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
+    "SIGKILL of a loader process: the run ends with one sentence":
+        "tests/data/loading/test_worker_processes.py::test_training_ends_with_one_sentence",
+    "SIGKILL of `prepare=pack` at random moments: the pack of the next command has the same bytes":
+        "tests/prepare/pack/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
+    "SIGKILL of `tune` while it resumes: no trial is lost, or there twice":
+        "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",
+    "last.ckpt is damaged, empty or gone when SLURM starts a job again, or at resume=: the one before is taken":
+        "tests/runs/test_checkpoints.py::test_the_one_before_is_taken",
+    "A file of a pack is cut off while it is read: the file is named":
+        "tests/data/sources/packed/test_local.py::test_a_shard_cut_off_under_way_is_named",
+    "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
+        "tests/data/sources/packed/test_local.py::test_an_altered_image_is_found",
+    "A logger's server hangs (takes a message and never answers): the run goes on, and at its end says what was lost":
+        "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
+    "A logger's server does not answer at the start: refused within 30 s":
+        "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
+    "A logger's server dies in mid-run: the logger is switched off, and the run goes on":
+        "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
+}  # fmt: skip
+
+
+def table() -> int:
+    """Run the tests, and write a row for each fault. Return pytest's exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "slow or not slow",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+        ]
+        code = subprocess.run([*command, "tests/faults", *ELSEWHERE.values()], cwd=ROOT).returncode
+        cases = ElementTree.parse(report).getroot().iter("testcase")
+        rows = _rows(list(cases))
+    lines = [f"{_where()}, by `python scripts/reliability.py`:", "", "| fault | must | read by the user | exit code "
+             "| seconds to the message | outcome |", "|---|---|---|---|---|---|", *rows]  # fmt: skip
+    _replace("table", lines)
+    return code
+
+
+def _rows(cases: list[ElementTree.Element]) -> list[str]:
+    """Return a line of the table for each test, once for all of its parameters."""
+    tests: dict[str, list[ElementTree.Element]] = {}
+    for case in cases:
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
+        tests.setdefault(name, []).append(case)
+    named = {test: fault for fault, test in ELSEWHERE.items()}
+    rows = []
+    for name, runs in tests.items():
+        told: dict[str, str] = {}
+        for each in runs[0].iter("property"):
+            told.setdefault(each.get("name", ""), each.get("value", ""))
+        done, _, must = named.get(name, told.get("fault", "")).partition(": ")
+        if not must:
+            continue
+        held = sum(run.find("failure") is None and run.find("error") is None for run in runs)
+        skipped = sum(run.find("skipped") is not None for run in runs)
+        outcome = "not run here" if skipped == len(runs) else "as it must" if held == len(runs) else "FAILED"
+        said = told.get("said", "").replace("`", "'")
+        cells = (done, must.rstrip("."), said and f"`{said}`", told.get("code", ""), told.get("seconds", ""), outcome)
+        rows.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return rows
+
+
+def soak(number: int, seed: int) -> int:
+    """Run the soak, and write its counts. Return 1 where a run hung, was lost or is wrong."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from faults.soak import soak as run_soak  # pyright: ignore[reportMissingImports]
+
+    began = datetime.datetime.now()
+    counts = run_soak(number, seed)
+    minutes = (datetime.datetime.now() - began).total_seconds() / 60
+    numbers = {name: counts.pop(name) for name in ("runs", "hanging", "lost", "wrong")}
+    faults = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()) if count)
+    bad = sum(numbers.values()) - numbers["runs"]
+    lines = [
+        f"{_where()}, by `python scripts/reliability.py soak={number} seed={seed}`, in {minutes:.0f} minutes: "
+        f"**{numbers['runs']} runs, {numbers['hanging']} hanging, {numbers['lost']} lost, {numbers['wrong']} wrong**.",
+        "",
+        f"Faults: {faults}.",
+    ]
+    print("\n".join(lines))
+    _replace("soak", lines)
+    return int(bad > 0)
+
+
+def _where() -> str:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    date = datetime.date.today().isoformat()
+    return f"{date}, {os.cpu_count()} CPU cores, {memory_gib:.0f} GiB, Python {platform.python_version()}"
+
+
+def _replace(part: str, lines: list[str]) -> None:
+    """Put lines between a part's two marks in the page."""
+    text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- begin: {part} -->", f"<!-- end: {part} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    PAGE.write_text("\n".join([before + begin, "", *lines, "", end + after]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    options = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
+    if unknown := options.keys() - {"soak", "seed"}:
+        sys.exit(f"options must be soak=NUMBER and seed=NUMBER, got {', '.join(unknown)}. Hint: no option: the table.")
+    if "soak" in options:
+        sys.exit(soak(int(options["soak"]), int(options.get("seed") or random.randrange(10**6))))
+    sys.exit(table())

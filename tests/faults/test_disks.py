@@ -1,0 +1,138 @@
+"""Disks that are full, read-only or gone, and images that vanish, while a training runs."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import clean_environ
+from faults import breakages
+from faults.breakages import Scene
+from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short
+from helpers.forked_commands import Command, start
+
+pytestmark = pytest.mark.slow
+Unharmed = Callable[..., Path]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder "d" that is a disk of 100 MB: a checkpoint has 12."""
+    try:
+        with breakages.small_disk(tmp_path / "d", "100m") as folder:
+            yield folder
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
+    """The disk of the run folder fills up in mid-run: what was saved stays whole, and the run continues to the bit once
+    there is room."""
+    options = short(tree)
+    running = begin(tmp_path, *options, run_dir="d/r")
+    make_room = breakages.fill_the_disk(Scene(running, disk / "r", tree))
+    ended = end(running)
+    assert ended.code == 1
+    told(ended, "cannot be written: no space left on device. What was saved before is whole. Hint: make room there")
+    refused = command("train", *options, *QUIET, "hydra.run.dir=d/r", folder=tmp_path)
+    assert (refused.returncode, "must have room for 2 checkpoints" in " ".join(refused.stderr.split())) == (2, True)
+    make_room()
+    resume(tmp_path, *options, run_dir="d/r")
+    assert_same(unharmed(), disk / "r")
+
+
+def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
+    """The disk of the run folder becomes read-only in mid-run: it ends with the reason, is not resumed before the disk
+    can be written on, and then to the bit."""
+    options = short(tree)
+    running = begin(tmp_path, *options, run_dir="d/r")
+    mend = breakages.make_read_only(Scene(running, disk / "r", tree))
+    try:
+        ended = end(running)
+        assert ended.code == 1
+        told(ended, "cannot be written: read-only file system. What was saved before is whole. Hint: mend that, then")
+        new = [option for option in options if option != "resume=auto"]
+        for where, sentence in (
+            (
+                "resume=d/r",
+                "d/r must be a folder that can be written in, but is not: read-only file system. Hint: mend that",
+            ),
+            ("hydra.run.dir=d/new", f"{disk} cannot be written in. Hint: hydra.run.dir=FOLDER."),
+        ):
+            refused = command("train", *new, *QUIET, where, folder=tmp_path)
+            assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+            assert sentence in " ".join(refused.stderr.split())
+    finally:
+        mend()
+    resume(tmp_path, *options, run_dir="d/r")
+    assert_same(unharmed(), disk / "r")
+
+
+def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+    """The run folder is deleted in mid-run: it is made again, with all epochs, and the run ends as if it had not been;
+    where a logger had a file there, it ends with the file's name."""
+    running = begin(tmp_path, *short(tree), run_dir="logged")
+    shutil.rmtree(tmp_path / "logged")
+    ended = end(running)
+    assert ended.code == 1
+    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: mend that, then type the same")
+    running = begin(tmp_path, *short(tree, "logger=none"))
+    shutil.rmtree(tmp_path / "r")
+    ended = end(running)
+    assert (ended.code, "11 of 11 validation images, each once." in ended.out) == (0, True), ended.out + ended.err
+    assert (tmp_path / "r/summary.json").exists()
+    shutil.copytree(unharmed() / "csv", tmp_path / "r/csv")
+    assert_same(unharmed(), tmp_path / "r")
+
+
+def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+    """Images are deleted, end in their middle, or come from a disk that no longer answers, in mid-run: it ends with
+    their name, and continues to the bit once they are back."""
+    own = tmp_path / "tree"
+    shutil.copytree(tree, own)
+    options = short(own, "data.loader_timeout_s=8")
+    for break_it, sentence in (
+        (breakages.delete_images, "tree/train/dog/"),
+        (breakages.truncate_images, "tree/train/dog/"),
+        (no_answer, "timed out after 8 s (data.loader_timeout_s): The training got no batch of images"),
+    ):
+        running = begin(tmp_path, *options, after=2)
+        mend = break_it(Scene(running, tmp_path / "r", own))
+        ended = end(running)
+        assert ended.code == 1, (break_it, ended.out, ended.err)
+        told(ended, sentence, said="….jpg must be an image, but cannot be read: no such file or directory. Hint: …")
+        mend()
+    resume(tmp_path, *options)
+    assert_same(unharmed(), tmp_path / "r")
+
+
+def no_answer(scene: Scene) -> breakages.Mend:
+    """Reading an image never ends."""
+    contents = {path: path.read_bytes() for path in (scene.tree / "train").rglob("*.jpg")}
+    for path in contents:
+        path.unlink()
+        os.mkfifo(path)
+
+    def mend() -> None:
+        for path, content in contents.items():
+            path.unlink()
+            path.write_bytes(content)
+
+    return mend
+
+
+def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+    """A second command is started in the folder of a run under way: it is refused, and the first one notices
+    nothing."""
+    options = short(tree)
+    running = begin(tmp_path, *options)
+    second = start(
+        "imagenet_ddp.train", *options, *QUIET, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ()
+    )
+    assert isinstance(second, Command)
+    refused = end(second)
+    assert refused.code == 2
+    told(refused, "r must be free, but another process trains in it. Hint: wait for its end, or stop it first.")
+    assert end(running).code == 0
+    assert_same(unharmed(), tmp_path / "r")

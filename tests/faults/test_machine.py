@@ -1,0 +1,55 @@
+"""A machine whose clock jumps, with a small /dev/shm, or few open files."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import PROBES, clean_environ
+from faults.trainings import QUIET, End, Told, assert_same, command, short
+
+
+def test_clock_steps(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+    """The clock is set forward by a day in mid-run, and back by two: no number changes."""
+    steps = ["allow_targets=[clock_steps]", "+callbacks.clock._target_=clock_steps.ClockSteps"]
+    started = time.monotonic()
+    done = command("train", *short(tree), *steps, "+callbacks.checkpoint.every_s=1", "hydra.run.dir=r", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told(End(done.returncode, done.stdout, done.stderr, time.monotonic() - started), "each once.", seconds=None)
+    assert_same(unharmed(), tmp_path / "r")
+
+
+def in_shell(before: str, folder: Path, *options: str) -> End:
+    """Run a training after these lines of a shell, whose mounts nobody else sees."""
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("needs root, and the right to unshare")
+    words = [sys.executable, "-m", "imagenet_ddp.train", *options, *QUIET, "hydra.run.dir=r"]
+    started = time.monotonic()
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{before} && exec "$@"', "sh", *words], cwd=folder, capture_output=True,
+        text=True, env=clean_environ(PYTHONPATH=PROBES), timeout=240,
+    )  # fmt: skip
+    return End(done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+
+
+@pytest.mark.slow
+def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
+    """/dev/shm of 64 KB, with 2 ranks of 2 loader processes each: they end with what to set."""
+    options = short(tree, "trainer.devices=2", "data.num_workers=2")
+    ended = in_shell("mount -t tmpfs -o size=64k tmpfs /dev/shm", tmp_path, *options)
+    assert ended.code == 1, ended.out + ended.err
+    told(ended, "DataLoader workers cannot pass batches on, because /dev/shm is full. Hint: docker run --ipc=host",
+         seconds=None)  # fmt: skip
+    assert "leaked semaphore" not in ended.err
+
+
+@pytest.mark.slow
+def test_few_open_files(tree: Path, tmp_path: Path, told: Told) -> None:
+    """64 open files (ulimit -n), with 8 loader processes: it ends with what to set."""
+    ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
+    assert ended.code == 1, ended.out + ended.err
+    told(ended, "too many open files: each batch in transit is several, and this process may open 64 (ulimit -n). "
+         "Hint: ", seconds=None)  # fmt: skip

@@ -1,0 +1,51 @@
+"""A network that goes away and comes back while two nodes train."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import PROBES
+from faults.trainings import QUIET, SLOW, End, Told, assert_same, short
+from helpers.hosts import Host, Hosts, Process
+
+
+@pytest.mark.slow
+def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+    """The cable between two nodes is pulled for 3 s, then for 30 s: the run goes on after the first; in the second both
+    say which rank is gone, and the run continues to the bit."""
+    options = [*short(tree, "trainer.num_nodes=2"), f"hydra.run.dir={tmp_path}/r"]
+    seen = tmp_path / "p/seen0.jsonl"
+    slow = [option.replace("folder=p", f"folder={tmp_path}/p") for option in SLOW]
+
+    def train(hosts: tuple[Host, ...], *more: str) -> list[Process]:
+        environ = {"PYTHONPATH": PROBES, "MASTER_ADDR": hosts[0].address}
+        return [host.popen(["python", "-m", "imagenet_ddp.train", *options, *more], environ) for host in hosts]
+
+    def steps(number: int) -> None:
+        deadline = time.monotonic() + 120
+        while not seen.exists() or len(seen.read_text().splitlines()) < number:
+            assert time.monotonic() < deadline and running[0].poll() is None, running[0].out + running[0].err
+            time.sleep(0.02)
+
+    with Hosts(["alpha", "zeta"], tmp_path) as hosts:
+        running = train(hosts, *slow)
+        steps(1)
+        hosts[1].cut()
+        time.sleep(3)
+        hosts[1].mend()
+        steps(6)
+        cut_at = time.monotonic()
+        hosts[1].cut()
+        while not running[0].err:
+            assert time.monotonic() - cut_at < 60, running[0].out
+            time.sleep(0.02)
+        said_s = time.monotonic() - cut_at
+        time.sleep(max(0.0, cut_at + 30 - time.monotonic()))
+        hosts[1].mend()
+        codes = [process.wait(60) for process in running]
+        assert set(codes) <= {1, -6}, codes  # a thread of Gloo's may abort the process, after it has said why
+        told(End(1, running[0].out, running[0].err, said_s), "is gone: its process, or its machine, no longer answers")
+        for process in (ended := train(hosts, *QUIET)):
+            assert process.wait(240) == 0, [each.out + each.err for each in ended]
+    assert_same(unharmed(2), tmp_path / "r")

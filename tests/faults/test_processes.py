@@ -1,0 +1,42 @@
+"""Processes that die or stand still while a training runs; tests/faults/test_kill.py kills them at random moments."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults import breakages
+from faults.breakages import Scene
+from faults.trainings import Told, assert_same, begin, end, family, resume, short, wait_for
+
+
+def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
+    """SIGKILL of one of two ranks in mid-epoch: both the other rank and the command say so within 10 s."""
+    running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
+    breakages.kill_a_rank(Scene(running, tmp_path / "r", tree))
+    ended = end(running)
+    assert (ended.code, ended.said_s < 10) == (1, True), ended.said_s
+    told(ended, "was ended by signal 9 (SIGKILL)")
+    assert " is gone: its process, or its machine, no longer answers" in ended.err
+
+
+@pytest.mark.slow
+def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+    """SIGSTOP of one of two ranks for longer than strategy.timeout_s: the other names the time-out, all end as soon as
+    the stopped one can, and the run continues to the bit."""
+    options = short(tree, "trainer.devices=2", "data.num_workers=1")
+    running = begin(tmp_path, *options, "strategy.timeout_s=5", after=2)
+    stopped = breakages.largest(family(running))[0]
+    stopped.send_signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    wait_for(lambda: "timed out after 5 s (strategy.timeout_s)" in running.err, running)
+    said_s = time.monotonic() - stopped_at
+    stopped.send_signal(signal.SIGCONT)  # else torch's launcher kills it half a minute later
+    ended = end(running)
+    assert (ended.code, said_s < 60) == (1, True)
+    told(ended, "another rank did not take part in a collective operation. Hint: was a process stopped (kill -CONT",
+         seconds=said_s)  # fmt: skip
+    assert "leaked semaphore" not in ended.err
+    resume(tmp_path, *options)
+    assert_same(unharmed(2), tmp_path / "r")

@@ -1,0 +1,20 @@
+"""A callback that sets this process's clock, let in by allow_targets=[clock_steps]."""
+
+import time
+from typing import Any
+
+import lightning.pytorch as L
+
+DAYS = {4: 1, 12: -1}  # after so many steps: from what it would be
+
+
+class ClockSteps(L.Callback):
+    def __init__(self) -> None:
+        self._steps = 0
+        self._time, self._time_ns = time.time, time.time_ns
+
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        self._steps += 1
+        if days := DAYS.get(self._steps):
+            time.time = lambda: self._time() + 86_400 * days
+            time.time_ns = lambda: self._time_ns() + 86_400 * 10**9 * days
