@@ -190,7 +190,9 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     contents = {
         "command": job.command,
         "experiment": job.experiment,
-        "config": dict(config),
+        "config": dict(job.config),
+        # not the plan's where they do not divide: on the former number of devices they do again
+        "images_per_update": job.update_before if job.update_before and job.keep_update else plan.global_batch_size,
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),

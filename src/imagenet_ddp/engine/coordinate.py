@@ -99,18 +99,20 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
                 job.finished,
                 job.command,
                 job.experiment,
+                job.update_before,
+                job.keep_update,
             ],
         )
         send_file(group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, *typed = group.broadcast("job", None)
+    config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
         folder_here = _folder_here(Path(run_dir), relative, group)
     except ConfigError as error:
         group.abort(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(messages), finished, *typed)
+    return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
 
 
 def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:

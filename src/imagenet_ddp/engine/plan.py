@@ -43,9 +43,11 @@ class Plan:
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
     decoder: Choice
+    batch: Choice  # images per device and number of forwards per update of the weights; config has the same
     images_per_forward: int  # in this process, in training
     val_images_per_forward: int
     global_batch_size: int  # images per update of the weights, over all processes
+    update_before: int | None  # what it was before the run was resumed; None: a run that begins
     learning_rate: Choice  # after warm-up
     warmup_epochs: Choice
     averaging_start_epoch: int  # counted from 0
@@ -64,7 +66,7 @@ class Plan:
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
         only a training uses."""
-        left_out = () if training else ("learning_rate", "warmup_epochs", "fused")
+        left_out = () if training else ("batch", "learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
             for name, value in vars(self).items()
@@ -72,9 +74,15 @@ class Plan:
         }
 
 
-def make_plan(config: Config, world_info: WorldInfo) -> Plan:
-    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for."""
-    trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
+def make_plan(
+    config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
+) -> Plan:
+    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for.
+
+    update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
+    trainer.accumulate_grad_batches such that they stay, where they divide among the devices.
+    """
+    trainer, optim, strategy = config["trainer"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
     local_devices = devices.local_devices({**trainer, "accelerator": kind})
@@ -83,6 +91,8 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     # only now it is known how many trainer.devices=auto are
     if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
         raise ConfigError(mistakes)
+    config, batch = _split_update(config, num_own_devices, world_info.world_size, update_before, keep=keep_update)
+    trainer, data = config["trainer"], config["data"]
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
@@ -104,11 +114,13 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         ),
         num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
+        batch=batch,
         images_per_forward=images,
         val_images_per_forward=batch_split.images_per_forward(
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
         ),
         global_batch_size=global_batch_size,
+        update_before=update_before,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(
             *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
@@ -116,6 +128,35 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
         **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
     )
+
+
+def _split_update(
+    config: Config, num_own_devices: int, world_size: int, before: int | None, *, keep: bool
+) -> tuple[Config, Choice]:
+    """Return the config with the batch size and the accumulation that are used, and why. before, keep: as
+    update_before and keep_update of make_plan."""
+    strategy, trainer, data = config["strategy"], config["trainer"], config["data"]
+    batch_size, accumulate, reason = data["batch_size"], trainer["accumulate_grad_batches"], "as set"
+    update = batch_split.images_per_forward(strategy, batch_size, num_own_devices) * world_size * accumulate
+    if before is not None and update != before:
+        # neither torch's static graph nor Lightning's schedule of accumulation goes with one of the Trainer
+        one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
+        split = batch_split.keep_update(
+            strategy, batch_size, num_own_devices, world_size, before, one_forward=one_forward
+        )
+        if keep and split:
+            batch_size, accumulate = split
+            reason = f"it keeps the {before} images per step from before the resume"
+        elif keep:
+            reason = f"{before} do not divide among these devices" + " without accumulation" * one_forward
+        else:
+            reason = "as set in the command that resumes"
+    config = {
+        **config,
+        "data": {**data, "batch_size": batch_size},
+        "trainer": {**trainer, "accumulate_grad_batches": accumulate},
+    }
+    return config, Choice({"images_per_device": batch_size, "accumulation": accumulate}, reason)
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:

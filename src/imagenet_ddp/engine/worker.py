@@ -57,7 +57,7 @@ def _make_plan(job: Job, world: "World") -> "Plan":
     from imagenet_ddp.engine.measure_compile import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
-    plan = make_plan(job.config, world.info)
+    plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     devices.set_num_threads(plan.num_threads.value)
     return measure_compile(plan, world)
 

@@ -36,6 +36,19 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     return num_images
 
 
+def keep_update(
+    strategy: Mapping[str, Any], batch_size: int, num_devices: int, world_size: int, update: int, *, one_forward: bool
+) -> tuple[int, int] | None:
+    """Return the (data.batch_size, trainer.accumulate_grad_batches) by which `update` images make one update of the
+    weights on this many devices per process and processes: the largest batch up to batch_size. None where the images do
+    not divide. one_forward: without accumulation."""
+    for size in range(batch_size, 0, -1):
+        images = images_per_forward(strategy, size, num_devices) * world_size
+        if update % images == 0 and not (one_forward and update > images):
+            return size, update // images
+    return None
+
+
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
     """Return the first device's images in a full forward; None for dp, which splits evenly.
 
