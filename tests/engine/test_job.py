@@ -79,9 +79,8 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     """What evaluate makes of a checkpoint's config on other data."""
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
-    monkeypatch.setattr(
-        "imagenet_ddp.engine.stored_config.validate.validate", lambda *args: ([], [])
-    )  # there is no such file
+    # there is no such file
+    monkeypatch.setattr("imagenet_ddp.engine.stored_config.validate.validate", lambda *args: ([], []))
     request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
     return from_checkpoint(request, Path("some.ckpt"), {})
 

@@ -127,8 +127,8 @@ def test_a_resumed_run_keeps_its_update(
          "The batch changed from 128 to 64 images per step (as set in the command that resumes), and the learning rate "
          "changes with it from 0.2 to 0.1."),
         ("64", ("strategy.static_graph=true",), True, 2,
-         "The batch changed from 128 to 64 images per step (128 do not divide among these devices without accumulation), and the "
-         "learning rate changes with it from 0.2 to 0.1."),
+         "The batch changed from 128 to 64 images per step (128 do not divide among these devices without "
+         "accumulation), and the learning rate changes with it from 0.2 to 0.1."),
     ],
 )  # fmt: skip
 def test_an_update_that_changes_is_reported(
