@@ -608,3 +608,44 @@ def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_
         if foretold == pytest.approx(reached, rel=0.2):
             return
     pytest.fail(f"(foretold, reached) must be within 20 %, but are {turns}")
+
+
+# ---- nodes that come and go -----------------------------------------------------------------------------------------
+
+
+def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_path: Path) -> None:
+    """trainer.num_nodes=1:2: the cable of the node with rank 0 is pulled in mid-epoch, and later put back."""
+    zeta, alpha = two
+    disk = tmp_path / "shared"
+    options = [*SMALL, f"data.root={tree}", "trainer.num_nodes=1:2", "trainer.devices=1", "trainer.max_epochs=60",
+               f"cluster.address={ZETA}", "cluster.max_restarts=5", f"hydra.run.dir={disk}/r",
+               "+callbacks.checkpoint.every_n_steps=2", *probe(tmp_path / "seen", slow_s=0.25)]  # fmt: skip
+    processes = start((zeta, alpha), *options)
+    last = disk / "r/checkpoints/last.ckpt"
+
+    def log() -> str:
+        return "".join(path.read_text() for path in (disk / "r/logs").glob("rank0*.log"))
+
+    wait_for(lambda: last.exists() and "epoch 3/60" in log())
+    assert "8 images per step." in log()
+    alpha.cut()
+    cut_at = time.time()
+    wait_for(lambda: "1 node of 2" in zeta_out(processes), 120)
+    wait_for(lambda: "it keeps the 8 images per step" in log() and last.stat().st_mtime > time.time() - 5, 120)
+    print(f"alone after {time.time() - cut_at:.1f} s")
+    wait_for(lambda: log().count("train loss") > 8)
+    alpha.mend()
+    mended_at = time.time()
+    wait_for(lambda: zeta_out(processes).count("2 nodes of 2") == 2, 180)
+    print(f"together after {time.time() - mended_at:.1f} s")
+    found = succeeded(ends(*processes, timeout_s=300))
+    since(mended_at, found)
+    rows = (disk / "r/metrics.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == list(range(1, 61))
+    assert [int(row.split(",")[1]) for row in rows] == [4 * epoch for epoch in range(1, 61)]
+    assert json.loads((disk / "r/summary.json").read_text())["world_size"] == 2
+    nobody_is_left(two)
+
+
+def zeta_out(processes: Sequence[Process]) -> str:
+    return processes[0].out

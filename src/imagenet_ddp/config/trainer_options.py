@@ -54,7 +54,11 @@ ACCEPTED: dict[str, TrainerKey] = {
         "auto, trainer.devices=2 for two processes, or 'trainer.devices=[0,3]' for GPUs 0 and 3",
         "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
     ),
-    "num_nodes": TrainerKey(AUTO | integer(1), "auto", "Number of machines; the same command is typed on each."),
+    "num_nodes": TrainerKey(
+        AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
+        "auto",
+        "Number of machines; the same command is typed on each. LEAST:MOST: they may leave and come back.",
+    ),
     "precision": TrainerKey(
         (
             choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")

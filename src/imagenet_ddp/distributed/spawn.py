@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
+from imagenet_ddp.distributed.elastic import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
@@ -47,7 +48,8 @@ class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node, each with the variables that torchrun
     sets, for libraries.
 
-    first: the ranks of this node's first worker, where several nodes have met; None on a single node.
+    first: the ranks of this node's first worker, where several nodes have met; None on a single node. elastic: of
+    nodes that come and go: worker(*arguments) reads its ranks from torchrun's variables.
     """
 
     worker: Callable[..., Any]
@@ -55,6 +57,7 @@ class Workers:
     num_local: int
     first: WorldInfo | None = None
     timeout_s: float = 120.0
+    elastic: ElasticNodes | None = None
 
     def run(self) -> Any:
         """Return what this node's first rank returns. Raises WorkersFailedError.
@@ -104,7 +107,6 @@ class Workers:
 
     def _engine(self, result: dict[str, Any]) -> None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import elastic_launch
 
         # workers start with these signals blocked until they have their own handlers (see _worker);
         # the tracker comes first, because its start unblocks two of them. It ignores the others permanently: SLURM
@@ -113,7 +115,7 @@ class Workers:
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+            values = self._launch(result)
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
@@ -130,6 +132,19 @@ class Workers:
             result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1)
         except BaseException as error:
             result["error"] = error
+
+    def _launch(self, result: dict[str, Any]) -> dict[int, Any]:
+        if self.elastic is None:
+            from torch.distributed.launcher.api import elastic_launch
+
+            return elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+        from imagenet_ddp.distributed import elastic_agent
+
+        def is_stopped() -> bool:
+            return result.get("stopped", signal.SIGUSR1) != signal.SIGUSR1
+
+        arguments = (self.worker, self.arguments, os.getpid())
+        return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, is_stopped)
 
     def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
@@ -162,13 +177,23 @@ def _forward(number: int) -> int:
     return len(workers)
 
 
-def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
+    """Run a worker that finds its place by itself, in a process as _worker prepares it."""
+    _prepare(parent)
+    return worker(*arguments)
+
+
+def _prepare(parent: int) -> None:
     os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
             sys.exit(1)
+
+
+def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
+    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+    _prepare(parent)
     local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     first = first or WorldInfo(
         world_size=local_world_size,

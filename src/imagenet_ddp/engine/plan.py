@@ -82,7 +82,7 @@ def make_plan(
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches such that they stay, where they divide among the devices.
     """
-    trainer, optim, strategy = config["trainer"], config["optim"], config["strategy"]
+    trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
     local_devices = devices.local_devices({**trainer, "accelerator": kind})
@@ -91,8 +91,10 @@ def make_plan(
     # only now it is known how many trainer.devices=auto are
     if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
         raise ConfigError(mistakes)
-    config, batch = _split_update(config, num_own_devices, world_info.world_size, update_before, keep=keep_update)
-    trainer, data = config["trainer"], config["data"]
+    devices_of_all = num_own_devices, world_info.world_size
+    size, accumulate, reason = batch_split.split_update(config, *devices_of_all, update_before, keep=keep_update)
+    data, trainer = {**data, "batch_size": size}, {**trainer, "accumulate_grad_batches": accumulate}
+    config = {**config, "data": data, "trainer": trainer}
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
@@ -114,7 +116,7 @@ def make_plan(
         ),
         num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
-        batch=batch,
+        batch=Choice({"images_per_device": size, "accumulation": accumulate}, reason),
         images_per_forward=images,
         val_images_per_forward=batch_split.images_per_forward(
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
@@ -128,35 +130,6 @@ def make_plan(
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
         **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
     )
-
-
-def _split_update(
-    config: Config, num_own_devices: int, world_size: int, before: int | None, *, keep: bool
-) -> tuple[Config, Choice]:
-    """Return the config with the batch size and the accumulation that are used, and why. before, keep: as
-    update_before and keep_update of make_plan."""
-    strategy, trainer, data = config["strategy"], config["trainer"], config["data"]
-    batch_size, accumulate, reason = data["batch_size"], trainer["accumulate_grad_batches"], "as set"
-    update = batch_split.images_per_forward(strategy, batch_size, num_own_devices) * world_size * accumulate
-    if before is not None and update != before:
-        # neither torch's static graph nor Lightning's schedule of accumulation goes with one of the Trainer
-        one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
-        split = batch_split.keep_update(
-            strategy, batch_size, num_own_devices, world_size, before, one_forward=one_forward
-        )
-        if keep and split:
-            batch_size, accumulate = split
-            reason = f"it keeps the {before} images per step from before the resume"
-        elif keep:
-            reason = f"{before} do not divide among these devices" + " without accumulation" * one_forward
-        else:
-            reason = "as set in the command that resumes"
-    config = {
-        **config,
-        "data": {**data, "batch_size": batch_size},
-        "trainer": {**trainer, "accumulate_grad_batches": accumulate},
-    }
-    return config, Choice({"images_per_device": batch_size, "accumulation": accumulate}, reason)
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:

@@ -36,17 +36,27 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     return num_images
 
 
-def keep_update(
-    strategy: Mapping[str, Any], batch_size: int, num_devices: int, world_size: int, update: int, *, one_forward: bool
-) -> tuple[int, int] | None:
-    """Return the (data.batch_size, trainer.accumulate_grad_batches) by which `update` images make one update of the
-    weights on this many devices per process and processes: the largest batch up to batch_size. None where the images do
-    not divide. one_forward: without accumulation."""
-    for size in range(batch_size, 0, -1):
-        images = images_per_forward(strategy, size, num_devices) * world_size
-        if update % images == 0 and not (one_forward and update > images):
-            return size, update // images
-    return None
+def split_update(
+    config: Mapping[str, Any], num_devices: int, world_size: int, before: int | None, *, keep: bool
+) -> tuple[int, int, str]:
+    """Return (images per device and forward, forwards per update of the weights, why).
+
+    num_devices: of each process. before: images per update before the run was resumed. keep: take the largest batch up
+    to data.batch_size by which they stay the same; else, and where they do not divide, both numbers are as set.
+    """
+    strategy, most = config["strategy"], config["data"]["batch_size"]
+    times = config["trainer"]["accumulate_grad_batches"]
+    if before in (None, images_per_forward(strategy, most, num_devices) * world_size * times):
+        return most, times, "as set"
+    if not keep:
+        return most, times, "as set in the command that resumes"
+    # neither torch's static graph nor Lightning's schedule of accumulation goes with one of the Trainer
+    one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
+    for size in range(most, 0, -1):
+        forwards, rest = divmod(before, images_per_forward(strategy, size, num_devices) * world_size)
+        if not rest and (forwards == 1 or not one_forward):
+            return size, forwards, f"it keeps the {before} images per step from before the resume"
+    return most, times, f"{before} do not divide among these devices" + " without accumulation" * one_forward
 
 
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
