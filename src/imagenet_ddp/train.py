@@ -9,7 +9,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, restart, sweep, worker
 from imagenet_ddp.engine import elastic as engine_elastic
 from imagenet_ddp.engine import job as engine_job
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
@@ -29,6 +29,9 @@ def main() -> float | None:
         return sweep.run(request, _job) if number is None else _single(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
         mistakes.refuse(error)
+    except RunError as error:
+        console.print_message(str(error))
+        sys.exit(1)
     except WorkersFailedError as error:
         error.exit()
     except SignalExit as left:

@@ -21,12 +21,13 @@ HEARTBEAT_S, LOST_HEARTBEATS = 5, 3  # a node without them is out
 
 
 class _Agent(LocalElasticAgent):
-    """Say what is waited for, and start no workers again that were stopped or refused."""
+    """Say what is waited for, and start no workers again that were stopped, or refused twice: once may be due to a node
+    that was lost while they met."""
 
     def __init__(self, nodes: ElasticNodes, is_stopped: Callable[[], bool], wait_s: int, spec: WorkerSpec):
         # wait_s: workers that are stopped because a node has come save first
         super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=wait_s)
-        self._nodes, self._is_stopped, self._wait_s = nodes, is_stopped, wait_s
+        self._nodes, self._is_stopped, self._wait_s, self._num_refused = nodes, is_stopped, wait_s, 0
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # type: ignore[override]
         nodes = self._nodes
@@ -38,7 +39,9 @@ class _Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # type: ignore[override]
         found: Any = super()._monitor_workers(worker_group)  # type: ignore[call-arg]
         codes = [failure.exitcode for failure in found.failures.values()]
-        if codes and (self._is_stopped() or 2 in codes):
+        if codes:
+            self._num_refused = self._num_refused + 1 if 2 in codes else 0
+        if codes and (self._is_stopped() or self._num_refused == 2):
             self._remaining_restarts = 0
         elif codes and self._remaining_restarts:
             _say(f"A process ended with exit code {codes[0]}. Restarts left: {self._remaining_restarts - 1}.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.distributed.elastic import node_range
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -108,18 +109,25 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
-        folder_here = _folder_here(Path(run_dir), relative, group)
+        must_share = node_range(config["trainer"]["num_nodes"]) is not None
+        folder_here = _folder_here(Path(run_dir), relative, group, must_share=must_share)
     except ConfigError as error:
         group.abort(error)
         raise
     return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
 
 
-def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
-    """Number 0's folder where its disk is shared; else one of this machine's own, for its logs."""
+def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup", *, must_share: bool) -> Path:
+    """Number 0's folder where its disk is shared; else one of this machine's own, for its logs. must_share: of nodes
+    that come and go, each has to find the run's checkpoints."""
     elsewhere = gathering.members[0]["machine"] != gathering.members[gathering.number]["machine"]
     if not elsewhere or run_dir.is_dir():
         return run_dir
+    if must_share:
+        raise ConfigError(
+            f"{run_dir} must be on a disk that all nodes share (trainer.num_nodes=LEAST:MOST), but this machine does "
+            "not have it. Hint: hydra.run.dir=FOLDER on a shared disk."
+        )
     own = run_dir if relative.startswith("..") else Path(relative).resolve()
     try:
         own.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Train on nodes that may leave and come back, trainer.num_nodes=LEAST:MOST: this command of each node starts ranks, as
 torchrun would, and starts them again, from the run's last checkpoint, when nodes are lost or come. No torch."""
 
+import os
 import socket
 import sys
 import time
@@ -14,10 +15,11 @@ from imagenet_ddp.distributed.elastic import ElasticNodes, node_range
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.spawn import Workers
-from imagenet_ddp.errors import RunError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console
+from imagenet_ddp.system.text import first_line
 
 OF_THE_COMMAND = ("cluster", "cluster.address", "cluster.max_restarts", "resume")  # not of its ranks
 PAUSE_S, ANSWER_S = 1.0, 5.0
@@ -26,18 +28,20 @@ PAUSE_S, ANSWER_S = 1.0, 5.0
 def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
     """Return the best val/top1 where this node's ranks were there at the end. train: the ranks' main function. Raises
     WorkersFailedError, and RunError where the node that stays is gone."""
-    import os
-
     with raise_on_signal():
         config = plain(request.configs[0])
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
 
         from imagenet_ddp.distributed import devices
+        from imagenet_ddp.distributed.rendezvous.store import unknown_name
 
         num_local = devices.count_devices(devices.local_devices(config["trainer"]))
         address = LaunchRequest(None, None, config["cluster"], "", False).address(os.environ)
         assert address is not None and address.host is not None
-        host = interfaces.resolve(address.host)
+        try:
+            host = interfaces.resolve(address.host)
+        except OSError as error:
+            raise ConfigError(unknown_name(address.host, error)) from error
     is_host = interfaces.is_local(host)
     least, most = node_range(config["trainer"]["num_nodes"]) or (1, 1)
     here = host if is_host else interfaces.source_address(host) or host
@@ -56,7 +60,8 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
             if is_host or not isinstance(error, RendezvousConnectionError):
                 raise RunError(
                     f"{nodes.range} must meet at {host}:{address.port} within {timeout_s:g} s (cluster.timeout_s), but"
-                    f" did not: {error} Hint: the same command on each node; it continues the run."
+                    f" did not: {first_line(error.__cause__ or error)} Hint: the same command on each node, which"
+                    " continues the run; or another port."
                 ) from error
         with raise_on_signal():
             _wait_for(host, address.port, timeout_s)
