@@ -33,7 +33,7 @@ def test_what_it_needs() -> None:
     assert mistakes(config()) == []
     assert mistakes(config(address=None), ["hydra.run.dir=r", "resume=auto"]) == [
         "trainer.num_nodes=1:2 needs the address of the node that stays, by which the others find it. "
-        "Hint: cluster.address=HOST:29500, the same on each node."
+        "Hint: cluster.address=HOST:29500, the same on each node; or trainer.num_nodes=1."
     ]
     assert validate(config(address=None), {"MASTER_ADDR": "a"}, verb="train", typed=TYPED, multirun=False) == []
 

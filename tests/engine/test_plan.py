@@ -9,7 +9,7 @@ from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import startup_report
-from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments
+from imagenet_ddp.engine.plan import Choice, Plan, data_options, trainer_arguments
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import make_schedule
 
@@ -124,7 +124,7 @@ def test_a_resumed_run_keeps_its_update(
          "The batch changed from 128 to 96 images per step (128 do not divide among these devices), and the learning "
          "rate stays 0.1 (optim.reference_batch=null)."),
         ("64", (), False, 2,
-         "The batch changed from 128 to 64 images per step (as set in the command that resumes), and the learning rate "
+         "The batch changed from 128 to 64 images per step (as set), and the learning rate "
          "changes with it from 0.2 to 0.1."),
         ("64", ("strategy.static_graph=true",), True, 2,
          "The batch changed from 128 to 64 images per step (128 do not divide among these devices without "
@@ -138,6 +138,23 @@ def test_an_update_that_changes_is_reported(
     options = [*folder, *typed, "data.batch_size=32", "optim.lr=0.1", f"optim.reference_batch={reference}"]
     plan = plan_of(*options, world_info=world, update_before=128, keep_update=keep)
     assert startup_report.batch_lines(plan)[1:] == [sentence]
+
+
+def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> None:
+    """However many come first; and where it does not divide, it is what later ones are to have."""
+    typed = [*folder, "trainer.num_nodes=1:3", "cluster.address=a", "cluster.max_restarts=1", "hydra.run.dir=r"]
+
+    def on(num_nodes: int, batch_size: int) -> Plan:
+        world = WorldInfo(world_size=2 * num_nodes, local_world_size=2, num_nodes=num_nodes)
+        return plan_of(*typed, f"data.batch_size={batch_size}", world_info=world)
+
+    plans = [on(num_nodes, 8) for num_nodes in (1, 2, 3)]
+    assert [plan.global_batch_size for plan in plans] == [48, 48, 48]
+    assert [tuple(plan.batch.value.values()) for plan in plans] == [(8, 3), (6, 2), (8, 1)]
+    assert startup_report.batch_lines(plans[0])[1:] == ["This batch: it keeps the 48 images per step of 3 nodes."]
+    plan = on(2, 1)
+    assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
+    assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 do not divide among these devices."]
 
 
 def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):

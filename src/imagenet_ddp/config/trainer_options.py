@@ -110,6 +110,9 @@ ACCEPTED: dict[str, TrainerKey] = {
     "sync_batchnorm": TrainerKey(FLAG, "false", "Batch-norm statistics over all devices."),
     "reload_dataloaders_every_n_epochs": TrainerKey(integer(0), "0", "Epochs between two calls of train_dataloader."),
     "enable_model_summary": TrainerKey(FLAG | NULL, "false", "Print the layers of the model."),
+    "batch_finder": TrainerKey(
+        FLAG, "false", "Find the largest data.batch_size that fits on all GPUs, before training; not Lightning's."
+    ),
 }
 
 # Key -> the hint. {value} is what was typed.

@@ -60,7 +60,7 @@ def validate(
         if address is None or address.host is None:
             found.append(
                 f"{key} needs the address of the node that stays, by which the others find it. "
-                "Hint: cluster.address=HOST:29500, the same on each node."
+                "Hint: cluster.address=HOST:29500, the same on each node; or trainer.num_nodes=1."
             )
     except ConfigError as error:
         found += error.mistakes

@@ -3,11 +3,13 @@
 import contextlib
 import ctypes
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
@@ -18,6 +20,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
+STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
@@ -83,6 +86,7 @@ class Workers:
             while engine.is_alive() or received:
                 if engine.is_alive():
                     engine.join(0.1)
+                    self._require_store(result)
                 if received:
                     number = received[0]
                     result["stopped"] = number
@@ -140,11 +144,20 @@ class Workers:
             return elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
         from imagenet_ddp.distributed import elastic_agent
 
-        def is_stopped() -> bool:
-            return result.get("stopped", signal.SIGUSR1) != signal.SIGUSR1
-
         arguments = (self.worker, self.arguments, os.getpid())
-        return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, is_stopped)
+        return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
+
+    def _require_store(self, result: dict[str, Any]) -> None:
+        """Raise WorkersFailedError where the agent of nodes that come and go waits without an end."""
+        longest_s = self.timeout_s + STUCK_S
+        if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
+            where = f"{self.elastic.host}:{self.elastic.port}"
+            print(
+                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: type the same there and here; it "
+                "continues the run.",
+                file=sys.stderr,
+            )
+            raise WorkersFailedError(1, engine_runs=True)
 
     def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig

@@ -191,8 +191,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "command": job.command,
         "experiment": job.experiment,
         "config": dict(job.config),
-        # not the plan's where they do not divide: on the former number of devices they do again
-        "images_per_update": job.update_before if job.update_before and job.keep_update else plan.global_batch_size,
+        "images_per_update": plan.update_wanted,  # on another number of devices they may divide again
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),

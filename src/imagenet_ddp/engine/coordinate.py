@@ -18,6 +18,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
 from imagenet_ddp.system import console
 
 T = TypeVar("T")
@@ -26,7 +27,6 @@ LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' 
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.rendezvous.join import Rendezvous
-    from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
@@ -109,33 +109,13 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
+        elsewhere = group.members[0]["machine"] != group.members[group.number]["machine"]
         must_share = node_range(config["trainer"]["num_nodes"]) is not None
-        folder_here = _folder_here(Path(run_dir), relative, group, must_share=must_share)
+        folder_here = folder.make_elsewhere(Path(run_dir), relative, must_share) if elsewhere else Path(run_dir)
     except ConfigError as error:
         group.abort(error)
         raise
     return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
-
-
-def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup", *, must_share: bool) -> Path:
-    """Number 0's folder where its disk is shared; else one of this machine's own, for its logs. must_share: of nodes
-    that come and go, each has to find the run's checkpoints."""
-    elsewhere = gathering.members[0]["machine"] != gathering.members[gathering.number]["machine"]
-    if not elsewhere or run_dir.is_dir():
-        return run_dir
-    if must_share:
-        raise ConfigError(
-            f"{run_dir} must be on a disk that all nodes share (trainer.num_nodes=LEAST:MOST), but this machine does "
-            "not have it. Hint: hydra.run.dir=FOLDER on a shared disk."
-        )
-    own = run_dir if relative.startswith("..") else Path(relative).resolve()
-    try:
-        own.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{own} cannot be made on this machine for its logs: {error.strerror}. Hint: a relative hydra.run.dir."
-        ) from error
-    return own
 
 
 def run_job(

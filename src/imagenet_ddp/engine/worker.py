@@ -29,11 +29,14 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import fit, show
+            from imagenet_ddp.engine import find_batch, fit, show
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
-        return fit.run(job, _make_plan(job, world), world, signals)
+        plan = _make_plan(job, world)
+        with raise_on_signal():
+            fitting = find_batch.find_batch(job, plan, world)
+        return fit.run(fitting, plan if fitting.config == job.config else _make_plan(fitting, world), world, signals)
 
     return run_in_process(body, world_info, job.config, job=job)
 
