@@ -26,8 +26,8 @@ PAUSE_S, ANSWER_S = 1.0, 5.0
 
 
 def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
-    """Return the best val/top1 where this node's ranks were there at the end. train: the ranks' main function. Raises
-    WorkersFailedError, and RunError where the node that stays is gone."""
+    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError, and RunError where the
+    nodes do not meet, or the one that stays is gone."""
     with raise_on_signal():
         config = plain(request.configs[0])
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
@@ -50,21 +50,28 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
     options = [option for option in request.argv if option.partition("=")[0].lstrip("+") not in OF_THE_COMMAND]
     argv = in_folder([*options, "resume=auto"], "hydra.run.dir", run_dir)
     timeout_s = config["cluster"]["timeout_s"]
+    started_s = time.time()
     while True:
         try:
             return Workers(_rank, (train, argv), num_local, timeout_s=timeout_s, elastic=nodes).run()
         except RendezvousError as error:
-            if folder.finished_epochs(run_dir) is not None:
-                console.print_message(f"{run_dir} is finished.", sys.stdout)
-                return folder.summary(run_dir).get("best/val/top1")
-            if is_host or not isinstance(error, RendezvousConnectionError):
-                raise RunError(
-                    f"{nodes.range} must meet at {host}:{address.port} within {timeout_s:g} s (cluster.timeout_s), but"
-                    f" did not: {first_line(error.__cause__ or error)} Hint: the same command on each node, which"
-                    " continues the run; or another port."
-                ) from error
-        with raise_on_signal():
-            _wait_for(host, address.port, timeout_s)
+            problem = RunError(
+                f"{nodes.range} must meet at {host}:{address.port} within {timeout_s:g} s (cluster.timeout_s), but did"
+                f" not: {first_line(error.__cause__ or error).rstrip('.')}. Hint: the same command on each node, which"
+                " continues the run; or another port."
+            )
+            if not is_host and isinstance(error, RendezvousConnectionError):
+                try:
+                    with raise_on_signal():
+                        _wait_for(host, address.port, timeout_s)
+                    continue
+                except RunError as silent:
+                    problem = silent
+        ended = run_dir / "summary.json"
+        if folder.finished_epochs(run_dir) is None or ended.stat().st_mtime < started_s:  # else by the others
+            raise problem
+        console.print_message(f"{run_dir} is finished.", sys.stdout)
+        return folder.summary(run_dir).get("best/val/top1")
 
 
 def _rank(train: Callable[[], Any], argv: list[str]) -> Any:
