@@ -190,7 +190,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     contents = {
         "command": job.command,
         "experiment": job.experiment,
-        "config": dict(config),
+        "config": dict(job.config),
+        "images_per_update": plan.update_wanted,  # on another number of devices they may divide again
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),
