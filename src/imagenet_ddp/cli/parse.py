@@ -129,17 +129,12 @@ def _validate_job(
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. Hint: add -m.")
-    in_array = elsewhere or slurm_env.array_task(environ) is not None
+    one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm_env.array_task(environ) is not None))
+    partial = verb not in ("train", "doctor") or _value(bare, "resume") not in (None, "auto")
     launch_info = None
     try:
         mistakes, launch_info = validate(
-            bare,
-            environ,
-            verb,
-            typed=typed,
-            multirun=multirun and not (isinstance(only, int) or (only == "auto" and in_array)),
-            partial=verb not in ("train", "doctor") or _value(bare, "resume") not in (None, "auto"),
-            elsewhere=elsewhere,
+            bare, environ, verb, typed=typed, multirun=multirun and not one_only, partial=partial, elsewhere=elsewhere
         )
         found += mistakes
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
@@ -177,10 +172,8 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
         return []
     if verb in commands.USE_MODEL:
         return []
-    root = _value(config, "data.root")
-    if not root or _value(config, "data.name") != "shapes":
-        return []
-    if _value(config, "data._target_") or verb == "evaluate" or _value(config, "resume") not in (None, "auto"):
+    root, told = _value(config, "data.root"), _value(config, "data._target_") or verb == "evaluate"
+    if told or not root or _value(config, "data.name") != "shapes" or _value(config, "resume") not in (None, "auto"):
         return []
     return [quoted(option) for option in options_for(str(root))]
 

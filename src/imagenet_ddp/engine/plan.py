@@ -81,7 +81,7 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     # only now it is known how many trainer.devices=auto are
-    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
+    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
