@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from imagenet_ddp.benchmark import chips, picture, report
-from imagenet_ddp.benchmark.harness import device_figures, ratio, row
+from imagenet_ddp.benchmark.harness import device_figures, row
+from imagenet_ddp.benchmark.timing import ratio
 
 
 def content() -> dict[str, Any]:

@@ -251,6 +251,7 @@ LINES = [
         "trainer.devices=1", "strategy.static_graph=true trainer.accumulate_grad_batches=2",
         "strategy.comm_hook=powersgd trainer.precision=16-mixed",
         "strategy.comm_hook=post_local_sgd averaging.name=ema",
+        "strategy.comm_hook=post_local_sgd trainer.precision=16-mixed callbacks.nonfinite_loss.on_nan=skip",
         "nccl.env.NCCL_SOCKET_IFNAME=ens99 trainer.devices=2",
         "nccl.socket_ifname=lo",
         "nccl.env.NCCL_SOCKET_IFNAM=lo trainer.devices=2", "nccl.env.PATH=x trainer.devices=2",

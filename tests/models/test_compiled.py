@@ -27,6 +27,11 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp
         "torch.compile needs a C++ compiler on CPUs, but there is no no-such-compiler. "
         "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
     )
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert missing_compiler("cuda", {"CC": "no-such-compiler"}) == (
+        "torch.compile needs a C compiler on GPUs, but there is no no-such-compiler. "
+        "Hint: install gcc, put CC=PROGRAM before the command, or compile=off."
+    )
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="there is no no-such-compiler"):
         choose_compile(OPTIONS, "cpu", 1)

@@ -109,10 +109,11 @@ class BareLoop:
 
 
 class _NaiveModule(L.LightningModule):
-    """As tutorials write it: two accuracies, updated and logged in every step."""
+    """As tutorials write it: two accuracies, updated and logged in every step. logs: False leaves them out."""
 
-    def __init__(self, loop: BareLoop, num_classes: int):
+    def __init__(self, loop: BareLoop, num_classes: int, logs: bool):
         super().__init__()
+        self._logs = logs
         self.net = loop.net
         self._loop = [loop]  # in a list: its net is this module's already
         self.top1 = MulticlassAccuracy(num_classes)
@@ -121,6 +122,8 @@ class _NaiveModule(L.LightningModule):
     def training_step(self, batch: Mapping[str, Any], batch_idx: int) -> Tensor:
         logits, target = self.net(self._loop[0].prepare(batch)), batch["target"]
         loss = F.cross_entropy(logits.float(), target)
+        if not self._logs:
+            return loss
         self.top1(logits, target)
         self.top5(logits, target)
         self.log("train/loss", loss, prog_bar=True)
@@ -148,11 +151,14 @@ class _Clock(L.Callback):
 
 
 class NaiveLightning:
-    """Plain Lightning with progress bar and CSVLogger. A turn is an epoch of one Trainer."""
+    """Plain Lightning with accuracies, progress bar and CSVLogger; logs: False leaves them out, and what remains is
+    Lightning's loop. A turn is an epoch of one Trainer."""
 
-    def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]], folder: Path):
+    def __init__(
+        self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]], folder: Path, logs: bool = True
+    ):
         loop = BareLoop(trainer, module, batches)
-        self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2), _Clock()
+        self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2, logs), _Clock()
         self._batches, self._device = batches, module.device
         on_cpu = self._device.type == "cpu"
         self._trainer = L.Trainer(
@@ -161,8 +167,9 @@ class NaiveLightning:
             precision=trainer.precision,
             max_epochs=0,
             log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
-            callbacks=[self._clock, TQDMProgressBar()],
-            logger=CSVLogger(folder),
+            callbacks=[self._clock, *([TQDMProgressBar()] if logs else [])],
+            logger=CSVLogger(folder) if logs else False,
+            enable_progress_bar=logs,
             enable_checkpointing=False,
             enable_model_summary=False,
         )

@@ -53,11 +53,6 @@ def row(
     return {"group": group, "title": title, "unit": unit, **figures, **more}
 
 
-def ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the repeats' ratios."""
-    return statistics.median(value / other for value, other in zip(values, others, strict=True))
-
-
 class Trainings:
     """Run trainings and scripts one after the other. work: a folder that ends with the benchmark."""
 

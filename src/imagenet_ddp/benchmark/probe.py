@@ -28,8 +28,8 @@ class Probe(L.Callback):
 
     out: the file. steps: of one turn. turns: of each loop; 0: stop after the first step. warm_up: steps before the
     first turn. ready: train on batches in memory instead of the loader, which is timed alone before. against: the other
-    loops, "bare" and "naive". profiled: steps of one more turn of each, under torch's profiler. trace: file for the
-    profiler's trace.
+    loops, "bare", "loop" (Lightning that logs nothing) and "naive". profiled: steps of one more turn of each, under
+    torch's profiler. trace: file for the profiler's trace.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class Probe(L.Callback):
             if name == "bare":
                 self._others[name] = BareLoop(trainer, pl_module, self._batches)
             else:
-                self._others[name] = NaiveLightning(trainer, pl_module, self._batches, self._out.parent)
+                logs = name == "naive"
+                self._others[name] = NaiveLightning(trainer, pl_module, self._batches, self._out.parent, logs)
         self._fit_mark = time.perf_counter()
 
     def on_train_batch_start(

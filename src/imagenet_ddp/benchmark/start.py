@@ -5,8 +5,9 @@ import json
 import statistics
 from pathlib import Path
 
-from imagenet_ddp.benchmark.harness import Results, Trainings, ratio, row
+from imagenet_ddp.benchmark.harness import Results, Trainings, row
 from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.text import percent
 
 NET = "resnet18"  # where the run's own is not torchvision's

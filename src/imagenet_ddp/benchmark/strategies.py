@@ -2,8 +2,9 @@
 
 import statistics
 
-from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, ratio, row
+from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, row
 from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores

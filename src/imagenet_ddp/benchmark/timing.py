@@ -3,13 +3,18 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 MIN_TIME_S = 0.3  # of one measurement: a shorter function is repeated within its turn
+
+
+def ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median of the repeats' ratios."""
+    return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
 @dataclass
@@ -24,7 +29,7 @@ class Rates:
 
     def over(self, other: "Rates") -> float:
         """Return the median of the repeats' ratios."""
-        return statistics.median(a / b for a, b in zip(self.wall, other.wall, strict=True))
+        return ratio(self.wall, other.wall)
 
     def as_dict(self) -> dict[str, object]:
         return {"median": round(self.median, 1), "all": [round(rate, 1) for rate in self.wall]}

@@ -4,8 +4,9 @@ import json
 import math
 import statistics
 
-from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, ratio, row
+from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, row
 from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.benchmark.variants import link_images
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent

@@ -13,6 +13,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from imagenet_ddp.callbacks.loop_state import is_update
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -51,7 +52,8 @@ class NonFiniteLoss(L.Callback):
     ) -> None:
         if self.on_nan == "raise":
             self._recent.append((trainer.global_step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
-            is_log_step = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+            every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+            is_log_step = is_update(trainer) and trainer.global_step % every == 0
             if is_log_step or len(self._recent) == MAX_KEPT:
                 self._look(trainer)
 

@@ -27,19 +27,21 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" where it lacks nothing."""
     if kind == "mps":
         return "torch.compile for Apple GPUs is unfinished. Hint: compile=off."
-    if kind == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "torch.compile needs the package triton on GPUs, which is not installed. Hint: compile=off."
-        return ""
-    program = environ.get("CXX") or CXX
-    if shutil.which(program) is None:
+    if kind == "cuda" and importlib.util.find_spec("triton") is None:
+        return "torch.compile needs the package triton on GPUs, which is not installed. Hint: compile=off."
+    # triton builds the functions that start its kernels in C
+    name, variable, where = ("C", "CC", "GPUs") if kind == "cuda" else ("C++", "CXX", "CPUs")
+    compiler = "gcc" if kind == "cuda" else "g++"
+    known = ["gcc", "clang"] if kind == "cuda" else [CXX]
+    programs = [environ[variable]] if environ.get(variable) else known
+    if not any(map(shutil.which, programs)):
         return (
-            f"torch.compile needs a C++ compiler on CPUs, but there is no {program}. "
-            "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
+            f"torch.compile needs a {name} compiler on {where}, but there is no {' or '.join(programs)}. "
+            f"Hint: install {compiler}, put {variable}=PROGRAM before the command, or compile=off."
         )
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return (
-            "torch.compile needs Python's header files on CPUs, but there is no Python.h. "
+            "torch.compile needs Python's header files, but there is no Python.h. "
             "Hint: install python3-dev (python3-devel), or compile=off."
         )
     return ""

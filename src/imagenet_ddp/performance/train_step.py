@@ -8,7 +8,7 @@ import torch
 from imagenet_ddp.data.transforms import mean_and_std, normalise
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.optimizers import make_optimizer
+from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
 from imagenet_ddp.performance.step_timer import Training
 
 AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -29,7 +29,7 @@ def make_training(config: Config, precision: str, device: torch.device, classes:
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
     training = Training(
         net,
-        make_optimizer(config["optim"], net, lr=1e-6),
+        make_optimizer(config["optim"], net, lr=1e-6, fused=choose_fused(config, device.type, precision)[0]),
         images.to(device),
         target.to(device),
         lambda images: normalise(images, *mean_and_std(data), channels_last).to(kind),

@@ -51,7 +51,12 @@ def test_an_unknown_key_leads_to_the_page() -> None:
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),
         ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "stores the overflow"),
-        ({"comm_hook": "post_local_sgd"}, {"accumulate_grad_batches": 2, "precision": "16-mixed"}, None),
+        ({"comm_hook": "post_local_sgd"}, {"accumulate_grad_batches": 2, "precision": "bf16-mixed"}, None),
+        (
+            {"comm_hook": "post_local_sgd"},
+            {"precision": "16-mixed"},
+            "needs trainer.precision=bf16-mixed, got 16-mixed",
+        ),
         ({"comm_hook": "post_local_sgd", "static_graph": True}, {}, "needs strategy.static_graph=false, got true"),
         ({"comm_hook": "post_local_sgd", "local_sgd_every": 0}, {}, "local_sgd_every must be an integer ≥ 1"),
         ({"name": "dp"}, {}, None),

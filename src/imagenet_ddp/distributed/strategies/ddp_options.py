@@ -6,6 +6,8 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer
 
+HALF = ("16-mixed", "16", 16)  # with a GradScaler, which skips steps
+
 
 def validate(config: Mapping[str, Any]) -> list[str]:
     """Return the errors in strategy.*."""
@@ -20,21 +22,26 @@ def validate(config: Mapping[str, Any]) -> list[str]:
             "(expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue 143580). "
             "Hint: strategy.static_graph=false, with strategy.find_unused_parameters=true where it is needed."
         )
-    if strategy["comm_hook"] == "powersgd" and trainer.get("precision") in ("16-mixed", "16", 16):
+    if strategy["comm_hook"] == "powersgd" and trainer.get("precision") in HALF:
         found.append(
             "strategy.comm_hook=powersgd does not work with trainer.precision=16-mixed: where the scaled loss "
             "overflows, that step is skipped, but the hook stores the overflow and adds it to every later gradient. "
             "Hint: trainer.precision=bf16-mixed, or strategy.comm_hook=fp16."
         )
     if strategy["comm_hook"] == "post_local_sgd":
-        # an exponential average would differ between the processes; so would the parameters with optimizer state
-        wrong = {f"strategy.{key}": "false" for key in ("static_graph", "find_unused_parameters") if strategy[key]}
-        if (averaging := config.get("averaging", {}).get("name", "none")) != "none":
-            wrong["averaging.name"] = "none"
-        for key, needed in wrong.items():
-            got = averaging if key == "averaging.name" else "true"
-            found.append(
-                f"strategy.comm_hook=post_local_sgd needs {key}={needed}, got {got}: between two averages the weights "
-                f"of the processes differ. Hint: {key}={needed}, or strategy.comm_hook=bf16."
-            )
+        # each process would have its own exponential average, its own parameters with state, its own skipped steps
+        nonfinite = (config.get("callbacks") or {}).get("nonfinite_loss") or {}
+        for key, got, works, needed in (
+            ("strategy.static_graph", strategy["static_graph"], [False], "false"),
+            ("strategy.find_unused_parameters", strategy["find_unused_parameters"], [False], "false"),
+            ("averaging.name", config.get("averaging", {}).get("name"), ["none", None], "none"),
+            ("callbacks.nonfinite_loss.on_nan", nonfinite.get("on_nan"), ["raise", None], "raise"),
+            ("trainer.precision", None if trainer.get("precision") not in HALF else "16-mixed", [None], "bf16-mixed"),
+        ):
+            if got not in works:
+                found.append(
+                    f"strategy.comm_hook=post_local_sgd needs {key}={needed}, got {str(got).lower()}: between two "
+                    "averages the weights of the processes differ. "
+                    f"Hint: {key}={needed}, or strategy.comm_hook=bf16."
+                )
     return found
