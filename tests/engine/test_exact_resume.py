@@ -102,7 +102,7 @@ def assert_same(one: Path, other: Path) -> None:
             for (path, leaf), (_, its) in zip(leaves, others, strict=True):
                 same = torch.equal(leaf, its) if isinstance(leaf, torch.Tensor) else leaf == its
                 assert same, (name, key, pytree.keystr(path))
-    tables = [list(csv.DictReader((folder / "metrics.csv").open(newline=""))) for folder in (one, other)]
+    tables = [list(csv.DictReader((folder / "metrics.csv").read_text().splitlines())) for folder in (one, other)]
     rows, others = ([{key: row[key] for key in row.keys() - MEASURED} for row in each] for each in tables)
     assert rows == others
 
