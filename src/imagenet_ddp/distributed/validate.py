@@ -62,7 +62,7 @@ def validate(
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
-        errors += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
+        errors += validate_multi_process(config["trainer"])
     several_nodes = launch_info.num_nodes > 1
     host = launch_info.address.host if launch_info.address and several_nodes else None
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
@@ -101,7 +101,7 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
     """Return errors in what several processes cannot do together."""
     errors: list[str] = []
     interval = trainer.get("val_check_interval")
@@ -109,10 +109,6 @@ def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[
         errors.append(
             "trainer.val_check_interval must be a number of batches or a share of an epoch with several processes, "
             f"whose clocks differ, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
-        )
-    if trainer.get("sync_batchnorm") is True and on_cpu:
-        errors.append(
-            "trainer.sync_batchnorm=true needs GPUs, but this runs on CPUs. Hint: trainer.sync_batchnorm=false."
         )
     return errors
 

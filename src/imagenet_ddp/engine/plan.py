@@ -91,7 +91,7 @@ def make_plan(
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     # only now it is known how many trainer.devices=auto are
-    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
+    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
     wanted, whose = update_before if keep_update else None, "from before the resume"
     if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # not of those that happen to come first
