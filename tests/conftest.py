@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from PIL import Image
@@ -29,6 +30,13 @@ SMALL = (
 )  # fmt: skip
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Property tests: the same examples in every run, and no bound on time. More of them, at random:
+# pytest -m hypothesis --hypothesis-profile=random
+_UNBOUNDED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck), "database": None}
+hypothesis.settings.register_profile("same", derandomize=True, max_examples=50, **_UNBOUNDED)
+hypothesis.settings.register_profile("random", max_examples=1000, **_UNBOUNDED)
+hypothesis.settings.load_profile("same")
 
 
 # ---- several tests at a time (pytest -n 2) -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from conftest import PROBES, SMALL, Run, clean_environ, write_images
 from helpers import forked_commands
 from helpers.forked_commands import Command
+from helpers.ports import free_port
 
 
 def probe(folder: Path, **keys: object) -> list[str]:
@@ -159,6 +160,17 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
     assert_equal_weights(tmp_path / "plain", folder)
+
+    port = str(free_port())
+    commands = [
+        start(tmp_path, *options, "cluster.num_threads=2", "hydra.run.dir=env", RANK=rank, LOCAL_RANK=rank,
+              WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_WAIT_POLICY="passive")
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    for command in commands:
+        out, err = command.communicate(timeout=240)
+        assert command.returncode == 0, out + err
+    assert_equal_weights(tmp_path / "plain", tmp_path / "env")
 
 
 def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:

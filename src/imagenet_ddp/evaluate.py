@@ -9,6 +9,7 @@ from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, worker
 from imagenet_ddp.engine import job as engine_job
+from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import exit_on_signal
@@ -34,7 +35,7 @@ def _evaluate(request: parse.Request) -> float | None:
     rendezvous = coordinate.join_commands(request, launch_info)
 
     def decide() -> engine_job.Job:
-        config = engine_job.from_checkpoint(request, checkpoint, os.environ)
+        config = from_checkpoint(request, checkpoint, os.environ)
         folder_here = engine_job.new_folder(request, config["name"], run_key=launch_info.run_key)
         typed = overrides.shell_line("evaluate", sys.argv[1:])
         return engine_job.Job(config, folder_here, checkpoint, command=typed)

@@ -4,10 +4,12 @@ import os
 import sys
 
 from imagenet_ddp.cli import command, mistakes, overrides, parse
+from imagenet_ddp.distributed import elastic
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, restart, sweep, worker
+from imagenet_ddp.engine import elastic as engine_elastic
 from imagenet_ddp.engine import job as engine_job
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
@@ -27,6 +29,9 @@ def main() -> float | None:
         return sweep.run(request, _job) if number is None else _single(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
         mistakes.refuse(error)
+    except RunError as error:
+        console.print_message(str(error))
+        sys.exit(1)
     except WorkersFailedError as error:
         error.exit()
     except SignalExit as left:
@@ -44,6 +49,8 @@ def _job(request: parse.Request) -> float | None:
 
 
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
+    if elastic.is_wanted(request.configs[0], os.environ):
+        return engine_elastic.run(request, main)
     with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
         restart.validate(request.configs[0], launch_info, in_sweep=own_processes)

@@ -137,7 +137,8 @@ def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches:
         for begin, end in zip(begins, batches, strict=False)
     ]
     assert logger.of("train/loss") == pytest.approx(dict(zip(steps, means, strict=True)))
-    rates = [0.5 / (1 + (batch - 1) / NUM_BATCHES) for batch in batches]
+    lasts = [divmod(batch - 1, NUM_BATCHES) for batch in batches]  # of the first batch of each update
+    rates = [0.5 / (1 + epoch + (last - last % accumulate) / NUM_BATCHES) for epoch, last in lasts]
     assert logger.of("lr") == pytest.approx(dict(zip(steps, rates, strict=True)))
     for name in ("train/top1", "train/top5", "images_per_s", "data_wait_frac"):
         assert list(logger.of(name)) == steps

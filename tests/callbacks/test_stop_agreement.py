@@ -47,7 +47,9 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
     stopped: dict[int, int] = {}
     asked, when = chance.randrange(world_size), chance.randrange(5, 60)
     # one rank may have more validation batches than another
-    plans = [positions(6, 5, 1 + chance.randrange(3)) for _ in range(world_size)]
+    # of the shorter runs some end before the threads have agreed
+    num_epochs = 6 if seed % 6 == 5 else 60
+    plans = [positions(num_epochs, 5, 1 + chance.randrange(3)) for _ in range(world_size)]
     pauses = [chance.random() * 0.004 for _ in range(world_size)]
 
     def train(rank: int) -> None:
@@ -70,7 +72,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
         thread.join(60)
     for agreement in agreements:
         agreement.end()
-    if stopped or when < min(map(len, plans)) - 8:
+    if stopped or num_epochs > 6:
         assert len(stopped) == world_size, stopped
         assert len(set(stopped.values())) == 1, stopped
         assert all(agreement.signal_number == signal.SIGTERM for agreement in agreements)

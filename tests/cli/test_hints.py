@@ -144,7 +144,6 @@ LINES = [
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
-    Case("trainer.devices=2 trainer.sync_batchnorm=true"),
     *(Case(line) for line in (
         "--arch resnet50", "-a vgg16", "--lr 0.2", "--lr=0.2", "lr=0.1", "--epochs 3", "--num_epochs 3",
         "num_epochs=3", "epochs=3", "trainer.epochs=3", "-b 64", "-b64", "--batch-size=64", "batch_size=3", "-j 2",

@@ -4,6 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from imagenet_ddp.data.mixing import Draw, Mixing, blended, mix_images, one_hot
@@ -21,15 +23,6 @@ def batch_of(count: int, num_counted: int | None = None, seed: int = 1) -> Any:
         "num_counted": count if num_counted is None else num_counted,
         "seed": seed,
     }
-
-
-def seed_of(mixing: Mixing, count: int, wanted: Any) -> tuple[int, Draw]:
-    """The first seed whose draw is wanted."""
-    for seed in range(1000):
-        draw = mixing.draw(random.Random(seed), count, 12, 10)
-        if draw is not None and wanted(draw):
-            return seed, draw
-    raise AssertionError("no such draw")
 
 
 def torchvisions(kind: type, params: dict[str, Any], images: torch.Tensor, target: torch.Tensor) -> Any:
@@ -75,55 +68,53 @@ def test_cutmix_draws_its_box_as_torchvision_does():
     np.testing.assert_allclose(np.quantile(ours, at), np.quantile(theirs, at), atol=0.05)
 
 
-@pytest.mark.parametrize("alphas", [(0.4, 0.0), (0.0, 1.0)])
-@pytest.mark.parametrize("own", [True, False])
-def test_the_target_is_the_label_with_the_greater_share(alphas: tuple[float, float], own: bool):
-    mixing = Mixing(CLASSES, *alphas)
-    seed, draw = seed_of(mixing, 6, lambda draw: (draw.share > 0.6) if own else (draw.share < 0.4))
-    batch = batch_of(6, seed=seed)
-    plain = batch["target"].clone()
+ALPHA = st.floats(0.01, 50)
+
+
+@given(
+    alphas=st.tuples(ALPHA, st.just(0.0)) | st.tuples(st.just(0.0), ALPHA) | st.tuples(ALPHA, ALPHA),
+    probability=st.floats(0, 1), seed=st.integers(0, 2**63), count=st.integers(1, 8), filled=st.integers(0, 4),
+    height=st.integers(1, 12), width=st.integers(1, 12), weighted=st.booleans(),
+)  # fmt: skip
+def test_any_batch(
+    alphas: tuple[float, float], probability: float, seed: int, count: int, filled: int, height: int, width: int,
+    weighted: bool,
+):  # fmt: skip
+    """Two images make one, target and weight by their shares in it; images that only fill up stay as they are."""
+    mixing = Mixing(CLASSES, *alphas, probability)
+    counted, total = max(count - filled, 0), count
+    before = torch.rand(total, 3, height, width, generator=torch.Generator().manual_seed(total))
+    before = before.contiguous(memory_format=torch.channels_last)
+    target = torch.arange(total) % CLASSES
+    batch: Any = {"image": before.clone(), "target": target.clone(), "num_counted": counted, "seed": seed}
+    if weighted:
+        batch["weight"] = torch.arange(1.0, total + 1)
     mixing.apply(batch)
-    assert torch.equal(batch["target"], plain if own else plain.roll(draw.shift))
-    assert torch.equal(batch["target"], batch["soft_target"].argmax(1))
-    torch.testing.assert_close(batch["soft_target"].sum(1), torch.ones(6))
-    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+    assert ("weight" in batch) == weighted
+    image, soft, weight = batch["image"], batch["soft_target"], batch.get("weight", torch.arange(1.0, total + 1))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert (soft >= 0).all() and (soft <= 1).all()
+    torch.testing.assert_close(soft.sum(1), torch.ones(total))
+    assert torch.equal(soft.gather(1, batch["target"][:, None])[:, 0], soft.max(1).values), "the greater share's label"
 
-
-@pytest.mark.parametrize("alphas", [(0.4, 0.0), (0.0, 1.0), (0.4, 1.0)])
-def test_images_that_only_fill_up_stay_as_they_are_and_are_in_no_other(alphas: tuple[float, float]):
-    mixing = Mixing(CLASSES, *alphas)
-    seed, _ = seed_of(mixing, 4, lambda draw: 0.2 < draw.share < 0.8)
-    filled, whole = batch_of(6, num_counted=4, seed=seed), batch_of(6, num_counted=4, seed=seed)
-    alone: Any = {"image": whole["image"][:4].clone(), "target": whole["target"][:4], "num_counted": 4, "seed": seed}
-    mixing.apply(filled)
-    mixing.apply(alone)
-    assert torch.equal(filled["image"][4:], whole["image"][4:])
-    assert torch.equal(filled["soft_target"][4:], one_hot(whole["target"][4:], CLASSES))
-    for name in ("image", "target", "soft_target"):
-        assert torch.equal(filled[name][:4], alone[name]), name
-    assert not torch.equal(filled["image"][:4], whole["image"][:4])
-
-
-@pytest.mark.parametrize("count", [6, 4])
-def test_a_weight_is_mixed_as_the_target_is(count: int):
-    mixing = Mixing(CLASSES, 1.0, 0.0)
-    seed, draw = seed_of(mixing, count, lambda draw: draw.share < 0.4)
-    batch = batch_of(6, count, seed)
-    batch["weight"] = weight = torch.tensor([1.0, 2, 3, 4, 50, 60])
-    mixing.apply(batch)
-    expected = [draw.share * weight[i] + (1 - draw.share) * weight[(i - draw.shift) % count] for i in range(count)]
-    torch.testing.assert_close(batch["weight"], torch.tensor([*expected, *weight[count:]]))
-    plain = batch_of(6, count, seed)
-    mixing.apply(plain)
-    assert "weight" not in plain and torch.equal(plain["image"], batch["image"])
-
-
-def test_a_batch_of_one_is_not_mixed_but_has_a_soft_target():
-    batch = batch_of(1)
-    plain = batch["image"].clone()
-    Mixing(CLASSES, 0.4, 1.0).apply(batch)
-    assert torch.equal(batch["image"], plain)
-    assert batch["soft_target"].tolist() == [[1, 0, 0, 0, 0]]
+    draw = mixing.draw(random.Random(seed), counted, height, width)
+    shift, share = (draw.shift, draw.share) if draw else (0, 1.0)
+    assert 0 <= share <= 1
+    assert counted > 1 or draw is None
+    for number in range(total):
+        other = (number - shift) % counted if number < counted else number
+        assert other != number or draw is None or number >= counted
+        of_own = share if number < counted else 1.0
+        parts = of_own * one_hot(target, CLASSES)[number] + (1 - of_own) * one_hot(target, CLASSES)[other]
+        torch.testing.assert_close(soft[number], parts)
+        if weighted:
+            torch.testing.assert_close(weight[number], torch.tensor(of_own * (number + 1) + (1 - of_own) * (other + 1)))
+        if draw is None or draw.box is None:
+            torch.testing.assert_close(image[number], of_own * before[number] + (1 - of_own) * before[other])
+        else:
+            own, others = ((image[number] == before[each]).all(0) for each in (number, other))
+            assert (own | others).all()
+            assert int(own.sum()) == pytest.approx(of_own * height * width, abs=1e-6), "the share is that of the pixels"
 
 
 def test_what_is_drawn():

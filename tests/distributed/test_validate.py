@@ -125,7 +125,6 @@ def without(*names: str) -> dict[str, str]:
             {},
             "with several processes, whose clocks differ, got 00:00:10:00.",
         ),
-        ({"trainer__sync_batchnorm": True}, TORCHRUN, "trainer.sync_batchnorm=true needs GPUs"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
             {"strategy__name": "dp", "trainer__devices": 2},

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine.job import Job, _other_world, _resume, from_checkpoint, should_requeue
+from imagenet_ddp.engine.job import Job, _other_world, _resume, should_requeue
+from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoint_file
 from imagenet_ddp.runs.folder import last_checkpoint
@@ -78,7 +79,8 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     """What evaluate makes of a checkpoint's config on other data."""
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
-    monkeypatch.setattr("imagenet_ddp.engine.job.validate.validate", lambda *args: ([], []))  # there is no such file
+    # there is no such file
+    monkeypatch.setattr("imagenet_ddp.engine.stored_config.validate.validate", lambda *args: ([], []))
     request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
     return from_checkpoint(request, Path("some.ckpt"), {})
 

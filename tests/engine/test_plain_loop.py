@@ -134,7 +134,7 @@ def test_every_steps_learning_rate_is_theirs(name: str, images: Path):
     max_epochs, steps = plan.config["trainer"]["max_epochs"], 3
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=plan.learning_rate.value)
     schedule = LearningRate(make_schedule(plan.config["schedule"], max_epochs, plan.warmup_epochs.value))
-    trainer: Any = SimpleNamespace(optimizers=[optimizer], num_training_batches=steps)
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], num_training_batches=steps, accumulate_grad_batches=1)
     module: Any = None
     schedule.on_fit_start(trainer, module)
     found = []

@@ -8,7 +8,8 @@ from helpers.plans import plan_of
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments
+from imagenet_ddp.engine import startup_report
+from imagenet_ddp.engine.plan import Choice, Plan, data_options, trainer_arguments
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import make_schedule
 
@@ -89,6 +90,71 @@ def test_the_imagenet_recipe_warms_up_large_batches_only(
     config = plan.config
     schedule = make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value)
     assert {epochs: schedule(epochs) for epochs in factors} == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
+    ("typed", "before", "world_size", "split"),
+    [
+        (("data.batch_size=32",), 128, 4, (32, 1)),
+        (("data.batch_size=32",), 128, 2, (32, 2)),
+        (("data.batch_size=32",), 128, 8, (16, 1)),
+        (("data.batch_size=32", "trainer.accumulate_grad_batches=2"), 128, 4, (32, 1)),
+        (("data.batch_size=32",), 96, 2, (24, 2)),
+        (("data.batch_size=4", "strategy=dp", "trainer.devices=2"), 12, 1, (3, 2)),
+        (("data.batch_size=32", "strategy.static_graph=true"), 64, 4, (16, 1)),
+    ],
+)
+def test_a_resumed_run_keeps_its_update(
+    typed: tuple[str, ...], before: int, world_size: int, split: tuple[int, int], folder: list[str]
+) -> None:
+    world = WorldInfo(world_size=world_size, local_world_size=world_size)
+    plan = plan_of(*folder, *typed, "optim.reference_batch=64", "optim.lr=0.1", world_info=world, update_before=before)
+    assert (plan.global_batch_size, plan.learning_rate.value) == (before, pytest.approx(0.1 * before / 64))
+    assert tuple(plan.batch.value.values()) == split
+    assert trainer_arguments(plan)["accumulate_grad_batches"] == split[1]
+
+
+@pytest.mark.parametrize(
+    ("reference", "typed", "keep", "world_size", "sentence"),
+    [
+        ("64", (), True, 3,
+         "The batch changed from 128 to 96 images per step (128 do not divide among these devices), and the learning "
+         "rate changes with it from 0.2 to 0.15."),
+        ("null", (), True, 3,
+         "The batch changed from 128 to 96 images per step (128 do not divide among these devices), and the learning "
+         "rate stays 0.1 (optim.reference_batch=null)."),
+        ("64", (), False, 2,
+         "The batch changed from 128 to 64 images per step (as set), and the learning rate "
+         "changes with it from 0.2 to 0.1."),
+        ("64", ("strategy.static_graph=true",), True, 2,
+         "The batch changed from 128 to 64 images per step (128 do not divide among these devices without "
+         "accumulation), and the learning rate changes with it from 0.2 to 0.1."),
+    ],
+)  # fmt: skip
+def test_an_update_that_changes_is_reported(
+    reference: str, typed: tuple[str, ...], keep: bool, world_size: int, sentence: str, folder: list[str]
+) -> None:
+    world = WorldInfo(world_size=world_size, local_world_size=world_size)
+    options = [*folder, *typed, "data.batch_size=32", "optim.lr=0.1", f"optim.reference_batch={reference}"]
+    plan = plan_of(*options, world_info=world, update_before=128, keep_update=keep)
+    assert startup_report.batch_lines(plan)[1:] == [sentence]
+
+
+def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> None:
+    """However many come first; and where it does not divide, it is what later ones are to have."""
+    typed = [*folder, "trainer.num_nodes=1:3", "cluster.address=a", "cluster.max_restarts=1", "hydra.run.dir=r"]
+
+    def on(num_nodes: int, batch_size: int) -> Plan:
+        world = WorldInfo(world_size=2 * num_nodes, local_world_size=2, num_nodes=num_nodes)
+        return plan_of(*typed, f"data.batch_size={batch_size}", world_info=world)
+
+    plans = [on(num_nodes, 8) for num_nodes in (1, 2, 3)]
+    assert [plan.global_batch_size for plan in plans] == [48, 48, 48]
+    assert [tuple(plan.batch.value.values()) for plan in plans] == [(8, 3), (6, 2), (8, 1)]
+    assert startup_report.batch_lines(plans[0])[1:] == ["This batch: it keeps the 48 images per step of 3 nodes."]
+    plan = on(2, 1)
+    assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
+    assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 do not divide among these devices."]
 
 
 def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):

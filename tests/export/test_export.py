@@ -19,8 +19,9 @@ from PIL import ExifTags, Image
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decoding.image import Reading, decode
-from imagenet_ddp.engine import exported, job
+from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
+from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import export
 from imagenet_ddp.runs.checkpoint_file import KEY, read
@@ -69,7 +70,7 @@ def checkpoint(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_export(checkpoint: Path, *options: str) -> list[str]:
     """As the command, in this process."""
     request = parse.command_line("export", [f"checkpoint={checkpoint}", *options], {})
-    config = job.from_checkpoint(request, checkpoint, {})
+    config = from_checkpoint(request, checkpoint, {})
     return list(export(config, os.environ, is_data_typed=any(option.startswith("data.") for option in options)))
 
 
@@ -93,7 +94,7 @@ def files(checkpoint: Path) -> Path:
 def reference(checkpoint: Path) -> Predictor:
     """predict's own predictor, of the checkpoint."""
     request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x", "trainer.accelerator=cpu"], {})
-    config, stored = job.from_checkpoint(request, checkpoint, {}), read(checkpoint)
+    config, stored = from_checkpoint(request, checkpoint, {}), read(checkpoint)
     return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
 
 

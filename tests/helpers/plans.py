@@ -10,8 +10,10 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan, make_plan
 
 
-def plan_of(*options: str, world_info: WorldInfo | None = None, environ: Mapping[str, str] | None = None) -> Plan:
-    """The plan of `train` with these options, which must pass its checks."""
+def plan_of(
+    *options: str, world_info: WorldInfo | None = None, environ: Mapping[str, str] | None = None, **resumed: Any
+) -> Plan:
+    """The plan of `train` with these options, which must pass its checks. resumed: more arguments of make_plan."""
     request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
     config: Any = OmegaConf.to_container(request.configs[0], resolve=True)
-    return make_plan(config, world_info or WorldInfo())
+    return make_plan(config, world_info or WorldInfo(), **resumed)

@@ -1,14 +1,18 @@
 import copy
 import math
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import timm.optim
 import torch
 from helpers.plans import plan_of
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
+from imagenet_ddp.config import keys
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
@@ -57,6 +61,49 @@ def optim(**more: Any) -> dict[str, Any]:
 def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
     factor = make_schedule({**asdict(ScheduleConfig()), **keys}, max_epochs, keys.get("warmup_epochs", 0))
     assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
+
+
+SCHEDULES = keys.declared("train")["schedule.name"].words.replace(" or ", ", ").split(", ")
+SHARE = st.floats(0, 1)
+INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
+
+
+@given(
+    st.fixed_dictionaries({
+        "name": st.sampled_from(SCHEDULES), "interval": st.sampled_from(["step", "epoch"]),
+        "step_epochs": st.integers(1, 40), "milestones": st.lists(st.integers(1, 200), min_size=1, max_size=4),
+        "gamma": INSIDE | st.just(1.0), "power": st.floats(0.1, 9), "cycle_epochs": st.none() | st.integers(1, 40),
+        "decay_fraction": INSIDE | st.just(1.0), "peak_fraction": INSIDE, "final_fraction": SHARE,
+        "warmup": st.sampled_from(["linear", "constant"]), "warmup_start": SHARE,
+    }),
+    st.integers(1, 200), st.just(0.0) | st.floats(0, 220), st.lists(SHARE, min_size=2, max_size=8),
+)  # fmt: skip
+def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, shares: list[float]):
+    """A factor from 0 to 1, which ends where it should, and has no jump but its own: a run resumed on other devices,
+    whose steps lie elsewhere in the epoch, goes on at the rate it had."""
+    assert set(options) == set(asdict(ScheduleConfig())) - {"warmup_epochs"}
+    factor = make_schedule(options, max_epochs, warmup)
+    times = sorted(share * max_epochs for share in shares)
+    values = [factor(epochs) for epochs in times]
+    assert all(0 <= value <= 1 for value in [*values, factor(max_epochs), factor(2 * max_epochs)])
+    name, length, rises = options["name"], max_epochs - warmup, options["name"] == "one_cycle"
+    repeats = name == "cosine" and options["cycle_epochs"]
+    if warmup < max_epochs and name in ("cosine", "linear", "poly", "one_cycle", "wsd") and not repeats:
+        assert factor(max_epochs) == pytest.approx(options["final_fraction"], abs=1e-9)
+    if not rises and not repeats:
+        for rate_of, sign in ((lambda epochs: epochs < warmup, 1), (lambda epochs: epochs >= warmup, -1)):
+            part = [
+                sign * factor(epochs)
+                for epochs in times
+                if rate_of(epochs if options["interval"] == "step" else int(epochs))
+            ]
+            assert all(low <= high + 1e-9 for low, high in pairwise(part)), "up to the end of the warm-up, then down"
+    fall = {"linear": 1.0, "cosine": 0.6, "wsd": options["decay_fraction"],
+            "one_cycle": 0.6 * min(options["peak_fraction"], 1 - options["peak_fraction"])}  # fmt: skip
+    if name in fall and not repeats and options["interval"] == "step":
+        for (early, one), (late, other) in pairwise(zip(times, values, strict=True)):
+            if early >= warmup:  # from 1 to 0 it takes at least this share of the epochs
+                assert abs(one - other) * fall[name] * length <= late - early + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ class LearningRate(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._set(trainer, trainer.current_epoch + batch_idx / trainer.num_training_batches)
+        # the same for all batches of an update, so that it does not depend on how the update is split
+        first = batch_idx - batch_idx % trainer.accumulate_grad_batches
+        self._set(trainer, trainer.current_epoch + first / trainer.num_training_batches)
 
     def _set(self, trainer: L.Trainer, epochs: float) -> None:
         factor = self._schedule(epochs)

@@ -21,6 +21,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.models.names import CLASSIFIERS
+from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import first_line
 
 BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
@@ -45,7 +46,7 @@ class Explainer:
         if bare in self.keys and self.keys[bare].type not in (str, Any):
             words = self.keys[bare].words
             return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
-        value = str(Path(value).expanduser()) if value.startswith("~") else value  # no shell expands it there
+        value = str(expand_home(value)) if value.startswith("~") else value  # no shell expands it there
         proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
         quoted = f"put quotes around the value: `{shlex.quote(proposal)}`"
         hint = quoted if self.parse(proposal) else "`--help` shows examples."

@@ -126,23 +126,22 @@ def _validate_job(
 ) -> tuple[list[str], LaunchInfo | None]:
     """bare: config without the hydra node."""
     found: list[str] = []
-    only = bare.get("sweep", {}).get("job", "auto")
+    only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. Hint: add -m.")
-    in_array = elsewhere or slurm_env.array_task(environ) is not None
-    mistakes, launch_info = validate(
-        bare,
-        environ,
-        verb,
-        typed=typed,
-        multirun=multirun and not (isinstance(only, int) or (only == "auto" and in_array)),
-        partial=verb not in ("train", "doctor") or bare.get("resume") not in (None, "auto"),
-        elsewhere=elsewhere,
-    )
-    found += mistakes
-    found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
+    one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm_env.array_task(environ) is not None))
+    partial = verb not in ("train", "doctor") or _value(bare, "resume") not in (None, "auto")
+    launch_info = None
+    try:
+        mistakes, launch_info = validate(
+            bare, environ, verb, typed=typed, multirun=multirun and not one_only, partial=partial, elsewhere=elsewhere
+        )
+        found += mistakes
+        found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
+    except OSError as error:  # a name that is too long, a folder above it that may not be searched
+        found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: another file or folder.")
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
-    return found + refused_targets(hooks, list(bare.get("allow_targets") or []), "hydra.callbacks."), launch_info
+    return found + refused_targets(hooks, list(_value(bare, "allow_targets") or []), "hydra.callbacks."), launch_info
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
@@ -173,14 +172,18 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
         return []
     if verb in commands.USE_MODEL:
         return []
+    root, told = _value(config, "data.root"), _value(config, "data._target_") or verb == "evaluate"
+    if told or not root or _value(config, "data.name") != "shapes" or _value(config, "resume") not in (None, "auto"):
+        return []
+    return [quoted(option) for option in options_for(str(root))]
+
+
+def _value(config: DictConfig, key: str, default: Any = None) -> Any:
+    """Return the default where there is no such key, and where it does not resolve, which validate() reports."""
     try:
-        if not OmegaConf.select(config, "data.root") or OmegaConf.select(config, "data.name") != "shapes":
-            return []
-    except OmegaConfBaseException:  # it does not resolve, which is reported elsewhere
-        return []
-    if OmegaConf.select(config, "data._target_") or verb == "evaluate" or config.get("resume") not in (None, "auto"):
-        return []
-    return [quoted(option) for option in options_for(str(config.data.root))]
+        return OmegaConf.select(config, key, default=default)
+    except OmegaConfBaseException:
+        return default
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:

@@ -4,6 +4,7 @@ The words are those of cli/known_terms.txt. What some mean depends on others (cl
 as a whole, before Hydra sees it.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -124,7 +125,8 @@ def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word 
     if bare.isupper() and bare.startswith(nccl.PREFIXES):
         return Word(token, [f"nccl.env.{bare}={quoted_value(value)}"])
     parent, _, last = bare.rpartition(".")
-    if bare.startswith("~") or bare in keys or (conf_dir() / bare).is_dir() or (parent and parent not in _TYPED):
+    is_group = os.path.isdir(conf_dir() / bare)  # noqa: PTH112 Path.is_dir() raises where a name is too long
+    if bare.startswith("~") or bare in keys or is_group or (parent and parent not in _TYPED):
         return None
     term = known_terms.find(last)
     return None if term is None or "/" in bare else _word(term, token, value.strip("'\""))

@@ -82,7 +82,7 @@ def validate(
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
-    found += refused_targets(plain, plain["allow_targets"])
+    found += refused_targets(plain, plain["allow_targets"] or [])
     return found, launch_info
 
 

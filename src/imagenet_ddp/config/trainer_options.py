@@ -54,7 +54,11 @@ ACCEPTED: dict[str, TrainerKey] = {
         "auto, trainer.devices=2 for two processes, or 'trainer.devices=[0,3]' for GPUs 0 and 3",
         "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
     ),
-    "num_nodes": TrainerKey(AUTO | integer(1), "auto", "Number of machines; the same command is typed on each."),
+    "num_nodes": TrainerKey(
+        AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
+        "auto",
+        "Number of machines; the same command is typed on each. LEAST:MOST: they may leave and come back.",
+    ),
     "precision": TrainerKey(
         (
             choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -106,6 +110,9 @@ ACCEPTED: dict[str, TrainerKey] = {
     "sync_batchnorm": TrainerKey(FLAG, "false", "Batch-norm statistics over all devices."),
     "reload_dataloaders_every_n_epochs": TrainerKey(integer(0), "0", "Epochs between two calls of train_dataloader."),
     "enable_model_summary": TrainerKey(FLAG | NULL, "false", "Print the layers of the model."),
+    "batch_finder": TrainerKey(
+        FLAG, "false", "Find the largest data.batch_size that fits on all GPUs, before training; not Lightning's."
+    ),
 }
 
 # Key -> the hint. {value} is what was typed.

@@ -1,5 +1,6 @@
 """Find keys of the augmentation that contradict each other, or that the loader cannot do. No torch."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,11 +27,8 @@ def validate_augment(data: Mapping[str, Any]) -> list[str]:
         found.append(
             f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. Hint: data.policy_magnitude=null."
         )
-    smallest = min(
-        size
-        for size in (data["train_size"] or data["image_size"], data["progressive_start"])
-        if integer(1).accepts(size)
-    )
+    sizes = (data["train_size"] or data["image_size"], data["progressive_start"])
+    smallest = min((size for size in sizes if integer(1).accepts(size)), default=math.inf)
     for key, is_used in (("pad", data["augment"] == "pad_crop"), ("cutout", True)):
         if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
             found.append(

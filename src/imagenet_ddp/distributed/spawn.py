@@ -3,22 +3,29 @@
 import contextlib
 import ctypes
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
+from imagenet_ddp.distributed.elastic import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
+<<<<<<< HEAD
 # Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
+=======
+STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
+>>>>>>> elastic
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
@@ -49,7 +56,8 @@ class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node, each with the variables that torchrun
     sets, for libraries.
 
-    first: the ranks of this node's first worker, where several nodes have met; None on a single node.
+    first: the ranks of this node's first worker, where several nodes have met; None on a single node. elastic: of
+    nodes that come and go: worker(*arguments) reads its ranks from torchrun's variables.
     """
 
     worker: Callable[..., Any]
@@ -57,6 +65,7 @@ class Workers:
     num_local: int
     first: WorldInfo | None = None
     timeout_s: float = 120.0
+    elastic: ElasticNodes | None = None
 
     def run(self) -> Any:
         """Return what this node's first rank returns. Raises WorkersFailedError.
@@ -82,6 +91,7 @@ class Workers:
             while engine.is_alive() or received:
                 if engine.is_alive():
                     engine.join(0.1)
+                    self._require_store(result)
                 if received:
                     number = received[0]
                     result["stopped"] = number
@@ -106,7 +116,6 @@ class Workers:
 
     def _engine(self, result: dict[str, Any]) -> None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import elastic_launch
 
         # workers start with these signals blocked until they have their own handlers (see _worker);
         # the tracker comes first, because its start unblocks two of them. It ignores the others permanently: SLURM
@@ -117,7 +126,7 @@ class Workers:
         sys.warnoptions.remove(QUIET_TRACKER)
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            values = elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+            values = self._launch(result)
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
@@ -134,6 +143,28 @@ class Workers:
             result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1)
         except BaseException as error:
             result["error"] = error
+
+    def _launch(self, result: dict[str, Any]) -> dict[int, Any]:
+        if self.elastic is None:
+            from torch.distributed.launcher.api import elastic_launch
+
+            return elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+        from imagenet_ddp.distributed import elastic_agent
+
+        arguments = (self.worker, self.arguments, os.getpid())
+        return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
+
+    def _require_store(self, result: dict[str, Any]) -> None:
+        """Raise WorkersFailedError where the agent of nodes that come and go waits without an end."""
+        longest_s = self.timeout_s + STUCK_S
+        if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
+            where = f"{self.elastic.host}:{self.elastic.port}"
+            print(
+                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: type the same there and here; it "
+                "continues the run.",
+                file=sys.stderr,
+            )
+            raise WorkersFailedError(1, engine_runs=True)
 
     def _config(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
@@ -166,13 +197,23 @@ def _forward(number: int) -> int:
     return len(workers)
 
 
-def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
+    """Run a worker that finds its place by itself, in a process as _worker prepares it."""
+    _prepare(parent)
+    return worker(*arguments)
+
+
+def _prepare(parent: int) -> None:
     os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
             sys.exit(1)
+
+
+def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
+    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+    _prepare(parent)
     local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     first = first or WorldInfo(
         world_size=local_world_size,

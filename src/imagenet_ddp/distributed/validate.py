@@ -9,6 +9,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
 from imagenet_ddp.config.validators import integer, shown
+from imagenet_ddp.distributed import elastic
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -47,17 +48,21 @@ def validate(
     unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
     errors += _cpu(config, environ)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
+    if not unusable and elastic.is_wanted(config, environ):
+        return errors + elastic.validate(config, environ, verb=verb, typed=typed, multirun=multirun), None
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
     except ConfigError as error:
         return errors + error.mistakes, None
+    if config["trainer"].get("batch_finder") is True and verb == "train" and not elsewhere:
+        errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
-        errors += validate_multi_process(config["trainer"], on_cpu=no_gpu_reason(config["trainer"]) is not None)
+        errors += validate_multi_process(config["trainer"])
     several_nodes = launch_info.num_nodes > 1
     host = launch_info.address.host if launch_info.address and several_nodes else None
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
@@ -65,6 +70,26 @@ def validate(
     if launch_info.address and launch_info.address.file and not elsewhere:
         errors += address_file.validate(launch_info.address.file)
     return errors, None if elsewhere else launch_info
+
+
+def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
+    """Return errors in trainer.batch_finder=true."""
+    found = []
+    if reason := no_gpu_reason(config["trainer"]):
+        found.append(
+            f"trainer.batch_finder=true needs a GPU, whose memory limits the batch, but {reason}. Hint: "
+            "data.batch_size=32."
+        )
+    if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
+        found.append(
+            f"trainer.batch_finder=true tries one device, but strategy={config['strategy']['name']} has several in one "
+            "process. Hint: strategy=ddp."
+        )
+    if size := next((option for option in typed if option.partition("=")[0] == "data.batch_size"), None):
+        found.append(
+            f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: trainer.batch_finder=false."
+        )
+    return found
 
 
 def validate_options(config: Mapping[str, Any]) -> list[str]:
@@ -76,7 +101,7 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[str]:
+def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
     """Return errors in what several processes cannot do together."""
     errors: list[str] = []
     interval = trainer.get("val_check_interval")
@@ -84,10 +109,6 @@ def validate_multi_process(trainer: Mapping[str, Any], *, on_cpu: bool) -> list[
         errors.append(
             "trainer.val_check_interval must be a number of batches or a share of an epoch with several processes, "
             f"whose clocks differ, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
-        )
-    if trainer.get("sync_batchnorm") is True and on_cpu:
-        errors.append(
-            "trainer.sync_batchnorm=true needs GPUs, but this runs on CPUs. Hint: trainer.sync_batchnorm=false."
         )
     return errors
 

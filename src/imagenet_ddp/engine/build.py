@@ -25,6 +25,7 @@ from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
+from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.no_profiler import NoProfiler
@@ -130,12 +131,13 @@ def make_trainer(
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)
+    sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
     arguments["profiler"] = arguments["profiler"] or NoProfiler()
     with refusing():
         return L.Trainer(
             **arguments,
             strategy=strategy,
-            plugins=[DetectedEnvironment(world.info), BackgroundCheckpointIO()],
+            plugins=[DetectedEnvironment(world.info), BackgroundCheckpointIO(), *sync],
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # ours are made for the trainer's rank and world
@@ -190,7 +192,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     contents = {
         "command": job.command,
         "experiment": job.experiment,
-        "config": dict(config),
+        "config": dict(job.config),
+        "images_per_update": plan.update_wanted,  # on another number of devices they may divide again
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.distributed.elastic import node_range
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -17,6 +18,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
 from imagenet_ddp.system import console
 
 T = TypeVar("T")
@@ -25,7 +27,6 @@ LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' 
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.rendezvous.join import Rendezvous
-    from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
@@ -99,33 +100,22 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
                 job.finished,
                 job.command,
                 job.experiment,
+                job.update_before,
+                job.keep_update,
             ],
         )
         send_file(group, job.checkpoint)
         return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, *typed = group.broadcast("job", None)
+    config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
     checkpoint = send_file(group, None)
     try:
-        folder_here = _folder_here(Path(run_dir), relative, group)
+        elsewhere = group.members[0]["machine"] != group.members[group.number]["machine"]
+        must_share = node_range(config["trainer"]["num_nodes"]) is not None
+        folder_here = folder.make_elsewhere(Path(run_dir), relative, must_share) if elsewhere else Path(run_dir)
     except ConfigError as error:
         group.abort(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(messages), finished, *typed)
-
-
-def _folder_here(run_dir: Path, relative: str, gathering: "RankGroup") -> Path:
-    """Number 0's folder where its disk is shared; else one of this machine's own, for its logs."""
-    elsewhere = gathering.members[0]["machine"] != gathering.members[gathering.number]["machine"]
-    if not elsewhere or run_dir.is_dir():
-        return run_dir
-    own = run_dir if relative.startswith("..") else Path(relative).resolve()
-    try:
-        own.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{own} cannot be made on this machine for its logs: {error.strerror}. Hint: a relative hydra.run.dir."
-        ) from error
-    return own
+    return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
 
 
 def run_job(

@@ -5,6 +5,7 @@ import os
 import torch
 
 from imagenet_ddp.callbacks.loggers.background import connect
+from imagenet_ddp.distributed.elastic import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -131,6 +132,8 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
 
 def _world_words(config: Config, info: WorldInfo) -> str:
     """The options that bring the same nodes together again; nothing where a launcher does it, or there is one."""
+    if node_range(config["trainer"]["num_nodes"]):
+        return " trainer.num_nodes=1 (or the same as before, on each node)"
     if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
         return ""
     address = config["cluster"]["address"] or f"{info.address}:{info.port}"

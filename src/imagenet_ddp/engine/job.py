@@ -26,6 +26,8 @@ FIXED_PREFIXES = (
     "data.fold", "data.sampling", "data.repeats", "data.shuffle_window_shards",
 )  # fmt: skip
 
+BATCH_PREFIXES = ("data.batch_size", "trainer.accumulate_grad_batches", "strategy.name", "strategy.first_device_batch")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -38,6 +40,8 @@ class Job:
     finished: bool = False  # a resumed run that has nothing left to do
     command: str = ""  # as typed
     experiment: str | None = None  # as chosen by experiment=, also where a resumed run's first command chose it
+    update_before: int | None = None  # images per update of the weights before the resume; None: a run that begins
+    keep_update: bool = True  # update_before on whatever number of devices; False: the command sets another batch
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
@@ -114,12 +118,16 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         sentence = _finished_sentence(run_dir, resolved["trainer"])
         return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
+    # one of an older version: all images of a forward, and its accumulation
+    forward = contents["global_batch_size"] * stored["trainer"]["accumulate_grad_batches"]
     return Job(
         resolved,
         run_dir,
         found.checkpoint.resolve(),
         (found.sentence, *lines),
         experiment=contents.get("experiment"),  # missing in a checkpoint of an older version
+        update_before=contents.get("images_per_update", forward) or None,  # 0: with other data than ours
+        keep_update=not any(key.startswith(BATCH_PREFIXES) for key, _ in changed),
     )
 
 
@@ -213,41 +221,3 @@ OF_THIS_COMMAND = (
     "sweep",
     "show",
 )
-
-# What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
-OF_THIS_MACHINE = (
-    "trainer.accelerator",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "strategy",
-    "cluster",
-    "nccl",
-    "compile",
-    "callbacks",
-    "logger",
-)
-
-# How much of the images a training took: an evaluation takes all, where nothing else is typed.
-OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
-
-
-def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
-    transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
-    from imagenet_ddp.runs.checkpoint_file import KEY, read
-
-    checkpoints.require_whole(checkpoint, "checkpoint")
-    stored = read(checkpoint)[KEY]
-    afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
-    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
-    exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
-    for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
-        if typed_value(request, f"data.{key}") is None:
-            merged.data[key] = value
-    if mistakes := validate.validate(merged, environ, request.verb)[0]:
-        raise ConfigError(mistakes)
-    if merged.trainer.limit_val_batches == 0:
-        raise ConfigError(
-            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: trainer.limit_val_batches=10."
-        )
-    return plain(merged)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
-from imagenet_ddp.engine import job
+from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.system.heavy_imports import import_torch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[
     checkpoint = Path(request.configs[0].checkpoint)
     if checkpoint.suffix in EXPORTED:
         return plain(request.configs[0])
-    return job.from_checkpoint(request, checkpoint, environ)
+    return from_checkpoint(request, checkpoint, environ)
 
 
 def open_predictor(config: dict[str, Any]) -> "Predictor":

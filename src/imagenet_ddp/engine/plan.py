@@ -9,6 +9,7 @@ from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.elastic import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
@@ -43,9 +44,12 @@ class Plan:
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
     decoder: Choice
+    batch: Choice  # images per device and number of forwards per update of the weights; config has the same
     images_per_forward: int  # in this process, in training
     val_images_per_forward: int
     global_batch_size: int  # images per update of the weights, over all processes
+    update_before: int | None  # what it was before the run was resumed; None: a run that begins
+    update_wanted: int  # what it is to be, also where it does not divide among these devices
     learning_rate: Choice  # after warm-up
     warmup_epochs: Choice
     averaging_start_epoch: int  # counted from 0
@@ -64,7 +68,7 @@ class Plan:
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
         only a training uses."""
-        left_out = () if training else ("learning_rate", "warmup_epochs", "fused")
+        left_out = () if training else ("batch", "learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
             for name, value in vars(self).items()
@@ -72,8 +76,14 @@ class Plan:
         }
 
 
-def make_plan(config: Config, world_info: WorldInfo) -> Plan:
-    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for."""
+def make_plan(
+    config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
+) -> Plan:
+    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for.
+
+    update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
+    trainer.accumulate_grad_batches such that they stay, where they divide among the devices.
+    """
     trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
@@ -81,8 +91,15 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     # only now it is known how many trainer.devices=auto are
-    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer, on_cpu=kind == "cpu")):
+    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
+    wanted, whose = update_before if keep_update else None, "from before the resume"
+    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # not of those that happen to come first
+        of_node = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices) * local_world_size
+        wanted, whose = of_node * nodes[1] * trainer["accumulate_grad_batches"], f"of {nodes[1]} nodes"
+    size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted, whose)
+    data, trainer = {**data, "batch_size": size}, {**trainer, "accumulate_grad_batches": accumulate}
+    config = {**config, "data": data, "trainer": trainer}
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
@@ -104,11 +121,14 @@ def make_plan(config: Config, world_info: WorldInfo) -> Plan:
         ),
         num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
+        batch=Choice({"images_per_device": size, "accumulation": accumulate}, reason),
         images_per_forward=images,
         val_images_per_forward=batch_split.images_per_forward(
             strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
         ),
         global_batch_size=global_batch_size,
+        update_before=update_before,
+        update_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(
             *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
@@ -124,7 +144,7 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
     # left out, Lightning leaves it off: cuDNN then does not try which of its convolutions is fastest
     by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None
     return {
-        **trainer,
+        **{key: value for key, value in trainer.items() if key != "batch_finder"},  # this project's own
         "benchmark": by_measurement if trainer["benchmark"] is None else trainer["benchmark"],
         "accelerator": plan.accelerator.value,
         # explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared

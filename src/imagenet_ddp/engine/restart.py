@@ -27,7 +27,7 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
         reason = f"where {launch_info.source} starts the processes"
         hint = "cluster.max_restarts=0, and its own way, such as torchrun --max-restarts=3"
     elif not launch_info.standalone:
-        reason, hint = "with several nodes", "cluster.max_restarts=0, and requeuing by SLURM (docs/slurm.md)"
+        reason, hint = "with several nodes", "cluster.max_restarts=0 and requeuing by SLURM, or trainer.num_nodes=2:2"
     else:
         return
     raise ConfigError(f"cluster.max_restarts must be 0 {reason}, got {times}. Hint: {hint}.")

@@ -12,6 +12,7 @@ from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
+from imagenet_ddp.models.lr_schedules import scaled_lr
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
@@ -25,7 +26,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
         f" {_loss_words(config['loss'])}.",
         *_learning_lines(config, plan.averaging_start_epoch),
-        *_batch_lines(plan),
+        *batch_lines(plan),
         _learning_rate_line(plan),
         *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
@@ -39,12 +40,22 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     ]
 
 
-def _batch_lines(plan: Plan) -> list[str]:
+def batch_lines(plan: Plan) -> list[str]:
+    """Return the arithmetic of an update, and what a resumed run keeps or changes of it."""
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
-    return batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+    lines = batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
         f"Batch: {batch_size} per device × {info.local_world_size} devices × {info.num_nodes} nodes"
         f" × {accumulate} accumulation = {plan.global_batch_size} images per step."
+    ]
+    if (before := plan.update_before) in (None, plan.global_batch_size):
+        return lines if plan.batch.reason == "as set" else [*lines, f"This batch: {plan.batch.reason}."]
+    lr, was = plan.learning_rate.value, scaled_lr(config["optim"], before)
+    effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.reference_batch=null)"
+    return [
+        *lines,
+        f"The batch changed from {before} to {plan.global_batch_size} images per step ({plan.batch.reason}), and the"
+        f" learning rate {effect}.",
     ]
 
 

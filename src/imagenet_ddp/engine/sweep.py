@@ -25,6 +25,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.paths import expand_home
 
 FILE = "sweep.yaml"
 FAILED = ".failed"  # marks the folder of a failed job: a job on another machine may leave nothing else
@@ -37,7 +38,7 @@ def expand_resume(argv: list[str]) -> list[str]:
     words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
     if not words or hydra_flags.only_prints(argv):
         return argv
-    sweep_dir = Path(words[-1].partition("=")[2].strip("'\"")).expanduser()
+    sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(_key(word) == "hydra.sweep.dir" for word in argv):
         raise ConfigError(
             f"sweep.resume={sweep_dir} sets the sweep's folder, and hydra.sweep.dir must not. "

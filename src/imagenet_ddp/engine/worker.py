@@ -30,12 +30,17 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import fit, show
+            from imagenet_ddp.engine import find_batch, fit, show
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
+        plan = _make_plan(job, world)
+        with raise_on_signal():
+            fitting = find_batch.find_batch(job, plan, world)
+        if fitting.config != job.config:
+            plan = _make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):
-            return fit.run(job, _make_plan(job, world), world, signals)
+            return fit.run(fitting, plan, world, signals)
 
     return run_in_process(body, world_info, job.config, job=job)
 
@@ -59,7 +64,7 @@ def _make_plan(job: Job, world: "World") -> "Plan":
     from imagenet_ddp.engine.measure_compile import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
-    plan = make_plan(job.config, world.info)
+    plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     devices.set_num_threads(plan.num_threads.value)
     return measure_compile(plan, world)
 

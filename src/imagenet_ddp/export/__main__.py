@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.engine import job
+from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
@@ -18,7 +18,7 @@ def main() -> None:
         if request.passthrough:
             command.with_hydra("export", request.argv, lambda config: None)
             return
-        config = job.from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        config = from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
         with import_torch():
             from imagenet_ddp.export.export import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)

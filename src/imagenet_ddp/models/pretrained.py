@@ -17,6 +17,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
+from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
 # What others put before the names of a net: DistributedDataParallel, torch.compile, a LightningModule.
@@ -43,7 +44,7 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError where they cannot be had.
     """
     if is_file(weights):
-        return _read_file(key, Path(weights).expanduser())
+        return _read_file(key, expand_home(weights))
     return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
 
 

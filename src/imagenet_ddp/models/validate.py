@@ -3,12 +3,12 @@
 import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.models.names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
+from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
 
 # Schedules that need to know the last epoch.
@@ -60,7 +60,7 @@ def _weights(config: Mapping[str, Any]) -> list[str]:
         ("model.weights", config["model"]["weights"]),
         ("teacher.weights", config["teacher"]["weights"]),
     ):
-        if starts and weights is not None and is_file(weights) and not Path(weights).expanduser().is_file():
+        if starts and weights is not None and is_file(weights) and not expand_home(weights).is_file():
             found.append(
                 f"{key} must be a file of weights, but there is no {weights}. Hint: {key}=DEFAULT takes the library's."
             )

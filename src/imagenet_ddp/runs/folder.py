@@ -67,6 +67,29 @@ def make_given(folder: Path, *, again: bool = False) -> Path:
     return folder
 
 
+def make_elsewhere(run_dir: Path, relative: str, must_share: bool) -> Path:
+    """Return number 0's folder where this other machine shares its disk; else make one of its own, for its logs.
+
+    relative: run_dir as seen from number 0's current folder. must_share: of nodes that come and go, each has to find
+    the run's checkpoints; raises ConfigError where it would not.
+    """
+    if run_dir.is_dir():
+        return run_dir
+    if must_share:
+        raise ConfigError(
+            f"{run_dir} must be on a disk that all nodes share (trainer.num_nodes=LEAST:MOST), but this machine does "
+            "not have it. Hint: hydra.run.dir=FOLDER on a shared disk."
+        )
+    own = run_dir if relative.startswith("..") else Path(relative).resolve()
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{own} cannot be made on this machine for its logs: {error.strerror}. Hint: a relative hydra.run.dir."
+        ) from error
+    return own
+
+
 def _unusable(folder: Path, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or str(error)
     return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER.")

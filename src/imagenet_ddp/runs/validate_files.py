@@ -58,7 +58,7 @@ def _export_out(config: Mapping[str, Any]) -> list[str]:
     if config["out"] is None and (reason := not_writable_reason(path.parent.absolute())):
         return [f"the folder of the export must be one that can be made, but {reason}. Hint: out=FOLDER/model{suffix}."]
     found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
-    if path.suffix != suffix:
+    if path.suffix != suffix and not found:
         found.append(f"out must end in {suffix}, got {path.name}. Hint: out={path.with_suffix(suffix)}.")
     card = path.parent / CARD
     if found or config["overwrite"]:

@@ -25,6 +25,11 @@ def not_writable_reason(path: Path) -> str:
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
+def expand_home(text: str) -> Path:
+    """Put the home folder for a leading ~ or ~USER; leave it where there is no such user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 Path.expanduser() raises there
+
+
 def cache_dir(environ: Mapping[str, str]) -> Path:
     """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError where neither variable
     is set."""

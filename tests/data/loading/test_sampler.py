@@ -1,7 +1,11 @@
+import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import BatchSampler as TorchBatches
 from torch.utils.data import DistributedSampler
 
@@ -10,9 +14,6 @@ from imagenet_ddp.data.loading.key import Key
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.system.seeding import hash_seed
 
-COUNTS = (29, 11, 2, 1)
-WORLDS = (1, 2, 3)
-
 
 def all_ranks(
     num_images: int,
@@ -20,15 +21,18 @@ def all_ranks(
     world_size: int,
     *,
     epoch: int = 0,
-    start: tuple[int, int] | None = None,
+    start: tuple[int, ...] | None = None,
     shuffle: bool = True,
     seed: int = 0,
     fill_to: int = 2,
+    **options: Any,
 ) -> list[list[list[Key]]]:
     """[rank][step] of one epoch."""
     ranks = []
     for rank in range(world_size):
-        sampler = BatchSampler(num_images, batch_size, world_size, rank, shuffle=shuffle, seed=seed, fill_to=fill_to)
+        sampler = BatchSampler(
+            num_images, batch_size, world_size, rank, shuffle=shuffle, seed=seed, fill_to=fill_to, **options
+        )
         sampler.set_epoch(epoch)
         if start is not None:
             sampler.start_at(*start)
@@ -41,31 +45,94 @@ def counted(ranks: list[list[list[Key]]]) -> list[int]:
     return [key.index for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
 
 
-@pytest.mark.parametrize("fill_to", [1, 2])
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("num_images", COUNTS)
-def test_every_image_counts_once_over_all_ranks(num_images: int, world_size: int, batch_size: int, fill_to: int):
-    ranks = all_ranks(num_images, batch_size, world_size, fill_to=fill_to)
-    steps = -(-num_images // (batch_size * world_size))
-    assert [len(batches) for batches in ranks] == [steps] * world_size
-    assert Counter(counted(ranks)) == Counter(range(num_images))
+@given(
+    num_images=st.integers(1, 60), batch_size=st.integers(1, 9), world_size=st.integers(1, 5),
+    fill_to=st.integers(1, 3), seed=st.integers(0, 2**32), epoch=st.integers(0, 100),
+    at=st.floats(0, 1, exclude_max=True), mode=st.sampled_from(("shuffled", "in order", "repeats", "balanced")),
+    data=st.data(),
+)  # fmt: skip
+def test_what_an_epoch_has_left_counts_once_over_all_ranks(
+    num_images: int,
+    batch_size: int,
+    world_size: int,
+    fill_to: int,
+    seed: int,
+    epoch: int,
+    at: float,
+    mode: str,
+    data: Any,
+):
+    """From any image on, whatever the ranks and the batch were before it. Validation is in order, from 0 on."""
+    options: dict[str, Any] = {"shuffle": mode != "in order", "seed": seed, "epoch": epoch, "fill_to": fill_to}
+    if mode == "repeats":
+        options["repeats"] = data.draw(st.integers(2, 4))
+    if mode == "balanced":
+        classes = data.draw(st.lists(st.integers(0, 4), min_size=num_images, max_size=num_images))
+        options["balance"] = np.array(classes)
+    first = int(at * num_images)
+    (whole,) = all_ranks(num_images, num_images, 1, **options)
+    ranks = all_ranks(num_images, batch_size, world_size, start=(epoch, first), **options)
+
+    seen = [key for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
+    told_apart = lambda keys: [(key.epoch, key.index, key.repeat) for key in keys if key.counts]  # noqa: E731
+    assert told_apart(seen) == told_apart(whole[0])[first:], "one order, whoever trains on it"
+    assert len({key.image_seed(seed) for key in seen}) == len(seen)
+    times = Counter(key.index for key in whole[0] if key.counts)
+    if mode in ("shuffled", "in order"):
+        assert times == Counter(range(num_images))
+        assert mode == "shuffled" or [key.index for key in seen] == list(range(first, num_images))
+    elif mode == "repeats":
+        assert sorted(times.values())[1:] == [options["repeats"]] * (len(times) - 1), "the last one may be cut off"
+    else:
+        of_class = Counter(options["balance"][key.index] for key in whole[0] if key.counts)
+        assert of_class.keys() == set(options["balance"])
+        assert max(of_class.values()) - min(of_class.values()) <= 1
+
+    left, full = num_images - first, batch_size * world_size
+    steps = -(-left // full)
+    assert {len(batches) for batches in ranks} == {steps}
     for number, step in enumerate(zip(*ranks, strict=True)):
         keys = [key for batch in step for key in batch]
         in_step = sum(key.counts for key in keys)
-        full, left = batch_size * world_size, num_images % (batch_size * world_size)
-        if not left or number < steps - 2:
+        if not left % full or number < steps - 2:
             assert in_step == full
         else:  # the last two steps share what is left, so that none is a handful
-            share = full + left if steps > 1 else 2 * left
+            share = full + left % full if steps > 1 else 2 * left
             assert in_step in (share // 2, share - share // 2)
-        assert {key.step_images for key in keys} == {in_step}
+        assert {(key.step_images, key.update_images) for key in keys} == {(in_step, in_step)}
         counts = [sum(key.counts for key in batch) for batch in step]
         assert max(counts) - min(counts) <= 1
         for batch, count in zip(step, counts, strict=True):
             assert [key.counts for key in batch] == [True] * count + [False] * (len(batch) - count)
             assert len(batch) == max(count, min(fill_to, batch_size))
             assert all(0 <= key.index < num_images for key in batch)
+    batches = [batch for batches in ranks for batch in batches if batch[0].counts]
+    assert len({batch[0].batch_seed(seed) for batch in batches}) == len(batches)
+
+
+@given(
+    num_images=st.integers(1, 60), batch_size=st.integers(1, 9), world_size=st.integers(1, 5),
+    accumulate=st.integers(1, 5), limit=st.just(math.inf) | st.integers(1, 70), updates=st.integers(0, 60),
+)  # fmt: skip
+def test_the_images_of_an_update_are_those_of_its_steps_and_the_same_after_a_resume(
+    num_images: int, batch_size: int, world_size: int, accumulate: int, limit: float, updates: int
+):
+    options: dict[str, Any] = {"accumulate": lambda: accumulate, "num_steps": lambda: limit}
+    whole = all_ranks(num_images, batch_size, world_size, **options)
+    sampler = BatchSampler(num_images, batch_size, world_size, 0, shuffle=True, seed=0, fill_to=2)
+    assert len(sampler) == len(whole[0])
+    trained = [batches[: int(min(limit, 10**9))] for batches in whole]
+    for begin in range(0, len(trained[0]), accumulate):
+        update = [batches[begin : begin + accumulate] for batches in trained]
+        assert {key.update_images for rank in update for batch in rank for key in batch} == {len(counted(update))}
+    step = min(updates * accumulate, len(whole[0]) - 1)
+    start = (0, sampler.images_after(0, step), step)
+    assert start[1] == len(counted([batches[:step] for batches in whole]))
+    again = all_ranks(num_images, batch_size, world_size, start=start, **options)
+    same = lambda key: key if step % accumulate == 0 else key._replace(update_images=0)  # noqa: E731
+    assert [[[*map(same, batch)] for batch in batches] for batches in again] == [
+        [[*map(same, batch)] for batch in batches[step:]] for batches in whole
+    ]
 
 
 @pytest.mark.parametrize("batch_size", [4, 7])
@@ -98,12 +165,6 @@ def test_an_epoch_has_the_steps_of_torchs_sampler_but_no_image_twice(num_images:
     assert num_images - images(cut) == rest
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_length_is_the_number_of_batches(world_size: int):
-    sampler = BatchSampler(29, 4, world_size, 0, shuffle=True, seed=0, fill_to=2)
-    assert len(sampler) == len(list(sampler))
-
-
 def test_a_rank_without_any_image_gets_only_fillers():
     ranks = all_ranks(1, 4, 3)
     assert [[key.counts for key in batches[0]] for batches in ranks] == [[True, False], [False, False], [False, False]]
@@ -117,32 +178,6 @@ def test_each_epoch_has_an_order_of_its_own_and_a_seed_repeats_it():
     assert counted(all_ranks(29, 4, 1, epoch=2, seed=1)) != orders[2]
 
 
-def test_the_order_does_not_depend_on_the_number_of_ranks():
-    assert counted(all_ranks(29, 2, 3, epoch=1)) == counted(all_ranks(29, 5, 1, epoch=1))
-
-
-def test_unshuffled_is_the_order_of_the_split_in_every_epoch():
-    for epoch in (0, 3):
-        assert counted(all_ranks(11, 2, 2, epoch=epoch, shuffle=False)) == list(range(11))
-
-
-def test_keys_carry_the_epoch():
-    assert {key.epoch for batch in all_ranks(11, 2, 2, epoch=5)[1] for key in batch} == {5}
-
-
-@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 4), (2, 4), (3, 2), (1, 29)])
-@pytest.mark.parametrize("image", [0, 8, 13, 28])
-def test_a_resumed_epoch_has_exactly_the_images_that_are_left(image: int, world_size: int, batch_size: int):
-    whole = counted(all_ranks(29, 4, 2, epoch=3))
-    ranks = all_ranks(29, batch_size, world_size, epoch=3, start=(3, image))
-    assert counted(ranks) == whole[image:]
-    assert len({len(batches) for batches in ranks}) == 1
-
-
-def test_a_resumed_epoch_with_the_same_world_has_the_same_batches():
-    assert all_ranks(29, 4, 2, epoch=3, start=(3, 16)) == [batches[2:] for batches in all_ranks(29, 4, 2, epoch=3)]
-
-
 def test_the_epoch_after_a_resumed_one_is_whole():
     sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=0, fill_to=2)
     sampler.start_at(3, 16)
@@ -152,76 +187,9 @@ def test_the_epoch_after_a_resumed_one_is_whole():
     assert list(sampler) == all_ranks(29, 4, 1, epoch=4)[0]
 
 
-# ---- repeats
-
-
-def repeated(world_size: int, start: tuple[int, int] | None = None, epoch: int = 0) -> list[list[list[Key]]]:
-    ranks = []
-    for rank in range(world_size):
-        sampler = BatchSampler(29, 4, world_size, rank, shuffle=True, seed=0, fill_to=2, repeats=3)
-        sampler.set_epoch(epoch)
-        if start is not None:
-            sampler.start_at(*start)
-        ranks.append(list(sampler))
-    return ranks
-
-
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_repeats_keep_the_number_of_images_and_take_the_first_of_the_order(world_size: int):
-    plain = BatchSampler(29, 4, 1, 0, shuffle=True, seed=0, fill_to=2).order().tolist()
-    keys = [key for step in zip(*repeated(world_size), strict=True) for batch in step for key in batch if key.counts]
-    assert len(keys) == 29
-    assert [key.index for key in keys] == [index for index in plain[:10] for _ in range(3)][:29]
-    assert [key.repeat for key in keys] == [number % 3 for number in range(29)]
-    assert len({key.image_seed(5) for key in keys}) == 29
-    batches = [batch for step in zip(*repeated(world_size), strict=True) for batch in step]
-    assert len({batch[0].batch_seed(5) for batch in batches}) == len(batches)
-
-
-def test_repeats_go_on_where_an_epoch_was_left():
-    whole = [key for batch in repeated(1)[0] for key in batch]
-    (left,) = repeated(1, start=(0, 16))
-    assert [key for batch in left for key in batch] == whole[16:]
-
-
 # ---- balanced
 
 RARE = np.array([0] * 25 + [1] * 3 + [2])
-
-
-def balanced(world_size: int, start: tuple[int, int] | None = None, epoch: int = 0) -> list[Key]:
-    """The keys that count, in the order of steps, and of ranks within a step."""
-    ranks = []
-    for rank in range(world_size):
-        sampler = BatchSampler(29, 4, world_size, rank, shuffle=True, seed=0, fill_to=2, balance=RARE)
-        sampler.set_epoch(epoch)
-        if start is not None:
-            sampler.start_at(*start)
-        ranks.append(list(sampler))
-    return [key for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
-
-
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_all_ranks_together_have_one_balanced_order(world_size: int):
-    for epoch in range(3):
-        indices = [key.index for key in balanced(world_size, epoch=epoch)]
-        assert indices == balanced_order(RARE, 0, epoch).tolist()
-        assert sorted(Counter(RARE[indices].tolist()).values()) == [9, 10, 10]
-
-
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("image", [1, 16, 28])
-def test_a_balanced_epoch_goes_on_exactly_where_it_was_left(world_size: int, image: int):
-    whole = balanced(2, epoch=3)
-    told_apart = lambda keys: [(key.epoch, key.index, key.repeat) for key in keys]  # noqa: E731
-    assert told_apart(balanced(world_size, (3, image), 3)) == told_apart(whole)[image:]
-
-
-def test_an_image_that_comes_again_is_augmented_anew():
-    keys = balanced(1)
-    assert max(Counter(key.index for key in keys).values()) >= 9  # the only image of class 2
-    assert len({key.image_seed(5) for key in keys}) == 29
-    assert all(key.repeat == [other.index for other in keys[:place]].count(key.index) for place, key in enumerate(keys))
 
 
 def test_a_source_is_asked_for_its_order_though_the_balanced_one_is_taken():

@@ -132,6 +132,9 @@ def test_alone(environ: dict[str, str], line: str):
         (STANDALONE, "", WorldInfo(1, 1, 0, 2, 2, 1, "localhost", 43211, True, "torchrun")),
         (TORCHRUN_1 | {"TORCHELASTIC_RESTART_COUNT": "2"}, "",
          WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun", 2)),
+        # a store of rank 0's own: each attempt has a new one, and agents that came later count other attempts
+        (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}, "",
+         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
         (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "",
          WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
         (TORCHRUN_1 | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, "",

@@ -1,6 +1,10 @@
 """SLURM's variables and shorthands."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagenet_ddp.distributed.launchers.slurm_env import (
     array_name,
@@ -32,12 +36,42 @@ def test_first_host(text: str, host: str | None):
     assert first_host(text) == host
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [("", ()), ("4", (4,)), ("2(x3),1", (2, 2, 2, 1)), ("1(x2),3,2(x2)", (1, 1, 3, 2, 2)), ("8(x12)", (8,) * 12)],
-)
-def test_expand_counts(text: str, counts: tuple[int, ...]):
-    assert expand_counts(text) == counts
+@given(st.lists(st.tuples(st.integers(1, 999), st.integers(1, 50)), max_size=6))
+def test_expand_counts(groups: list[tuple[int, int]]):
+    text = ",".join(str(count) if times == 1 else f"{count}(x{times})" for count, times in groups)
+    assert expand_counts(text) == tuple(count for count, times in groups for _ in range(times))
+
+
+# what stands in brackets begins with the first node's number
+PARTS = st.from_regex(r"[A-Za-z0-9_.-]{1,8}", fullmatch=True).map(lambda text: (text, text)) | st.tuples(
+    st.from_regex(r"[0-9]{1,4}", fullmatch=True),
+    st.from_regex(r"(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,2}", fullmatch=True),
+).map(lambda pair: (f"[{pair[0]}{pair[1]}]", pair[0]))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4), st.text())
+def test_the_first_of_any_list_of_nodes(parts: list[tuple[str, str]], rest: str):
+    written, host = ("".join(words) for words in zip(*parts, strict=True))
+    assert first_host(written) == first_host(f"{written},{rest}") == host
+    assert re.fullmatch(r"[\w.-]+", first_host(rest) or "x")
+
+
+@given(
+    num_tasks=st.integers(2, 30), num_nodes=st.integers(1, 9),
+    counts=st.from_regex(r"[1-9]?(\(x[1-9]\))?(,[1-9])?", fullmatch=True),
+    job=st.text("0123456789_[]", max_size=12), step=st.text("0123456789x", max_size=10),
+)  # fmt: skip
+def test_any_step_has_its_tasks_on_its_nodes_and_ports(
+    num_tasks: int, num_nodes: int, counts: str, job: str, step: str
+):
+    found = read_step({
+        "SLURM_JOB_ID": job, "SLURM_STEP_ID": step, "SLURM_STEP_NUM_TASKS": str(num_tasks),
+        "SLURM_STEP_NUM_NODES": str(num_nodes), "SLURM_TASKS_PER_NODE": counts,
+    })  # fmt: skip
+    assert found is not None
+    assert (sum(found.tasks_per_node), len(found.tasks_per_node)) == (num_tasks, num_nodes)
+    assert len({*found.ports}) == len(found.ports)
+    assert all(29500 <= port < 30500 for port in found.ports)
 
 
 def test_a_step():
@@ -84,7 +118,6 @@ def test_ports_of_steps_that_run_at_once_differ():
     assert port(4711, "0") == 29500 + 711
     assert len({port(4711, str(step)) for step in range(10)}) == 10
     assert len({port(job, "0") for job in range(4700, 4800)}) == 100
-    assert all(29500 <= port(job, step) < 30500 for job in (0, 999, 10**9) for step in ("0", "5", "4294967290", "x"))
 
 
 def test_where_a_port_is_taken_the_next_one_is_far_from_other_steps():

@@ -3,6 +3,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import batch_split
@@ -16,53 +18,42 @@ def strategy(name: str, **keys: Any) -> dict[str, Any]:
 # ---- sizes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_devices", range(1, 9))
-def test_dp_cuts_as_torch_chunk(num_devices: int):
-    for num_images in range(1, 40):
-        chunks = [len(chunk) for chunk in torch.arange(num_images).chunk(num_devices)]
-        expected = chunks + [0] * (num_devices - len(chunks))
-        assert batch_split.split_batch(num_images, num_devices, None, num_devices * 8) == expected
-    assert batch_split.split_batch(5, 4, None, 32) == [2, 2, 1, 0]
+@given(num_images=st.integers(1, 500), num_devices=st.integers(1, 16))
+def test_dp_cuts_as_torch_chunk(num_images: int, num_devices: int):
+    chunks = [len(chunk) for chunk in torch.arange(num_images).chunk(num_devices)]
+    expected = chunks + [0] * (num_devices - len(chunks))
+    assert batch_split.split_batch(num_images, num_devices, None, num_devices * 8) == expected
 
 
-@pytest.mark.parametrize(
-    ("num_images", "sizes"),
-    [(8, [2, 3, 3]), (7, [2, 3, 2]), (6, [2, 2, 2]), (5, [1, 2, 2]), (4, [1, 2, 1]), (3, [1, 1, 1]), (2, [1, 1, 0]),
-     (1, [0, 1, 0]), (16, [4, 6, 6])],
+@given(
+    name=st.sampled_from(["auto", "ddp", "dp", "balanced_dp"]), batch_size=st.integers(1, 300),
+    num_devices=st.integers(1, 16), first=st.none() | st.integers(1, 400), part=st.floats(0, 1),
 )  # fmt: skip
-def test_a_smaller_batch_keeps_the_proportion_of_2_3_3(num_images: int, sizes: list[int]):
-    assert batch_split.split_batch(num_images, 3, 2, 8) == sizes
-
-
-@pytest.mark.parametrize("num_devices", range(2, 7))
-@pytest.mark.parametrize(("first", "batch_size"), [(0, 3), (1, 4), (2, 3), (7, 8), (8, 8), (12, 5)])
-def test_balanced_shares(num_devices: int, first: int, batch_size: int):
-    full = first + (num_devices - 1) * batch_size
-    assert batch_split.split_batch(full, num_devices, first, full) == [first] + (num_devices - 1) * [batch_size]
-    for num_images in range(full):
-        own, *others = batch_split.split_batch(num_images, num_devices, first, full)
-        assert own + sum(others) == num_images
-        assert abs(own - first * num_images / full) <= 0.5
-        assert own <= first
-        assert min(others) >= 0
-        assert max(others) - min(others) <= 1
-        assert max(others) <= batch_size
-
-
-def test_one_device_takes_all():
-    assert batch_split.split_batch(7, 1, None, 8) == batch_split.split_batch(7, 1, 2, 2) == [7]
+def test_every_batch_is_split_as_a_full_one(
+    name: str, batch_size: int, num_devices: int, first: int | None, part: float
+):
+    keys = strategy(name, first_device_batch=first if name == "balanced_dp" else None)
+    full = batch_split.images_per_forward(keys, batch_size, num_devices)
+    if name in ("auto", "ddp"):
+        assert (full, batch_split.num_processes(keys, num_devices)) == (batch_size, num_devices)
+        return
+    assert batch_split.num_processes(keys, num_devices) == 1
+    own = batch_split.first_device_images(keys, batch_size, num_devices)
+    sizes = batch_split.split_batch(full, num_devices, own, full)
+    assert sizes == [batch_size if own is None else own] + (num_devices - 1) * [batch_size]
+    (line, *_) = batch_split.describe(keys, batch_size, num_devices, 3, False)
+    assert num_devices == 1 or f"= {full} images per forward; with accumulation 3" in line
+    assert num_devices == 1 or f"= {3 * full} per step." in line
+    num_images = int(part * full)
+    less = batch_split.split_batch(num_images, num_devices, own, full)
+    assert sum(less) == num_images
+    assert all(0 <= each <= most for each, most in zip(less, sizes, strict=True)), "no device has more than it holds"
+    if name == "balanced_dp" and num_devices > 1:
+        assert abs(less[0] - sizes[0] * num_images / full) <= 0.5
+        assert max(less[1:]) - min(less[1:]) <= 1
 
 
 def test_images_per_forward():
-    assert [batch_split.num_processes(strategy(name), 4) for name in ("auto", "ddp", "dp", "balanced_dp")] == [
-        4,
-        4,
-        1,
-        1,
-    ]
-    assert batch_split.images_per_forward(strategy("ddp"), 32, 4) == 32
-    assert batch_split.images_per_forward(strategy("auto"), 32, 4) == 32
-    assert batch_split.images_per_forward(strategy("dp"), 32, 4) == 128
     assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=2), 3, 3) == 8
     assert batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 3) == 6
     assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 4) == 112  # half on the first device

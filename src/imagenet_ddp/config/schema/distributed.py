@@ -84,7 +84,9 @@ class NcclConfig:
     name: Annotated[str, "Name of the file in conf/nccl."] = "default"
     # without struct, so that nccl.env.NCCL_DEBUG=INFO needs no +
     env: Annotated[dict[str, Any], "Variable -> value, such as nccl.env.NCCL_DEBUG=INFO."] = field(
-        default_factory=lambda: DictConfig({}, flags={"struct": False})  # type: ignore
+        default_factory=lambda: DictConfig(
+            {}, key_type=str, ref_type=dict[str, Any], is_optional=False, flags={"struct": False}
+        )  # type: ignore
     )
 
 

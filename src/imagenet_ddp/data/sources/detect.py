@@ -6,6 +6,7 @@ from pathlib import Path
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
+from imagenet_ddp.system.paths import expand_home
 
 KAGGLE = Path("Data") / "CLS-LOC"  # where Kaggle's archive of ImageNet has its train and val
 NAMES = ("shapes", "imagefolder", "imagenet", "table", "stl10", "packed", "streamed")
@@ -22,7 +23,7 @@ def name_of(text: str) -> str | None:
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
     """What to type for this folder, data= first. otherwise: the form where nothing is there to tell."""
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)
     except OSError:  # not readable: the check of that form says so

@@ -120,6 +120,7 @@ def _read(
     node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", number["RANK"] // per_node if per_node else 0))
     if request.cluster["node_rank"] is not None and source in ("cluster.rank", "environment variables"):
         node_rank = request.cluster["node_rank"]
+    is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     world_info = WorldInfo(
         rank=number["RANK"],
         local_rank=number["LOCAL_RANK"],
@@ -129,9 +130,10 @@ def _read(
         num_nodes=size // per_node if per_node else 1,
         address=address.host,
         port=address.port,
-        store_is_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        store_is_served=is_served,
         source=source,
-        attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0),
+        # a store of rank 0's own is new in each attempt; and nodes that come and go count differently
+        attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
     if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
         raise ConfigError(wrong)

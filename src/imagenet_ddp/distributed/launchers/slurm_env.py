@@ -55,7 +55,7 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
     if num_tasks <= 1:
         return None
     per_node = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", "")))
-    if sum(per_node) != num_tasks:  # the job's, not this step's
+    if (sum(per_node), len(per_node)) != (num_tasks, num_nodes):  # the job's, not this step's
         more = num_tasks % num_nodes
         per_node = tuple(num_tasks // num_nodes + (node < more) for node in range(num_nodes))
     node_list = environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", environ.get("SLURM_JOB_NODELIST", "")))

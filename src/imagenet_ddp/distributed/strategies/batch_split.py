@@ -36,6 +36,27 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     return num_images
 
 
+def split_update(
+    config: Mapping[str, Any], num_devices: int, world_size: int, wanted: int | None, whose: str = ""
+) -> tuple[int, int, str]:
+    """Return (images per device and forward, forwards per update of the weights, why).
+
+    num_devices: of each process. wanted: images per update, by the largest batch up to data.batch_size that makes them;
+    both numbers are as set where None does, or wanted is None. whose: the wanted number, in words.
+    """
+    strategy, most = config["strategy"], config["data"]["batch_size"]
+    times = config["trainer"]["accumulate_grad_batches"]
+    if wanted in (None, images_per_forward(strategy, most, num_devices) * world_size * times):
+        return most, times, "as set"
+    # neither torch's static graph nor Lightning's schedule of accumulation goes with one of the Trainer
+    one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
+    for size in range(most, 0, -1):
+        forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
+        if not rest and (forwards == 1 or not one_forward):
+            return size, forwards, f"it keeps the {wanted} images per step {whose}"
+    return most, times, f"{wanted} do not divide among these devices" + " without accumulation" * one_forward
+
+
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
     """Return the first device's images in a full forward; None for dp, which splits evenly.
 

@@ -1,0 +1,65 @@
+"""Set data.batch_size to the largest that fits on all ranks, before a training begins: trainer.batch_finder."""
+
+from dataclasses import replace
+from typing import Any
+
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.world import World
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import count_noun
+
+
+def find_batch(job: Job, plan: Plan, world: World) -> Job:
+    """Return the job with the batch that is found, or as it is: without trainer.batch_finder, and where it is resumed,
+    because its checkpoint has the batch that was found. Raises ConfigError where there is none."""
+    config = plan.config
+    if not config["trainer"]["batch_finder"]:
+        return job
+    if job.checkpoint is not None:
+        message = f"trainer.batch_finder: the resumed run keeps data.batch_size={config['data']['batch_size']}."
+        return replace(job, messages=(*job.messages, message))
+    if plan.accelerator.value != "cuda":
+        raise ConfigError(
+            "trainer.batch_finder=true needs an NVIDIA or AMD GPU, whose memory limits the batch, but the device is "
+            f"{plan.accelerator.value}. Hint: trainer.batch_finder=false data.batch_size=32."
+        )
+    from imagenet_ddp.performance import batch_finder
+
+    copies = (plan.world_info.world_size > 1) + (config["averaging"]["name"] != "none")
+    device = devices.device_of(config["trainer"], plan.world_info.local_rank)
+    step = batch_finder.cuda_step(config, plan.precision.value, device, copies)
+    found, rank = smallest(world, batch_finder.largest_batch(step), config["strategy"]["timeout_s"])
+    if not found:
+        raise ConfigError(
+            f"rank {rank} must have memory for batches of {batch_finder.MULTIPLE} images of "
+            f"{config['data']['image_size']} pixels (trainer.batch_finder), but has not. Hint: a smaller net or "
+            "data.image_size; or trainer.batch_finder=false data.batch_size=1."
+        )
+    of_all = f", the smallest of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
+    limit = " (no more are tried)" if found == batch_finder.MOST else ""
+    message = (
+        f"trainer.batch_finder: data.batch_size={found} instead of {config['data']['batch_size']}, the largest for "
+        f"which {count_noun(2, 'step')} of training need at most {batch_finder.USABLE:.0%} of the memory that rank "
+        f"{rank} has free{of_all}{limit}."
+    )
+    data: dict[str, Any] = {**job.config["data"], "batch_size": found}
+    return replace(job, config={**job.config, "data": data}, messages=(*job.messages, message))
+
+
+def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
+    """Return (the smallest of what the ranks have found, the rank that found it), the same on all. Waits for the
+    slowest."""
+    group = world.rank_group
+    if group is None:
+        return found, 0
+    told: list[dict[str, int]] = []
+
+    def judge(facts: list[Any]) -> list[str]:
+        told.extend(facts)
+        return []
+
+    group.check_all("batch_finder", {"images": found}, judge, timeout_s)
+    sizes = group.broadcast("batch_found", [each["images"] for each in told], timeout_s)
+    return min(sizes), sizes.index(min(sizes))

@@ -1,0 +1,49 @@
+"""Read the config of a checkpoint for an evaluation, a prediction or an export. No torch until it is read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.cli import parse, validate
+from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
+from imagenet_ddp.engine.job import TYPED_ONLY
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import checkpoints
+
+# What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
+OF_THIS_MACHINE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "strategy",
+    "cluster",
+    "nccl",
+    "compile",
+    "callbacks",
+    "logger",
+)
+
+# How much of the images a training took: an evaluation takes all, where nothing else is typed.
+OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
+
+
+def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
+    transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
+    from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    checkpoints.require_whole(checkpoint, "checkpoint")
+    stored = read(checkpoint)[KEY]
+    afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
+    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
+    exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
+    for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
+        if typed_value(request, f"data.{key}") is None:
+            merged.data[key] = value
+    if mistakes := validate.validate(merged, environ, request.verb)[0]:
+        raise ConfigError(mistakes)
+    if merged.trainer.limit_val_batches == 0:
+        raise ConfigError(
+            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: trainer.limit_val_batches=10."
+        )
+    return plain(merged)

@@ -1,0 +1,80 @@
+"""Find the largest batch that a device has memory for, by real training steps on noise: trainer.batch_finder."""
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.memory import is_oom_error
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.performance.train_step import make_training
+
+MULTIPLE = 8  # which tensor cores want; also the smallest batch tried
+MOST = 4096
+USABLE = 0.9  # share of the free memory: batches differ, and memory becomes fragmented
+CLASSES = 1000  # of the net that is tried
+
+
+def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
+    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 where 8 are
+    too many. Doubles, then bisects."""
+    fitting, failing = 0, MULTIPLE
+    while failing <= most and _fits(step, failing):
+        fitting, failing = failing, 2 * failing
+    failing = min(failing, most // MULTIPLE * MULTIPLE + MULTIPLE)
+    while failing - fitting > MULTIPLE:
+        middle = (fitting + failing) // 2 // MULTIPLE * MULTIPLE
+        fitting, failing = (middle, failing) if _fits(step, middle) else (fitting, middle)
+    return fitting
+
+
+def _fits(step: Callable[[int], None], images: int) -> bool:
+    try:
+        step(images)
+    except (RuntimeError, ConfigError) as error:
+        cause = error.__cause__ if isinstance(error, ConfigError) else error  # make_training explains it
+        if isinstance(cause, torch.OutOfMemoryError) or (isinstance(cause, Exception) and is_oom_error(cause)):
+            return False
+        raise
+    return True
+
+
+def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> Callable[[int], None]:
+    """Return a step for largest_batch: two updates of a net of its own, which is gone afterwards, and no random number
+    of the process is used. It also fails above 90 % of the memory that is free now.
+
+    copies: further ones of the weights that a run has (DistributedDataParallel's gradients, an average).
+    """
+    data = config["data"]
+    size = max(data["image_size"], data["train_size"] or 0)
+    _release(device)
+    usable = USABLE * torch.cuda.mem_get_info(device)[0]
+
+    def step(images: int) -> None:
+        config_of_step = {**config, "data": {**data, "image_size": size, "batch_size": images}}
+        try:
+            with torch.random.fork_rng([device]):
+                used = _train(config_of_step, precision, device, copies)
+        finally:
+            _release(device)  # also where it failed
+        if used > usable:
+            raise torch.OutOfMemoryError(f"{used / 2**20:.0f} MiB of {usable / 2**20:.0f} MiB")
+
+    return step
+
+
+def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
+    """Return the bytes that training needs."""
+    torch.cuda.reset_peak_memory_stats(device)
+    training = make_training(config, precision, device, CLASSES)
+    training.forward(training.net).backward()  # with the optimizer's state, which the first step has made
+    training.optimize()
+    weights = sum(weight.numel() * weight.element_size() for weight in training.net.parameters())
+    return torch.cuda.max_memory_reserved(device) + copies * weights
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()

@@ -1,0 +1,105 @@
+"""Whatever is typed: a command line is accepted, or refused with all its mistakes, each with a hint that leads on."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.composed_once import compose_once
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.keys import declared
+from imagenet_ddp.errors import ConfigError
+
+GROUPS = [
+    "data",
+    "model",
+    "optim",
+    "strategy",
+    "cluster",
+    "logger",
+    "experiment",
+    "recipe",
+    "nccl.env",
+    "hydra.run.dir",
+]
+ODD = [
+    "", "null", "true", "-1", "0", "3", "0.5", "1e999", "nan", "9" * 400, "a" * 300, "[]", "{}", "[1,2", "{a:{b:[1]}}",
+    "[null]", "${x}", "${oc.env:NOPE}", "${", "'", "a,b", "range(3,3)", "glob(*)", "choice(a,b)", "???", "ä", "\0",
+    "~nobody/x", "/", "x.ckpt", "pets", "sgd", "table", "ddp", "gpu", "tcp://[", "file:///", "=", "%", "\\",
+]  # fmt: skip
+FLAGS = ["-m", "--cfg", "--info", "--config-name=x", "--config-dir=gone", "--resume", "-", "--", "pets"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "x.ckpt").touch()
+    for name in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        (folder / "pets" / name).mkdir(parents=True)
+        (folder / "pets" / name / "1.jpg").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        compose_once(patch)
+        yield
+
+
+def mistakes(verb: str, *argv: str) -> list[str]:
+    try:
+        command_line(verb, argv, {"HOME": str(Path.cwd())})
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+@given(st.data())
+def test_any_line_is_accepted_or_refused_with_hints(data: st.DataObject) -> None:
+    verb = data.draw(st.sampled_from([*COMMANDS]))
+    option = st.tuples(
+        st.sampled_from(["", "", "", "+", "++", "~"]),
+        st.sampled_from([*declared(verb), *GROUPS]) | st.text(max_size=9),
+        st.sampled_from(["=", "=", "=", "", "=="]), st.sampled_from(ODD) | st.text(max_size=9),
+    ).map("".join)  # fmt: skip
+    argv = data.draw(st.lists(option | st.sampled_from(FLAGS), min_size=1, max_size=4))
+    assert [text for text in mistakes(verb, *argv) if not re.search(r"Hint: \S", text)] == []
+
+
+@given(st.sampled_from([*COMMANDS]), st.data())
+def test_any_mistyped_key_is_named(verb: str, data: st.DataObject) -> None:
+    keys = [path for path, key in declared(verb).items() if not key.is_group]
+    key = data.draw(st.sampled_from(keys))
+    place, letter = data.draw(st.integers(0, len(key) - 1)), data.draw(st.sampled_from("abcxyz_"))
+    typed = key[:place] + data.draw(st.sampled_from(["", letter, letter + key[place]])) + key[place + 1 :]
+    assume(typed not in declared(verb) and typed.strip(".") == typed)
+    # hydra's own keys, and dictionaries that take any, are no mistakes
+    assume(not re.match(r"hydra\b|.*\b(args|env|callbacks)\.|\.", typed))
+    found = mistakes(verb, f"{typed}=1")
+    assert [text for text in found if typed in text and "Hint: " in text], found
+    meant = re.search(r"did you mean ([\w.]+)", " ".join(found))
+    assert meant is None or meant[1] in declared(verb)
+
+
+# of values that a key does not take; whether another key's are wrong as well does not matter
+WRONG = st.tuples(
+    st.sampled_from([path for path, key in declared("train").items() if key.allowed is not None]),
+    st.sampled_from(["-7", "1e999", "nonsense", "[a]", "[]", "{a: 1}"]),
+)
+
+
+@given(st.lists(WRONG, min_size=2, max_size=4, unique_by=lambda pair: pair[0]))
+def test_all_wrong_values_are_told_at_once_and_each_hint_is_accepted(pairs: list[tuple[str, str]]) -> None:
+    lines = {key: f"{key}={value}" for key, value in pairs}
+    alone = {key: [text for text in mistakes("train", line) if text.startswith(f"{key} must be")]
+             for key, line in lines.items()}  # fmt: skip
+    together = mistakes("train", *lines.values())
+    for key, found in alone.items():
+        assert set(found) <= set(together)
+        for text in found:
+            hint = re.search(r"Hint: (?:set )?('[^']+'|\S+?)[.,]?(\s|$)", text)
+            assert hint is not None, text
+            left = mistakes("train", *shlex.split(hint[1]))
+            assert [each for each in left if each.startswith(f"{key} must be")] == []

@@ -1,0 +1,47 @@
+"""trainer.sync_batchnorm on CPUs and for timm's layers; on GPUs it is torch's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run
+from timm.layers import BatchNormAct2d
+from torch import nn
+
+from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
+from imagenet_ddp.errors import ConfigError
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Path, tmp_path: Path) -> None:
+    """20 steps, the last two of each epoch smaller. In 64 bits: a net of random weights makes more of a difference in
+    the last bit than 32 bits leave room for, and as much of it with another number of threads."""
+    options = [*SMALL, f"data.root={tree}", "model.name=resnet18", "trainer.max_epochs=5", "trainer.precision=64-true"]
+    ways = {
+        "one": ["data.batch_size=8"],
+        "two": ["data.batch_size=4", "trainer.devices=2", "trainer.sync_batchnorm=true"],
+        "not": ["data.batch_size=4", "trainer.devices=2", "trainer.max_epochs=1"],
+    }
+    states = {}
+    for name, way in ways.items():
+        done = run("train", *options, *way, f"hydra.run.dir={name}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        stored = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
+        assert name == "not" or stored["global_step"] == 20
+        states[name] = stored["state_dict"]
+    assert states["one"].keys() == states["two"].keys()
+    for name, tensor in states["one"].items():
+        torch.testing.assert_close(states["two"][name], tensor, rtol=1e-5, atol=1e-5 * tensor.double().norm())
+    away = [name for name, tensor in states["not"].items() if "running_mean" in name
+            and not torch.allclose(tensor, states["one"][name], rtol=1e-3)]  # fmt: skip
+    assert away, "without it, the comparison fails"
+
+
+def test_layers_of_others_keep_what_they_do_besides() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))
+    with pytest.raises(ConfigError, match=r"torch's own layers, got BatchNormAct2d\. Hint: trainer.sync_batchnorm=f"):
+        SyncBatchNorm().apply(net)
+    _, there = SyncBatchNorm().apply(net.to("meta")).children()  # not a CPU
+    assert isinstance(there, nn.SyncBatchNorm) and isinstance(there.act, nn.ReLU)
+    _, own = SyncBatchNorm().apply(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).to("meta")).children()
+    assert type(own) is nn.SyncBatchNorm

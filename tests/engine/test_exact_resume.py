@@ -1,0 +1,129 @@
+"""A run that is killed goes on to the bit: each source, number of ranks and workers, and setting, at least once."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from conftest import PROBES, SMALL, clean_environ
+from helpers import forked_commands
+from helpers.image_table import write_table
+from torch.utils import _pytree as pytree
+
+from imagenet_ddp.models.compiled import missing_compiler
+
+pytestmark = pytest.mark.slow
+
+MEASURED = {"images_per_s", "data_wait_frac", "train_s"}
+COMMON = (
+    *SMALL, "model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]", "resume=auto", "logger=csv",
+    "trainer.log_every_n_steps=1", "data.augment=pad_crop", "+callbacks.checkpoint.every_n_steps=1",
+)  # fmt: skip
+MIXUP, RANDAUGMENT = "data.mixup_alpha=0.4", "data.policy=randaugment"
+EMA = ("averaging=ema", "averaging.decay=0.5")
+
+
+def command(folder: Path, verb: str, *options: str) -> tuple[int, str]:
+    environment = clean_environ(PYTHONPATH=PROBES, XDG_CACHE_HOME=str(folder / "cache"))
+    done = forked_commands.run(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+# ---- sources
+
+
+def imagefolder(tree: Path, folder: Path) -> list[str]:
+    return [f"data.root={tree}"]
+
+
+def table(tree: Path, folder: Path) -> list[str]:
+    return ["data=table", f"data.root={write_table(folder / 'pets.csv', tree, absolute=True)}"]
+
+
+def packed(tree: Path, folder: Path) -> list[str]:
+    pack = ["prepare=pack", "data=imagefolder", f"data.root={tree}", "out=pack", "prepare.num_workers=1"]
+    code, printed = command(folder, "prepare", *pack)
+    assert code == 0, printed
+    return ["data=packed", f"data.root={folder / 'pack'}"]
+
+
+def streamed(tree: Path, folder: Path) -> list[str]:
+    return ["data=streamed", f"{packed(tree, folder)[1].replace('root=', 'root=file://')}"]
+
+
+def shapes(tree: Path, folder: Path) -> list[str]:
+    return ["data=shapes", "trainer.limit_train_batches=8", "trainer.limit_val_batches=3"]
+
+
+def stl10(tree: Path, folder: Path) -> list[str]:
+    root = folder / "stl10_binary"
+    root.mkdir()
+    for split, num_images in (("train", 30), ("test", 10)):
+        pixels = np.random.default_rng(num_images).integers(0, 256, (num_images, 3, 96, 96), dtype=np.uint8)
+        pixels.tofile(root / f"{split}_X.bin")
+        (np.arange(num_images) % 10 + 1).astype(np.uint8).tofile(root / f"{split}_y.bin")
+    (root / "class_names.txt").write_text("".join(f"class{number}\n" for number in range(10)))
+    (root / "fold_indices.txt").write_text("0 1 \n" * 10)
+    return ["data=stl10", f"data.root={folder}", "data.download=false"]
+
+
+# ---- cases
+
+
+class Case(NamedTuple):
+    source: Callable[[Path, Path], list[str]]
+    ranks: int
+    workers: int
+    step: int  # after which the last rank is killed
+    more: tuple[str, ...]
+    in_validation: bool = False
+
+
+CASES = {
+    "in mid-epoch": Case(stl10, 2, 0, 6, (MIXUP, RANDAUGMENT)),
+    "in mid-accumulation": Case(shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", MIXUP, *EMA)),
+    "in mid-validation": Case(packed, 3, 2, 2, ("trainer.val_check_interval=2", RANDAUGMENT, *EMA), True),
+    "compiled": Case(table, 1, 2, 10, ("compile=default", RANDAUGMENT)),
+    "streamed": Case(streamed, 2, 2, 8, ("trainer.accumulate_grad_batches=2", *EMA), True),
+    "three ranks": Case(imagefolder, 3, 0, 4, (MIXUP, *EMA)),
+}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for name in ("last.ckpt", "best.ckpt"):
+        states = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
+        for key in ("state_dict", "current_model_state", "optimizer_states"):
+            leaves, others = (pytree.tree_flatten_with_path(state.get(key))[0] for state in states)
+            assert len(leaves) == len(others) and (leaves or key == "current_model_state")
+            for (path, leaf), (_, its) in zip(leaves, others, strict=True):
+                same = torch.equal(leaf, its) if isinstance(leaf, torch.Tensor) else leaf == its
+                assert same, (name, key, pytree.keystr(path))
+    tables = [list(csv.DictReader((folder / "metrics.csv").read_text().splitlines())) for folder in (one, other)]
+    rows, others = ([{key: row[key] for key in row.keys() - MEASURED} for row in each] for each in tables)
+    assert rows == others
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_killed_run_ends_as_one_that_was_not(name: str, tree: Path, tmp_path: Path) -> None:
+    case: Any = CASES[name]
+    if "compile=default" in case.more and (lacking := missing_compiler("cpu")):
+        pytest.skip(lacking)
+    options = [*COMMON, f"trainer.devices={case.ranks}", *case.source(tree, tmp_path), *case.more]
+    code, printed = command(tmp_path, "train", *options, "data.num_workers=0", "hydra.run.dir=whole")
+    assert code == 0, printed
+    options += [f"data.num_workers={case.workers}", "hydra.run.dir=parts"]
+    trouble = {"_target_": "probe.Probe", "folder": "p", "what": "kill", "rank": case.ranks - 1, "step": case.step,
+               "in_validation": case.in_validation, "slow_s": 0.1}  # fmt: skip
+    code, printed = command(
+        tmp_path, "train", *options, *(f"+callbacks.probe.{key}={value}" for key, value in trouble.items())
+    )
+    assert code not in (0, 2), printed
+    assert (tmp_path / "parts/checkpoints/last.ckpt").exists(), "there is something to go on from"
+    code, printed = command(tmp_path, "train", *options)
+    assert code == 0, printed
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,73 @@
+import contextlib
+
+import pytest
+import torch
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.performance import batch_finder
+from imagenet_ddp.performance.batch_finder import MOST, cuda_step, largest_batch
+
+
+class Device:
+    """A device with memory for so many images."""
+
+    def __init__(self, limit: int, error: Exception | None = None) -> None:
+        self.limit, self.tried = limit, list[int]()
+        self.error = error or torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    def __call__(self, images: int) -> None:
+        self.tried.append(images)
+        if images > self.limit:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"), [(0, 0), (7, 0), (8, 8), (15, 8), (16, 16), (100, 96), (256, 256), (1000, 1000), (10**6, MOST)]
+)
+def test_the_largest_multiple_of_8(limit: int, found: int) -> None:
+    device = Device(limit)
+    assert largest_batch(device) == found
+    assert len(device.tried) == len(set(device.tried)) <= 20
+    assert all(images % 8 == 0 and 8 <= images <= MOST for images in device.tried)
+
+
+def test_no_more_than_asked_for() -> None:
+    device = Device(10**6)
+    assert largest_batch(device, most=100) == 96
+    assert max(device.tried) <= 100
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+     "CUDA error: out of memory, CUDA out of memory."],
+)  # fmt: skip
+def test_other_words_for_no_memory(message: str) -> None:
+    assert largest_batch(Device(40, RuntimeError(message))) == 40
+
+
+def test_the_refusal_of_a_step_that_does_not_fit() -> None:
+    """performance/train_step.py says it in a sentence."""
+    error = ConfigError("does not fit")
+    error.__cause__ = torch.OutOfMemoryError()
+    assert largest_batch(Device(40, error)) == 40
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 cannot be multiplied"), ConfigError("no such net")])
+def test_any_other_error_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        largest_batch(Device(8, error))
+
+
+def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 bytes an image, of 1000 that are free. Each step is cleared away, also one that fails."""
+    released: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
+    monkeypatch.setattr(batch_finder, "_release", released.append)
+    monkeypatch.setattr(batch_finder, "_train", lambda config, *_: 10 * config["data"]["batch_size"])
+    config = {"data": {"image_size": 32, "train_size": None, "batch_size": 4}}
+    step = cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)
+    assert largest_batch(step) == 88
+    assert len(released) > 5
+    assert config["data"]["batch_size"] == 4
