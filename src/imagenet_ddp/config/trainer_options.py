@@ -57,7 +57,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_nodes": TrainerKey(
         AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
         "auto",
-        "Number of machines; the same command is typed on each. LEAST:MOST: they may leave and come back.",
+        "Number of machines, or LEAST:MOST that may come and go.",
     ),
     "precision": TrainerKey(
         (
