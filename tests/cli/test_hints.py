@@ -144,6 +144,7 @@ LINES = [
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
+    Case(f"resume={'a' * 300}"),
     *(Case(line) for line in (
         "--arch resnet50", "-a vgg16", "--lr 0.2", "--lr=0.2", "lr=0.1", "--epochs 3", "--num_epochs 3",
         "num_epochs=3", "epochs=3", "trainer.epochs=3", "-b 64", "-b64", "--batch-size=64", "batch_size=3", "-j 2",
@@ -353,7 +354,7 @@ PROSE = [
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
     r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
-    r"one value for", r"sbatch --exclude", r"srun without",
+    r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",
 ]  # fmt: skip
 

@@ -139,7 +139,7 @@ def _validate_job(
         found += mistakes
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # a name that is too long, a folder above it that may not be searched
-        found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: another file or folder.")
+        found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(_value(bare, "allow_targets") or []), "hydra.callbacks."), launch_info
 
