@@ -20,12 +20,9 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
-<<<<<<< HEAD
 # Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
-=======
 STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
->>>>>>> elastic
 FORWARDED = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
