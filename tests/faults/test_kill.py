@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from conftest import PROBES, SMALL, clean_environ
-from faults.trainings import SLOW, assert_same, family, options_of
+from faults.trainings import SLOW, assert_same, family, options_of, short
 from helpers.forked_commands import Command, run, start
 
 pytestmark = pytest.mark.slow
@@ -103,6 +104,30 @@ def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices:
     assert [f"Restart {number} of 2" in errors for number in (1, 2)] == [True, True], errors
     assert len(killed) == 2
     assert_same(tmp_path / "whole", tmp_path / "r")
+
+
+def test_power_cuts(tree: Path, tmp_path: Path) -> None:
+    """The power is cut, four times in one run at random moments: what was not synced to the disk is gone, and the last
+    command ends the run to the bit. The rows of loggers, which they do not sync, may be missing."""
+    options, environment = short(tree), clean_environ(PYTHONPATH=PROBES)
+    done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seed = random.randrange(10**6)
+    draw, told, first = random.Random(seed), [f"seed {seed}"], 0
+    for _ in range(4):
+        first, seconds = first + draw.randint(3, 5), draw.uniform(0, 0.4)
+        probe = {"_target_": "power_cut.PowerCut", "folder": "r", "step": first, "seconds": seconds}
+        cut = ["allow_targets=[power_cut,probe]", *(f"+callbacks.power_cut.{key}={probe[key]}" for key in probe)]
+        done = run("imagenet_ddp.train", *options, *SLOW[1:], *cut, "hydra.run.dir=r", folder=tmp_path,
+                   environment=environment)  # fmt: skip
+        assert done.returncode == 9, (*told, done.stdout + done.stderr)
+        saved = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"]
+        told.append(f"{seconds:.2f} s after step {first} began, with a checkpoint of step {saved}")
+        assert saved >= first - 3, told  # every second step is saved, while the next one is trained
+    quiet = ("++callbacks.power_cut=null", "++callbacks.probe=null")
+    done = run("imagenet_ddp.train", *options, *quiet, "hydra.run.dir=r", folder=tmp_path, environment=environment)
+    assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
+    assert_same(tmp_path / "whole", tmp_path / "r", logged_steps=False)
 
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:

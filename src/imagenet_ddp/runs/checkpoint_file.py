@@ -17,7 +17,7 @@ from torch import Tensor
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system import unfinished
-from imagenet_ddp.system.atomic_write import atomic_path
+from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
 from imagenet_ddp.system.text import load_error
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
@@ -106,6 +106,7 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(target.parent)
 
 
 def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,14 @@ def atomic_write(
         if sync:
             os.fsync(file.fileno())
     if sync:
-        with suppress(OSError):  # some network disks cannot sync folders
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return once the names of its files are on the disk: without it, a power cut may bring the old ones back."""
+    with suppress(OSError):  # some network disks cannot
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
