@@ -78,7 +78,7 @@ def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
     if reason := no_gpu_reason(config["trainer"]):
         found.append(
             f"trainer.batch_finder=true needs a GPU, whose memory limits the batch, but {reason}. Hint: "
-            "data.batch_size=32."
+            "trainer.batch_finder=false."
         )
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         found.append(
