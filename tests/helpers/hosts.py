@@ -184,6 +184,8 @@ class Host:
 
     def mend(self) -> None:
         in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} up\n")
+        # else a connection within the next 3 s shares the fate of the address that is being asked for in vain
+        in_network(self.init, ["ip", "-batch", "-"], f"neigh flush dev {self.interface}\n")
 
 
 class Hosts(contextlib.ExitStack):
