@@ -116,8 +116,8 @@ def make_strategy(
     if kind is not None and (errors := backends.validate(strategy, kind)):
         raise ConfigError(errors)
     if kind == "cpu" and world_size > 2 and not strategy["comm_hook"]:
-        # Otherwise the gradients are arranged anew after a process's first step, and Gloo adds those of three ranks or
-        # more in an order that depends on their place: a resumed run would differ in the last bit.
+        # DistributedDataParallel otherwise rebuilds its buckets after a process's first step, and from three ranks on,
+        # Gloo adds in an order that depends on the place in a bucket: a resumed run would differ in the last bit.
         strategy = {**strategy, "find_unused_parameters": True}
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return StoreDDPStrategy(store, strategy)
