@@ -1,6 +1,6 @@
 """What is done to a training under way: one small function for each fault, for the tests and for the soak.
 
-Each returns what mends it. FAULTS has them by name.
+Each returns what mends it, or None where nothing has to be. FAULTS has them by name.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from faults.trainings import family
@@ -29,16 +30,13 @@ class Scene:
 
 
 Mend = Callable[[], None]
-FAULTS: dict[str, Callable[[Scene], Mend]] = {}
+Broken = TypeVar("Broken", bound=Mend | None)
+FAULTS: dict[str, Callable[[Scene], Mend | None]] = {}
 
 
-def fault(function: Callable[[Scene], Mend]) -> Callable[[Scene], Mend]:
+def fault(function: Callable[[Scene], Broken]) -> Callable[[Scene], Broken]:
     FAULTS[function.__name__] = function
     return function
-
-
-def nothing() -> None:
-    pass
 
 
 def _signal(processes: list[psutil.Process], number: int) -> None:
@@ -59,56 +57,49 @@ def largest(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 @fault
-def kill_the_command(scene: Scene) -> Mend:
+def kill_the_command(scene: Scene) -> None:
     """SIGKILL of what was typed."""
     _signal(family(scene.command)[:1], signal.SIGKILL)
-    return nothing
 
 
 @fault
-def kill_a_rank(scene: Scene) -> Mend:
+def kill_a_rank(scene: Scene) -> None:
     """SIGKILL of one rank."""
     _signal(largest(family(scene.command)), signal.SIGKILL)
-    return nothing
 
 
 @fault
-def kill_any_process(scene: Scene) -> Mend:
+def kill_any_process(scene: Scene) -> None:
     """SIGKILL of any one of its processes: a loader process, the process that forks them, multiprocessing's helper."""
     if processes := family(scene.command):
         _signal([scene.draw.choice(processes)], signal.SIGKILL)
-    return nothing
 
 
 @fault
-def kill_all(scene: Scene) -> Mend:
+def kill_all(scene: Scene) -> None:
     """SIGKILL of all of its processes, as when the machine is switched off."""
     _signal(family(scene.command), signal.SIGKILL)
-    return nothing
 
 
 @fault
-def terminate(scene: Scene) -> Mend:
+def terminate(scene: Scene) -> None:
     """SIGTERM to what was typed."""
     _signal(family(scene.command)[:1], signal.SIGTERM)
-    return nothing
 
 
 @fault
-def interrupt(scene: Scene) -> Mend:
+def interrupt(scene: Scene) -> None:
     """Ctrl-C: SIGINT to what was typed."""
     _signal(family(scene.command)[:1], signal.SIGINT)
-    return nothing
 
 
 @fault
-def pause_a_rank(scene: Scene) -> Mend:
+def pause_a_rank(scene: Scene) -> None:
     """SIGSTOP of one rank for a second, then SIGCONT."""
     stopped = largest(family(scene.command))
     _signal(stopped, signal.SIGSTOP)
     time.sleep(1)
     _signal(stopped, signal.SIGCONT)
-    return nothing
 
 
 @fault
@@ -135,21 +126,19 @@ def truncate_images(scene: Scene) -> Mend:
 
 
 @fault
-def truncate_last_checkpoint(scene: Scene) -> Mend:
+def truncate_last_checkpoint(scene: Scene) -> None:
     """All processes are killed, and the disk has half of last.ckpt alone."""
     if last := _last_of_two(scene):
         os.truncate(last, last.stat().st_size // 2)
-    return nothing
 
 
 @fault
-def flip_a_byte(scene: Scene) -> Mend:
+def flip_a_byte(scene: Scene) -> None:
     """All processes are killed, and the disk has another byte in last.ckpt."""
     if last := _last_of_two(scene):
         content = bytearray(last.read_bytes())
         content[scene.draw.randrange(len(content))] ^= 255
         last.write_bytes(content)
-    return nothing
 
 
 def _last_of_two(scene: Scene) -> Path | None:

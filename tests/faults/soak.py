@@ -75,7 +75,8 @@ def _one(folder: Path, tree: Path, name: str, case: tuple[str, ...], whole: Path
             ended = _wait(command, processes)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                mend()
+                if mend is not None:
+                    mend()
         if not ended:
             return f"hanging: {command.out}{command.err}"
         if "Traceback" in command.err and name not in KILLS:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 from conftest import PROBES, SMALL, clean_environ
+from faults.breakages import largest
 from faults.trainings import SLOW, assert_same, family, options_of, short
 from helpers.forked_commands import Command, run, start
 
@@ -27,8 +28,8 @@ def kill(processes: list[psutil.Process], who: str, draw: random.Random) -> None
         victims = processes[:1]
     elif who == "all":
         victims = processes
-    elif who == "rank":  # the largest processes below the first one, beside Python's small helpers
-        victims = [max(processes[1:], key=lambda process: process.memory_info().rss)]
+    elif who == "rank":
+        victims = largest(processes)
     else:
         victims = [draw.choice(processes)]
     for process in victims:
