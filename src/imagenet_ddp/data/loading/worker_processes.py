@@ -87,10 +87,18 @@ def init_worker(worker: int) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise_open_file_limit()
+    sys.excepthook = report_unless_parent_left
     # else multiprocessing prints the error and drops the batch, and the training process hangs
     queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
     # torch watches the parent's id, which is the fork server's: that one lives as long as its workers
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def report_unless_parent_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Print an error as sys.excepthook does, unless the training process has left in the middle of a message
+    to multiprocessing's fork server, or to its thread that passes files on: that process says why."""
+    if not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def raise_open_file_limit() -> None:
