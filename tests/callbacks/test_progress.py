@@ -63,7 +63,8 @@ def test_a_bar_has_what_matters_in_80_columns(
     tmp_path: Path, images: int, epochs: int, steps: int, means: Means
 ) -> None:
     metrics = RunningMetrics()
-    metrics.num_images, metrics.batch_sum_s, metrics.data_sum_s = images, 1.0, 1.0
+    times = metrics.train_times
+    times.num_images, times.batch_sum_s, times.data_sum_s = images, 1.0, 1.0
     log = Log(tmp_path, 0, Terminal())
     progress = made(log, metrics)
     log.close()

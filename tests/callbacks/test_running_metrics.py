@@ -166,10 +166,11 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
 
 
 def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
+    clock = [99.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     metrics = RunningMetrics()
-    metrics._mark = 99.0
+    metrics.train_times.begin()
+    clock[0] += 1.0
 
     class Slow:
         def tolist(self) -> list[float]:
@@ -181,7 +182,7 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     epoch_loop = SimpleNamespace(_batches_that_stepped=0)
     trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
-    assert (metrics.batch_sum_s, metrics.data_s) == (5.0, 3.0)
+    assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 3.0)
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])

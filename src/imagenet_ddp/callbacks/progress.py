@@ -175,11 +175,11 @@ class Progress(ScoreCallback):
     def _line(
         self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
     ) -> str:
-        count = max(metrics.num_steps, 1)
+        times, count = metrics.train_times, max(metrics.train_times.num_steps, 1)
         return (
             f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
-            f" | batch {metrics.batch_s:.3f} s ({metrics.batch_sum_s / count:.3f})"
-            f" data {metrics.data_s:.3f} s ({metrics.data_sum_s / count:.3f})"
+            f" | batch {times.batch_s:.3f} s ({times.batch_sum_s / count:.3f})"
+            f" data {times.data_s:.3f} s ({times.data_sum_s / count:.3f})"
             f" | {self._means(last, mean)}"
             f" | {metrics.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
         )
@@ -187,11 +187,11 @@ class Progress(ScoreCallback):
     def _val_line(
         self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
     ) -> str:
-        count = max(metrics.num_val_steps, 1)
+        times, count = metrics.val_times, max(metrics.val_times.num_steps, 1)
         owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
         return (
             f"validation step {step}/{steps}"
-            f" | batch {metrics.val_batch_s:.3f} s ({metrics.val_batch_sum_s / count:.3f})"
+            f" | batch {times.batch_s:.3f} s ({times.batch_sum_s / count:.3f})"
             f" | {self._means(last, mean)} | (mean so far{owner})"
         )
 

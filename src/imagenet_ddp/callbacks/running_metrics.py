@@ -1,6 +1,5 @@
 """Measure loss, top-1, top-5, images/s and the time spent waiting for data, and log them."""
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +13,9 @@ from imagenet_ddp.callbacks.cpu_time import cpu_s
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
 from imagenet_ddp.callbacks.means import Means, hits_by_place, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
+from imagenet_ddp.callbacks.step_times import StepTimes
 
 SAVE_EVERY_S = 1.0  # loggers open a file for each save: 0.3 ms
-# Of this epoch and of all earlier ones, with rank 0's times: stored, so that a resumed run continues them.
-SUMMED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", "all_batch_s", "all_data_s")
 
 
 class RunningMetrics(ScoreCallback):
@@ -37,27 +35,19 @@ class RunningMetrics(ScoreCallback):
     def __init__(self, monitor: str = "val/top1", mode: str = "max") -> None:
         super().__init__(monitor, mode)
         self.num_epochs = 0  # completely trained
-        self.batch_s = self.data_s = 0.0  # of the last step
-        self.batch_sum_s = self.data_sum_s = 0.0  # of this epoch's steps
-        self.num_steps = self.num_images = 0  # of this epoch
+        self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
-        self.all_images = 0  # of the whole run
-        self.all_batch_s = self.all_data_s = 0.0
         self.epoch_means: Means | None = None  # of the last finished epoch, over all ranks
-        self.val_batch_s = self.val_batch_sum_s = 0.0  # of the last step of a validation, of all its steps
-        self.num_val_steps = 0
-        self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0  # since take()
         self._last: tuple[Tensor, Tensor, int] | None = None  # of the last step: as _loss, _hits and _count
         self._loss: Tensor | None = None  # on the device: sums since they were last moved into the host's
         self._hits: Tensor | None = None  # (top_k,)
         self._count = 0  # images
         self._epoch_sums, self._since_sums = np.zeros(4), np.zeros(4)  # as Means.from_sums; of this epoch, since take()
         self._restored: list[float] | None = None
-        self._mark = self._cpu_mark = self._fit_mark = 0.0
+        self._cpu_mark = self._fit_mark = 0.0
         self._end: float | None = None
         self._end_cpu_s: float | None = None
         self._trainer: L.Trainer | None = None
-        self._is_added = False  # whether this epoch is in all_images, all_batch_s and all_data_s
         self._num_updates = 0  # of the weights, after the last batch
         self._saved_s = 0.0  # when loggers wrote what they had been given
 
@@ -74,15 +64,12 @@ class RunningMetrics(ScoreCallback):
             self._epoch_sums += self._restored
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._mark = time.perf_counter()
+        self.train_times.begin()
         self._num_updates = trainer.global_step
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch_sums[:] = 0.0
-        self.batch_sum_s = self.data_sum_s = 0.0
-        self.num_steps = self.num_images = 0
-        self._is_added = False
-        self._mark = time.perf_counter()
+        self.train_times.begin_epoch()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -91,7 +78,7 @@ class RunningMetrics(ScoreCallback):
         # Loggers, and Lightning's callbacks that write to them, count steps by this; after a resume within an epoch it
         # is one too low. Private: the version is bounded, tests/callbacks/test_running_metrics.py watches.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
-        self.data_s = time.perf_counter() - self._mark
+        self.train_times.data_is_here()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -133,19 +120,12 @@ class RunningMetrics(ScoreCallback):
         self._loss += outputs["loss_sum"]
         self._hits += hits
         self._count += counted
-        self.batch_s = 0.0
-        self._add_batch_s(time.perf_counter() - self._mark)
-        self.data_sum_s += self.data_s
-        self._since_data_s += self.data_s
-        self.num_steps += 1
-        self.num_images += batch["step_images"]
-        self._since_images += batch["step_images"]
+        self.train_times.end_step(batch["step_images"])
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.val_batch_sum_s, self.num_val_steps = 0.0, 0
         if self._loss is not None and not trainer.sanity_checking:
             trainer.callback_metrics.update(self.total(trainer).named())
-        self._mark = time.perf_counter()
+        self.val_times.begin_epoch()
 
     def on_validation_batch_end(
         self,
@@ -156,13 +136,11 @@ class RunningMetrics(ScoreCallback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self.num_val_steps += 1
-        self.val_batch_s = 0.0
-        self._add_val_batch_s(time.perf_counter() - self._mark)
+        self.val_times.end_step()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_validation_end(trainer, pl_module)
-        self._mark = time.perf_counter()
+        self.train_times.begin()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.epoch_means = self.total(trainer)
@@ -171,10 +149,7 @@ class RunningMetrics(ScoreCallback):
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if not is_epoch_over(trainer):
             return  # a checkpoint of this moment continues the epoch
-        self.all_images += self.num_images
-        self.all_batch_s += self.batch_sum_s
-        self.all_data_s += self.data_sum_s
-        self._is_added = True
+        self.train_times.end_epoch()
         self._epoch_sums[:] = 0.0  # a checkpoint of this moment begins the next epoch
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -205,11 +180,8 @@ class RunningMetrics(ScoreCallback):
         since the last call. Waits for the device."""
         self._move(self._read(_one(self._loss, self._hits)))
         means = Means.from_sums(self._since_sums.tolist())
-        batch_s = self._since_batch_s or math.inf
-        images_per_s, data_wait_frac = self._since_images / batch_s, self._since_data_s / batch_s
         self._since_sums[:] = 0.0
-        self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0
-        return means, images_per_s, data_wait_frac
+        return means, *self.train_times.take()
 
     def total(self, trainer: L.Trainer) -> Means:
         """Return the means of this epoch so far over all ranks. Call on all of them."""
@@ -228,27 +200,19 @@ class RunningMetrics(ScoreCallback):
             parts, count = [losses.sum(), hits], len(logits)
         start_s = time.perf_counter()
         loss, top1, top5, images, *last = _one(so_far, *parts).tolist()
-        self._add_val_batch_s(time.perf_counter() - start_s)
+        self.val_times.add(time.perf_counter() - start_s)
         of_last = sums_of(last[0], last[1:], count) if last else [0.0] * 4
         return Means.from_sums(of_last), Means.from_sums([loss, top1, top5, images])
 
     @property
     def images_per_s(self) -> float:
         """Of all ranks, in this epoch's training."""
-        return self.num_images / self.batch_sum_s if self.batch_sum_s else 0.0
+        return self.train_times.images_per_s
 
     @property
     def data_wait_frac(self) -> float:
         """Share of this epoch's training time that this rank waited for its loader."""
-        return self.data_sum_s / self.batch_sum_s if self.batch_sum_s else 0.0
-
-    def speed(self) -> tuple[float | None, float | None]:
-        """Return (images/s of all ranks, share of the training time that this rank waited for its loader) of the whole
-        run; None before the first step."""
-        images, batch_s, data_s = self.all_images, self.all_batch_s, self.all_data_s
-        if not self._is_added:
-            images, batch_s, data_s = images + self.num_images, batch_s + self.batch_sum_s, data_s + self.data_sum_s
-        return (images / batch_s, data_s / batch_s) if batch_s else (None, None)
+        return self.train_times.data_wait_frac
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers); the parts before a
@@ -263,7 +227,7 @@ class RunningMetrics(ScoreCallback):
         """Seconds since training began, the parts before a resume added, by this rank's clock."""
         return self.train_s + (self._end or time.perf_counter()) - self._fit_mark
 
-    # -- sums and times
+    # -- sums
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         assert self._loss is not None
@@ -285,19 +249,8 @@ class RunningMetrics(ScoreCallback):
         """Copy to the host. The wait for the device counts as time of this step, not as waiting for data."""
         start_s = time.perf_counter()
         numbers = tensor.tolist()
-        self._add_batch_s(time.perf_counter() - start_s)
+        self.train_times.add(time.perf_counter() - start_s)
         return numbers
-
-    def _add_batch_s(self, seconds: float) -> None:
-        self.batch_s += seconds
-        self.batch_sum_s += seconds
-        self._since_batch_s += seconds
-        self._mark += seconds
-
-    def _add_val_batch_s(self, seconds: float) -> None:
-        self.val_batch_s += seconds
-        self.val_batch_sum_s += seconds
-        self._mark += seconds
 
     # -- checkpoints
 
@@ -314,13 +267,14 @@ class RunningMetrics(ScoreCallback):
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
             "num_epochs": self.num_epochs,
-            **{name: getattr(self, name) for name in SUMMED},
+            **self.train_times.state_dict(),  # rank 0's
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._restored = state_dict["sums"]
-        for name in ("train_s", "train_cpu_s", "num_epochs", *SUMMED):
+        self.train_times.load_state_dict(state_dict)
+        for name in ("train_s", "train_cpu_s", "num_epochs"):
             setattr(self, name, state_dict[name])
 
 

@@ -17,7 +17,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and of the CPUs of all ranks;
     both with the parts before a resume, while `hardware` is that of the last part."""
     info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
-    images_per_s, data_wait_frac = parts.metrics.speed()
+    images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
     options = plan.config["data"]
     root = options["root"]
