@@ -37,7 +37,7 @@ EARLY = [
     *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
     "engine.worker",
     "report.comparison.curves",
-    "runs.curves",
+    "runs.curves_figure",
 ]
 
 

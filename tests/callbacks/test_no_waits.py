@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.predictions import Predictions
+from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement

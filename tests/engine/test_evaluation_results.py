@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imagenet_ddp.callbacks.predictions import Predicted
+from imagenet_ddp.callbacks.prediction_collector import Predicted
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
 from imagenet_ddp.models.calibration import log_sums
-from imagenet_ddp.runs import predictions
+from imagenet_ddp.runs import predictions_file
 
 CLASSES = ["n01440764", "n01443537", "n01484850"]
 TARGETS = np.array([0, 1, 2, 1])
@@ -65,8 +65,8 @@ def test_metrics_are_named_and_said(predicted: Predicted):
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_row_for_each_image(form: str, predicted: Predicted, tmp_path: Path):
     columns = prediction_columns(predicted, Named(), CLASSES, {"1.jpg": "the file is empty"})
-    path = tmp_path / predictions.FILES[form]
-    predictions.write(path, columns)
+    path = tmp_path / predictions_file.FILES[form]
+    predictions_file.write(path, columns)
     if form == "csv":
         rows = list(csv.DictReader(path.read_text().splitlines()))
         number: Callable = float

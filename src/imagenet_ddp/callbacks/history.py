@@ -12,7 +12,7 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback
-from imagenet_ddp.runs.curves import draw_curves
+from imagenet_ddp.runs.curves_figure import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text import first_line

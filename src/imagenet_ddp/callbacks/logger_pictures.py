@@ -15,7 +15,7 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loggers.background import Background
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.data.contact_sheet import FILE
-from imagenet_ddp.runs.confusion import draw_confusion
+from imagenet_ddp.runs.confusion_figure import draw_confusion
 from imagenet_ddp.system.text import first_line
 
 MAX_CLASSES = 50

@@ -6,7 +6,7 @@ import torch
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.loggers.background import connect
-from imagenet_ddp.callbacks.predictions import Predictions
+from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.data.imagenet_layout import reassessed_labels
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.engine import build
@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.class_subset import ClassSubset
 from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
-from imagenet_ddp.runs import predictions, summary
+from imagenet_ddp.runs import predictions_file, summary
 from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import format_loss, percent
@@ -72,10 +72,10 @@ def run(job: Job, plan: Plan, world: World) -> float:
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)
-        file = predictions.FILES.get(job.config["predictions"])
+        file = predictions_file.FILES.get(job.config["predictions"])
         if file is not None:
             reasons = dict(data.bad_images.board.all())
-            predictions.write(job.run_dir / file, prediction_columns(predicted, data.val_images, classes, reasons))
+            predictions_file.write(job.run_dir / file, prediction_columns(predicted, data.val_images, classes, reasons))
         result = {
             **metrics,
             "num_val_images": counted[0],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.callbacks.predictions import Predicted
+from imagenet_ddp.callbacks.prediction_collector import Predicted
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate
 from imagenet_ddp.models.metrics import further_metrics

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from imagenet_ddp.runs.curves import read_metrics as read_columns
+from imagenet_ddp.runs.curves_figure import read_metrics as read_columns
 
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is installed
 

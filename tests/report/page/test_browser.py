@@ -14,8 +14,8 @@ from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.page import build as build_module
 from imagenet_ddp.report.page.build import Pictures, build
+from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.page.images import Group, data_uri
-from imagenet_ddp.report.page.predictions import read
 from imagenet_ddp.report.run import read_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -11,7 +11,7 @@ from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.page import build as build_module
 from imagenet_ddp.report.page.build import Pictures, build
-from imagenet_ddp.report.page.predictions import read
+from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.run import read_run
 
 EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"

@@ -10,8 +10,8 @@ from PIL import Image
 
 from imagenet_ddp.data.sources.packed.object_store import ShardError
 from imagenet_ddp.report.page.build import read_pictures
+from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.page.images import EvaluatedImages
-from imagenet_ddp.report.page.predictions import read
 
 CLASSES = ["a", "b", "c"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
+from imagenet_ddp.report.page.evaluation import Predictions, read
 from imagenet_ddp.report.page.label_errors import likely_wrong, thresholds
-from imagenet_ddp.report.page.predictions import Predictions, read
 
 CLASSES = ["a", "b", "c", "d", "e"]
 SWAPPED = np.arange(0, 600, 30)

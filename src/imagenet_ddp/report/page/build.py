@@ -12,7 +12,7 @@ from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
 from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
-from imagenet_ddp.report.page.predictions import Predictions, config_of
+from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.paths import describe_path

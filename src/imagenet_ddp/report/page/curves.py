@@ -3,7 +3,7 @@
 import numpy as np
 
 from imagenet_ddp.report.page.chart import Chart, Line, ticks
-from imagenet_ddp.runs.curves import Table, column
+from imagenet_ddp.runs.curves_figure import Table, column
 
 PANELS = (
     ("Loss", (("training", "second", "train/loss"), ("validation", "plain", "val/loss"))),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.report.page.predictions import Predictions
+from imagenet_ddp.report.page.evaluation import Predictions
 from imagenet_ddp.report.run import Run, as_number
 from imagenet_ddp.system.text import count_noun, duration, percent
 

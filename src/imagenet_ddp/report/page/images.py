@@ -17,7 +17,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.page.predictions import Predictions, config_of
+from imagenet_ddp.report.page.evaluation import Predictions, config_of
 
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 80  # of its JPEG

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imagenet_ddp.report.page.predictions import Predictions
+from imagenet_ddp.report.page.evaluation import Predictions
 from imagenet_ddp.system.csv_file import csv_bytes
 
 FILE = "likely_wrong_labels.csv"

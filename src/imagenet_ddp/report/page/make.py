@@ -6,7 +6,7 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
 from imagenet_ddp.report.options import Options
-from imagenet_ddp.report.page import predictions
+from imagenet_ddp.report.page import evaluation
 from imagenet_ddp.report.page.build import Page, build
 from imagenet_ddp.report.run import NotARunError, Run, as_number, read_run
 
@@ -29,14 +29,14 @@ def make_page(options: Options) -> Page:
     folder = options.folders[0]
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
-        return build(name, None, predictions.read(folder), maps=maps)
+        return build(name, None, evaluation.read(folder), maps=maps)
     try:
         run = read_run(folder)
     except NotARunError as reason:
         raise ConfigError(
             f"{folder} must be a run folder, but has {reason}. Hint: runs/<name>/<time>, or a folder above."
         ) from reason
-    found, missing = predictions.of_run(folder, is_running=run.state == "running")
+    found, missing = evaluation.of_run(folder, is_running=run.state == "running")
     return build(name, run, found, missing, maps=maps)
 
 
@@ -44,12 +44,12 @@ def _of_folds(folders: Sequence[Path], *, maps: bool) -> Page:
     runs = _runs_of_folds(folders)
     parts, notes = [], _missing_folds(runs)
     for folder in (run.folder for run in runs.values()):
-        found, missing = predictions.of_run(folder, is_running=False)
+        found, missing = evaluation.of_run(folder, is_running=False)
         if found is None:
             raise ConfigError(f"by=fold needs predictions of {folder}, but there are none. {missing}")
         parts.append(found)
         notes += [missing] if missing else []
-    return build(", ".join(map(str, folders)), None, predictions.join(parts), " ".join(notes), maps=maps)
+    return build(", ".join(map(str, folders)), None, evaluation.join(parts), " ".join(notes), maps=maps)
 
 
 def _missing_folds(runs: Mapping[object, Run]) -> list[str]:

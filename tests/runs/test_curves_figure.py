@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from imagenet_ddp.runs.curves import curves, draw_curves, read_metrics
+from imagenet_ddp.runs.curves_figure import curves, draw_curves, read_metrics
 
 COLUMNS = ["epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "lr"]
 
@@ -125,7 +125,7 @@ def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_pyplot_and_no_early_import(tmp_path: Path) -> None:
     path = write(tmp_path / "metrics.csv", run_of(2))
     code = (
-        "import sys; from pathlib import Path; import imagenet_ddp.runs.curves as plots;"
+        "import sys; from pathlib import Path; import imagenet_ddp.runs.curves_figure as plots;"
         "early = 'matplotlib' in sys.modules;"
         "plots.draw_curves(Path(sys.argv[1]), Path(sys.argv[2]), 'a run');"
         "sys.exit(early or 'matplotlib.pyplot' in sys.modules)"

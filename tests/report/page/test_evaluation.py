@@ -9,7 +9,7 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.page.predictions import join, of_run, read
+from imagenet_ddp.report.page.evaluation import join, of_run, read
 
 CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
