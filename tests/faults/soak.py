@@ -1,6 +1,6 @@
-"""Many short trainings, each with a random fault at a random moment, resumed and compared with one without faults.
+"""Many short trainings, each with a fault at a random moment, resumed and compared with one without faults.
 
-Run by `python scripts/reliability.py soak=200`.
+Run by `python scripts/reliability.py soak=220`.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ _starting = threading.Lock()  # one server forks the commands of all lanes
 
 
 def soak(number: int, seed: int) -> Counter[str]:
-    """Run so many; return the counts of "runs", "hanging", "lost", "wrong", and of each fault. Print each."""
+    """Run so many, each fault once in every turn. Print each, and return the counts of "runs", "hanging", "lost",
+    "wrong", and of each fault."""
     counts: Counter[str] = Counter(dict.fromkeys(("runs", "hanging", "lost", "wrong"), 0))
     with tempfile.TemporaryDirectory(prefix="soak_") as folder:
         root = Path(folder)
@@ -45,7 +46,11 @@ def soak(number: int, seed: int) -> Counter[str]:
 
         def run(index: int) -> tuple[int, str, str, str, float]:
             draw, began = random.Random(f"{seed} {index}"), time.monotonic()
-            name, case = draw.choice(list(FAULTS)), draw.choice(CASES)
+            turn, place = divmod(index, len(FAULTS))
+            name, case = (
+                random.Random(f"{seed} turn {turn}").sample(list(FAULTS), len(FAULTS))[place],
+                draw.choice(CASES),
+            )
             result = _one(root / str(index), root / "tree", name, case, wholes[case], draw)
             shutil.rmtree(root / str(index), ignore_errors=True)
             return index, name, " ".join(case), result, time.monotonic() - began
