@@ -200,21 +200,22 @@ def is_locked(folder: Path) -> bool:
 
 def remove_refused(folder: Path, error: BaseException) -> None:
     """Remove the folder of a run that was refused, if it holds no more than logs, and parents that are then empty.
-    error: what ended the run; after a failure (exit code 1), or a stop that a log records, the folder stays."""
+    error: what ended the run; after a failure (exit code 1), or a stop that a log records, the folder stays.
+    What cannot be removed stays as well."""
     code = getattr(error, "exit_code", 2)
-    if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
-        return
-    if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
-        shutil.rmtree(folder / "logs", ignore_errors=True)
-        for name in (".lock", MADE_FOR):
-            (folder / name).unlink(missing_ok=True)
-    here = Path.cwd()
-    folder = folder.resolve()
-    for path in (folder, *list(folder.parents)[:2]):
-        # never folders outside of the current one
-        if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
+    with suppress(OSError):  # a disk that has become read-only, or a mount point: the user reads the error itself
+        if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
             return
-        with suppress(OSError):  # such as a mount point
+        if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
+            shutil.rmtree(folder / "logs", ignore_errors=True)
+            for name in (".lock", MADE_FOR):
+                (folder / name).unlink(missing_ok=True)
+        here = Path.cwd()
+        folder = folder.resolve()
+        for path in (folder, *list(folder.parents)[:2]):
+            # never folders outside of the current one
+            if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
+                return
             path.rmdir()
 
 
