@@ -58,8 +58,8 @@ class _CPUSyncBatchNorm(_BatchNorm):
             with torch.no_grad():
                 self.num_batches_tracked += 1
                 share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * count / (count - 1), share)
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+                self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var.dtype), share)
         normed = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             normed = normed * self.weight.view(shape) + self.bias.view(shape)
