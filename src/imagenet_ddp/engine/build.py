@@ -131,7 +131,7 @@ def make_trainer(
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)
-    sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
+    sync = [SyncBatchNorm(kind)] if arguments["sync_batchnorm"] else []
     arguments["profiler"] = arguments["profiler"] or NoProfiler()
     with refusing():
         return L.Trainer(

@@ -12,11 +12,14 @@ from imagenet_ddp.errors import ConfigError
 
 
 class SyncBatchNorm(TorchSyncBatchNorm):
-    """Convert each batch norm when the net is on its device. Raises ConfigError for a subclass on CPUs."""
+    """Convert each batch norm for a kind of device: cpu, cuda or mps. Raises ConfigError for a subclass on CPUs."""
+
+    def __init__(self, kind: str):
+        self._kind = kind  # Lightning converts them before the net is on its device
 
     def apply(self, model: nn.Module) -> nn.Module:
         layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-        if not layers or next(model.parameters()).device.type != "cpu":
+        if self._kind != "cpu":
             if any(type(layer).__module__.startswith("timm.") for layer in layers):
                 from timm.layers import convert_sync_batchnorm  # torch's leaves out the activations within these
 
