@@ -1,4 +1,5 @@
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import lightning.pytorch as L
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks.backbone_freeze import BackboneFreeze
+from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -34,6 +36,14 @@ class Module(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_synchronised_statistics_are_frozen_too(kind: str) -> None:
+    module = Module()
+    SyncBatchNorm(kind).apply(module.net)
+    BackboneFreeze("2").on_train_epoch_start(cast(Any, SimpleNamespace(current_epoch=0)), module)
+    assert [each.training for each in module.net] == [True, False, True]
 
 
 @pytest.mark.filterwarnings("ignore:.*")

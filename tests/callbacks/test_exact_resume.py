@@ -365,12 +365,13 @@ def test_batches_per_update_that_change(tmp_path: Path, wholes: Callable[..., Pa
     assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
 
 
-def test_a_limit_below_what_is_trained_already(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [3, 5])
+def test_a_limit_that_is_no_more_than_what_is_trained_already(tmp_path: Path, limit: int) -> None:
     signals = Signals()
     with pytest.raises(Stopped):
         train(tmp_path, Watch(5, lambda trainer: setattr(signals, "received", 15)), signals=signals, max_epochs=1)
     watch = Watch()
-    train(tmp_path, watch, max_epochs=1, limit_train_batches=3)
+    train(tmp_path, watch, max_epochs=1, limit_train_batches=limit)
     assert (watch.steps, len(watch.scores)) == (0, 1)
     assert read(tmp_path / "last.ckpt")[KEY]["kind"] == "epoch_end"
 

@@ -7,6 +7,7 @@ import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
@@ -199,6 +200,10 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         refusing(lambda: begun),
     ):
         L.Trainer(callbacks=[RunningMetrics(), RunningMetrics()], logger=False, accelerator="cpu")
+    short = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                      enable_model_summary=False, max_epochs=1, val_check_interval=65)  # fmt: skip
+    with pytest.raises(kind, match=r"\(65\) must be .* of the training batches \(64\)"), refusing(lambda: begun):
+        short.fit(BoringModel())
     with pytest.raises(RuntimeError, match=r"^another$"), refusing(lambda: begun):
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):

@@ -451,6 +451,23 @@ def test_merge_takes_a_group_with_its_subtree():
     assert config.optim.weight_decay == 1e-4  # the checkpoint's, not the recipe's that came along
 
 
+@pytest.mark.parametrize(
+    ("typed", "size"),
+    [
+        (["data=stl10"], 512),
+        (["experiment=quick", "trainer.batch_finder=true"], 512),
+        (["data=stl10", "data.batch_size=9"], 9),
+        (["data=stl10", "trainer.batch_finder=false"], 128),
+    ],
+)
+def test_merge_keeps_the_batch_that_was_found(typed: list[str], size: int):
+    """A job that is started again has the options of the first time, where no batch stands."""
+    base = stored()
+    base = {**base, "data": {**base["data"], "batch_size": 512}, "trainer": {**base["trainer"], "batch_finder": True}}
+    assert merged(*typed, base=base).data.batch_size == size
+    assert merged("data=stl10", base={**base, "trainer": stored()["trainer"]}).data.batch_size == 128
+
+
 def test_merge_takes_all_of_an_experiment_but_the_name():
     config = merged("experiment=aws_stl10", "optim.lr=0.3", verb="train")
     assert (config.data.name, config.trainer.max_epochs, config.optim.lr, config.name) == ("stl10", 2, 0.3, "old")

@@ -12,7 +12,7 @@ from imagenet_ddp.engine.world import World
 @pytest.mark.parametrize(("clip", "fused"), [("null", True), ("0", True), ("1.0", False)])
 def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool, tmp_path: Path):
     """Lightning raises for a fused optimizer in mixed precision where gradients are clipped."""
-    options = [f"trainer.gradient_clip_val={clip}", "model.name=mobilenet_v3_small"]
+    options = [f"trainer.gradient_clip_val={clip}", "trainer.precision=bf16-mixed", "model.name=mobilenet_v3_small"]
     plan = plan_of(*options, environ={"HOME": str(tmp_path)})
     optimizer = make_module(plan, list("abcdefghij"), 10).configure_optimizers()
     assert bool(optimizer.param_groups[0]["fused"]) == fused

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -108,10 +109,17 @@ def test_a_resumed_run_keeps_its_update(
     typed: tuple[str, ...], before: int, world_size: int, split: tuple[int, int], folder: list[str]
 ) -> None:
     world = WorldInfo(world_size=world_size, local_world_size=world_size)
-    plan = plan_of(*folder, *typed, "optim.reference_batch=64", "optim.lr=0.1", world_info=world, update_before=before)
+    typed = (*typed, "optim.reference_batch=64", "optim.lr=0.1", "trainer.limit_train_batches=10",
+             "trainer.val_check_interval=3")  # fmt: skip
+    plan = plan_of(*folder, *typed, world_info=world, update_before=before)
     assert (plan.global_batch_size, plan.learning_rate.value) == (before, pytest.approx(0.1 * before / 64))
     assert tuple(plan.batch.value.values()) == split
-    assert trainer_arguments(plan)["accumulate_grad_batches"] == split[1]
+    arguments = trainer_arguments(plan)
+    assert arguments["accumulate_grad_batches"] == split[1]
+    # as many updates in an epoch, and up to a validation, at least: 3 forwards in pairs are one and a half
+    times = 2 if "trainer.accumulate_grad_batches=2" in typed else 1
+    counted = arguments["limit_train_batches"], arguments["val_check_interval"]
+    assert counted == (10 * split[1] // times, math.ceil(3 * split[1] / times))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 import contextlib
+import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +59,35 @@ def test_the_refusal_of_a_step_that_does_not_fit() -> None:
 def test_any_other_error_is_raised(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
         largest_batch(Device(8, error))
+
+
+def test_a_step_that_failed_holds_no_memory_when_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its frames still held would be cached, and count as memory of the next step."""
+    activations: list[weakref.ref[torch.Tensor]] = []
+    held: list[int] = []
+
+    def forward(images: int) -> None:
+        activation = torch.zeros(images)
+        activations.append(weakref.ref(activation))
+        if images > 40:
+            raise torch.OutOfMemoryError
+
+    def train(config: Any, *_: Any) -> float:
+        try:
+            forward(config["data"]["batch_size"])
+        except torch.OutOfMemoryError as error:
+            raise ConfigError("does not fit") from error
+        return 0.0
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
+    monkeypatch.setattr(
+        batch_finder, "_release", lambda _: held.append(sum(each() is not None for each in activations))
+    )
+    monkeypatch.setattr(batch_finder, "_train", train)
+    config = {"data": {"image_size": 32, "train_size": None, "batch_size": 4}}
+    assert largest_batch(cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)) == 40
+    assert len(held) > 5 and not any(held)
 
 
 def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:

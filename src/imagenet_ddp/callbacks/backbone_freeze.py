@@ -2,11 +2,9 @@
 
 import lightning.pytorch as L
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from imagenet_ddp.models.parameter_groups import is_in_head
-
-# Those that keep running statistics.
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class BackboneFreeze(L.Callback):
@@ -30,5 +28,5 @@ class BackboneFreeze(L.Callback):
             if not is_in_head(name, self.head):
                 parameter.requires_grad_(not frozen)
         for name, module in net.named_modules():
-            if isinstance(module, NORMS) and not is_in_head(f"{name}.", self.head):
+            if isinstance(module, _BatchNorm) and not is_in_head(f"{name}.", self.head):
                 module.train(not frozen)

@@ -35,7 +35,8 @@ class NonFiniteLoss(L.Callback):
 
     on_nan: raise: end the training with the first step whose loss is not finite, and list the images of its batch in
     nonfinite_batch.csv in run_dir. skip: leave out each update whose gradients are not finite; this waits for the
-    device in every step. With trainer.precision=16-mixed, torch's GradScaler skips them in any case.
+    device in every step. With trainer.precision=16-mixed, torch's GradScaler skips them in any case, but it leaves what
+    their forward passes did to the statistics of batch norm, which skip undoes there too.
 
     It needs the batches of ImageDataModule and the outputs of ImageClassifier.
     """
@@ -99,13 +100,13 @@ class NonFiniteLoss(L.Callback):
         plugin = trainer.precision_plugin
         if self.on_nan == "skip" and isinstance(plugin, MixedPrecision) and plugin.scaler is not None:
             self.on_nan = "scaler"
-        if self.on_nan == "skip":
+        if self.on_nan != "raise":
             self._buffers = [buffer.clone() for buffer in pl_module.buffers()]
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if self.on_nan != "skip":
+        if self.on_nan == "raise":
             return
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         # of all ranks: they have the same sum, and so the same answer
@@ -114,9 +115,11 @@ class NonFiniteLoss(L.Callback):
             for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
                 kept.copy_(buffer)
             return
-        optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave out parameters without a gradient
         for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
             buffer.copy_(kept)  # the statistics of batch norm are of the same forward pass
+        if self.on_nan == "scaler":
+            return
+        optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave out parameters without a gradient
         self._num_skipped += 1
         step = trainer.global_step + 1
         if self._num_skipped > MAX_SKIPPED:

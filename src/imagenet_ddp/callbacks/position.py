@@ -30,8 +30,9 @@ class ResumableData(Protocol):
 
 
 def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
-    """Return kind (epoch_end, mid_epoch or before_validation), epoch, images of it that are trained, and the images of
-    a step; correct Lightning's own counters to it. loops: checkpoint["loops"]["fit_loop"].
+    """Return kind (epoch_end, mid_epoch or before_validation), epoch, images of it that are trained, the images of a
+    step, and whether the epoch has no more steps; correct Lightning's own counters to it. loops:
+    checkpoint["loops"]["fit_loop"].
 
     before_validation: the epoch's batches so far are trained, the validation that follows them is not done.
     """
@@ -58,6 +59,7 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
         "epoch": epoch,
         "images": sampler.images_after(epoch, batches) if sampler else 0,
         "global_batch_size": data.train_step_images if data else 0,
+        "is_over": is_epoch_over(trainer),  # missing in a checkpoint of an older version
     }
 
 
@@ -79,7 +81,8 @@ def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str
         set_batches(loops, batches, keep_total=True)
     limit = trainer.limit_train_batches
     limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
-    if batches > limit:  # a new, lower limit, or larger steps: only the validation of this epoch is left
+    # a new, lower limit, or larger steps: only the validation of this epoch is left
+    if batches > limit or (batches == limit and not position.get("is_over")):
         batches = limit
         set_batches(loops, batches, keep_total=True)
         begin_validation(loops)

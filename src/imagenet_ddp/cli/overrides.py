@@ -24,7 +24,8 @@ def merge_overrides(
 
     stored: plain and resolved; keys unknown to composed are ignored, as they are of another version of this package.
     typed: options; each one's key is taken from composed, a group's choice (data=stl10) with its whole subtree, and
-    experiment= or recipe= take everything but the name. afresh: further key paths to take from composed.
+    experiment= or recipe= take everything but the name. afresh: further key paths to take from composed. The batch
+    that trainer.batch_finder has found stays, where no other is typed: no option makes it again.
     """
     merged = copy.deepcopy(composed)
     with open_dict(merged):
@@ -44,6 +45,9 @@ def merge_overrides(
         # once more, because experiment= takes everything: name= may have been typed before it
         for path in [*afresh, *(["name"] if any(re.match(r"\+*name=", line) for line in typed) else [])]:
             _take(merged, composed, path)
+        was_found = OmegaConf.select(merged, "trainer.batch_finder") and stored.get("trainer", {}).get("batch_finder")
+        if was_found and not any(re.match(r"\+*data\.batch_size=", line) for line in typed):
+            merged.data.batch_size = stored["data"]["batch_size"]
     OmegaConf.set_struct(merged, True)
     return merged
 

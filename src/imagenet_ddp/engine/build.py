@@ -43,8 +43,8 @@ from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
-# RuntimeErrors of Lightning's that mean a MisconfigurationException.
-UNTYPED = ("Early stopping conditioned on metric", "Found more than one stateful callback of type")
+# RuntimeErrors and ValueErrors of Lightning's that mean a MisconfigurationException.
+UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (")
 
 
 @dataclass
@@ -131,7 +131,7 @@ def make_trainer(
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)
-    sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
+    sync = [SyncBatchNorm(kind)] if arguments["sync_batchnorm"] else []
     arguments["profiler"] = arguments["profiler"] or NoProfiler()
     with refusing():
         return L.Trainer(
@@ -166,7 +166,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
         if begun():
             raise
         raise _refusal(error, False) from error
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         if not str(error).startswith(UNTYPED):
             raise
         raise _refusal(error, begun()) from error

@@ -98,7 +98,7 @@ def make_plan(
         of_node = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices) * local_world_size
         wanted, whose = of_node * nodes[1] * trainer["accumulate_grad_batches"], f"of {nodes[1]} nodes"
     size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted, whose)
-    data, trainer = {**data, "batch_size": size}, {**trainer, "accumulate_grad_batches": accumulate}
+    data, trainer = {**data, "batch_size": size}, batch_split.with_accumulation(trainer, accumulate)
     config = {**config, "data": data, "trainer": trainer}
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]

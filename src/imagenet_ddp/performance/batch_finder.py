@@ -1,6 +1,7 @@
 """Find the largest batch that a device has memory for, by real training steps on noise: trainer.batch_finder."""
 
 import gc
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +57,9 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
         try:
             with torch.random.fork_rng([device]):
                 used = _train(config_of_step, precision, device, copies)
+        except Exception as error:
+            _forget_tensors(error)
+            raise
         finally:
             _release(device)  # also where it failed
         if used > usable:
@@ -72,6 +76,14 @@ def _train(config: Mapping[str, Any], precision: str, device: torch.device, copi
     training.optimize()
     weights = sum(weight.numel() * weight.element_size() for weight in training.net.parameters())
     return torch.cuda.max_memory_reserved(device) + copies * weights
+
+
+def _forget_tensors(error: BaseException | None) -> None:
+    """Let go of the activations that the frames of an error still hold. Released only after it, they would count as
+    reserved in the next step, which would then seem too large."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
 
 
 def _release(device: torch.device) -> None:

@@ -37,11 +37,31 @@ def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Pa
     assert away, "without it, the comparison fails"
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_types_of_weights(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of trainer.precision: a step of one rank is that of torch's own layer."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor: None)
+    torch.manual_seed(0)
+    images = torch.randn(8, 3, 4, 4, dtype=kind)
+    own, torchs = nn.BatchNorm2d(3).to(kind), nn.BatchNorm2d(3).to(kind)
+    SyncBatchNorm("cpu").apply(own)
+    results = [[layer(images), *layer.buffers()] for layer in (own, torchs)]
+    assert type(own) is not type(torchs)
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other)
+
+
 def test_layers_of_others_keep_what_they_do_besides() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))
     with pytest.raises(ConfigError, match=r"torch's own layers, got BatchNormAct2d\. Hint: trainer.sync_batchnorm=f"):
-        SyncBatchNorm().apply(net)
-    _, there = SyncBatchNorm().apply(net.to("meta")).children()  # not a CPU
+        SyncBatchNorm("cpu").apply(net)
+    _, there = SyncBatchNorm("cuda").apply(net).children()
     assert isinstance(there, nn.SyncBatchNorm) and isinstance(there.act, nn.ReLU)
-    _, own = SyncBatchNorm().apply(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).to("meta")).children()
-    assert type(own) is nn.SyncBatchNorm
+
+
+def test_on_gpus_they_are_torchs() -> None:
+    """Lightning converts them while the net is still on the CPU."""
+    _, norm = SyncBatchNorm("cuda").apply(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).children()
+    assert type(norm) is nn.SyncBatchNorm
+    SyncBatchNorm("cuda").apply(nn.Linear(2, 2))  # without any

@@ -57,6 +57,18 @@ def split_update(
     return most, times, f"{wanted} do not divide among these devices" + " without accumulation" * one_forward
 
 
+def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, Any]:
+    """Return trainer.* with so many forwards per update of the weights. What counts forwards is set such that it stands
+    for as many updates, and so images, as before."""
+    times, counted = trainer["accumulate_grad_batches"], ("limit_train_batches", "val_check_interval")
+    given = {key: trainer[key] for key in counted if integer(1).accepts(trainer[key])}
+    return {
+        **trainer,
+        "accumulate_grad_batches": forwards,
+        **{key: -(-number * forwards // times) for key, number in given.items()},
+    }
+
+
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
     """Return the first device's images in a full forward; None for dp, which splits evenly.
 

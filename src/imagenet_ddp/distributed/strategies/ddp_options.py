@@ -22,20 +22,25 @@ def validate(config: Mapping[str, Any]) -> list[str]:
             "(expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue 143580). "
             "Hint: strategy.static_graph=false, with strategy.find_unused_parameters=true where it is needed."
         )
-    if strategy["comm_hook"] == "powersgd" and trainer.get("precision") in HALF:
-        found.append(
-            "strategy.comm_hook=powersgd does not work with trainer.precision=16-mixed: where the scaled loss "
-            "overflows, that step is skipped, but the hook stores the overflow and adds it to every later gradient. "
-            "Hint: trainer.precision=bf16-mixed, or strategy.comm_hook=fp16."
-        )
+    on_nan = ((config.get("callbacks") or {}).get("nonfinite_loss") or {}).get("on_nan")
+    if strategy["comm_hook"] == "powersgd":
+        for is_set, key, other in (
+            (trainer.get("precision") in HALF, "trainer.precision=16-mixed", "trainer.precision=bf16-mixed"),
+            (on_nan == "skip", "callbacks.nonfinite_loss.on_nan=skip", "callbacks.nonfinite_loss.on_nan=raise"),
+        ):
+            if is_set:
+                found.append(
+                    f"strategy.comm_hook=powersgd does not work with {key}: a step whose gradients are not finite is "
+                    "skipped, but the hook stores them, and adds them to every later gradient. "
+                    f"Hint: {other}, or strategy.comm_hook=fp16."
+                )
     if strategy["comm_hook"] == "post_local_sgd":
         # each process would have its own exponential average, its own parameters with state, its own skipped steps
-        nonfinite = (config.get("callbacks") or {}).get("nonfinite_loss") or {}
         for key, got, works, needed in (
             ("strategy.static_graph", strategy["static_graph"], [False], "false"),
             ("strategy.find_unused_parameters", strategy["find_unused_parameters"], [False], "false"),
             ("averaging.name", config.get("averaging", {}).get("name"), ["none", None], "none"),
-            ("callbacks.nonfinite_loss.on_nan", nonfinite.get("on_nan"), ["raise", None], "raise"),
+            ("callbacks.nonfinite_loss.on_nan", on_nan, ["raise", None], "raise"),
             ("trainer.precision", None if trainer.get("precision") not in HALF else "16-mixed", [None], "bf16-mixed"),
         ):
             if got not in works:

@@ -12,11 +12,14 @@ from imagenet_ddp.errors import ConfigError
 
 
 class SyncBatchNorm(TorchSyncBatchNorm):
-    """Convert each batch norm when the net is on its device. Raises ConfigError for a subclass on CPUs."""
+    """Convert each batch norm for a kind of device: cpu, cuda or mps. Raises ConfigError for a subclass on CPUs."""
+
+    def __init__(self, kind: str):
+        self._kind = kind  # Lightning converts them before the net is on its device
 
     def apply(self, model: nn.Module) -> nn.Module:
         layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-        if not layers or next(model.parameters()).device.type != "cpu":
+        if self._kind != "cpu":
             if any(type(layer).__module__.startswith("timm.") for layer in layers):
                 from timm.layers import convert_sync_batchnorm  # torch's leaves out the activations within these
 
@@ -58,8 +61,8 @@ class _CPUSyncBatchNorm(_BatchNorm):
             with torch.no_grad():
                 self.num_batches_tracked += 1
                 share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * count / (count - 1), share)
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+                self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var.dtype), share)
         normed = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             normed = normed * self.weight.view(shape) + self.bias.view(shape)
