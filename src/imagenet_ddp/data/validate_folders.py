@@ -9,7 +9,7 @@ from typing import Any
 
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
-from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image
+from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders, has_image, is_image
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import shorten_list
@@ -52,7 +52,7 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
         val, more = _classes(val_dir, "data.val_dir", data)
         found += more
     if train and val:
-        found += _differences(train, val)
+        found += class_differences(train, val)
     return found
 
 
@@ -95,15 +95,3 @@ def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list
             "Hint: add images, or remove the folder."
         )
     return classes, found
-
-
-def _differences(train: list[str], val: list[str]) -> list[str]:
-    only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
-    if not only_train and not only_val:
-        return []
-    parts = [f"{len(only_train)} only in train: {shorten_list(only_train)}"] if only_train else []
-    parts += [f"{len(only_val)} only in val: {shorten_list(only_val)}"] if only_val else []
-    return [
-        f"train and val must have the same classes, but train has {len(train)} and val {len(val)}, "
-        f"{'; '.join(parts)}. Hint: rename or remove those folders."
-    ]

@@ -96,6 +96,13 @@ def test_a_class_may_lack_validation_images(tmp_path: Path):
     assert source.val.targets.tolist() == [1]
 
 
+def test_no_validation_image_is_left_out_for_its_class(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 2, "owl": 2})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 1, "owl": 1})
+    with pytest.raises(ConfigError, match="must have the same classes, but train has 2 and val 3, 1 only in val: dog"):
+        open_source(keys(tmp_path), 0, {})
+
+
 def test_imagenets_folders_get_names_people_read(tmp_path: Path):
     for split in ("train", "val"):
         write_images(tmp_path / split, {"n01440764": 1, "n15075141": 1, "n99999999": 1})

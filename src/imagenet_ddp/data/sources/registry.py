@@ -12,7 +12,7 @@ from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
-from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
 from imagenet_ddp.data.sources.folder.walk import describe_left_out
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
@@ -84,6 +84,9 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
         whole = walk(train_dir, classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
+    in_val = class_folders(val_dir)
+    if not set(in_val) <= set(classes):  # since the checks, a class of the training images has gone
+        raise ConfigError(class_differences(classes, in_val))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
     notes = _notes((str(train_dir), train), (str(val_dir), val))

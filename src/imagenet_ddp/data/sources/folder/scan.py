@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from imagenet_ddp.system.text import shorten_list
+
 # torchvision's list, and three formats Pillow reads too
 EXTENSIONS = frozenset(
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
@@ -23,6 +25,19 @@ def class_folders(folder: Path) -> list[str]:
     """Names of the sub-folders, sorted; hidden ones and links to where they lie left out."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
+
+
+def class_differences(train: list[str], val: list[str]) -> list[str]:
+    """Report classes that only one of the two splits has: at most one sentence."""
+    only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
+    if not only_train and not only_val:
+        return []
+    parts = [f"{len(only_train)} only in train: {shorten_list(only_train)}"] if only_train else []
+    parts += [f"{len(only_val)} only in val: {shorten_list(only_val)}"] if only_val else []
+    return [
+        f"train and val must have the same classes, but train has {len(train)} and val {len(val)}, "
+        f"{'; '.join(parts)}. Hint: rename or remove those folders."
+    ]
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
