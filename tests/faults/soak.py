@@ -21,7 +21,7 @@ from faults.breakages import FAULTS, Scene, small_disk
 from faults.trainings import QUIET, SLOW, assert_same, family, short
 from helpers.forked_commands import Command, start
 
-LANES = 2
+LANES = 3
 HANGS_S = 180  # a run of 3 epochs takes 10 s alone
 CASES = (  # of each kind, the run without a fault is made once
     ("trainer.devices=1", "data.num_workers=0"),
