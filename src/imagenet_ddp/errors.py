@@ -2,7 +2,7 @@
 
 
 class ConfigError(Exception):
-    """Mistakes of the person who typed the command: shown without a traceback, exit code 2.
+    """Mistakes in the command or its input: shown without a traceback, exit code 2.
 
     mistakes: one sentence each, of the form "expected, found (and where it came from). Hint: what to set."
     """

@@ -16,7 +16,7 @@ from imagenet_ddp.runs.signals import exit_on_signal
 
 
 def main() -> float | None:
-    """The top-1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
+    """Return top-1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
     exit_on_signal()
     try:
         request = parse.command_line("evaluate", sys.argv[1:], os.environ)

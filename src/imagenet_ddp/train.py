@@ -16,7 +16,7 @@ from imagenet_ddp.system import console
 
 
 def main() -> float | None:
-    """The best val/top1, a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
+    """Return the best val/top1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
     Signals().install()
     try:
         with raise_on_signal():
@@ -44,7 +44,7 @@ def _single(request: parse.Request) -> float | None:
 
 
 def _job(request: parse.Request) -> float | None:
-    """One of several that this process starts: in processes of its own, so that nothing of it stays for the next."""
+    """Run one job of a sweep in its own processes, so that the next job inherits nothing from it."""
     return _start(request, own_processes=True)
 
 

@@ -239,7 +239,7 @@ def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _memory(device: torch.device) -> str:
-    """The most that this process has used, without waiting for the device."""
+    """Return the most memory that this process has used, without waiting for the device."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"

@@ -206,7 +206,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def images_per_s(self) -> float:
-        """Of all ranks, in this epoch's training."""
+        """Return images/s of all ranks in this epoch's training."""
         return self.train_times.images_per_s
 
     @property
@@ -224,7 +224,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since training began, the parts before a resume added, by this rank's clock."""
+        """Return the seconds of training by this rank's clock, including the parts before a resume."""
         return self.train_s + (self._end or time.perf_counter()) - self._fit_mark
 
     # -- sums

@@ -66,12 +66,12 @@ class StepTimes:
 
     @property
     def images_per_s(self) -> float:
-        """Of this epoch."""
+        """Return images/s of this epoch."""
         return self.num_images / self.batch_sum_s if self.batch_sum_s else 0.0
 
     @property
     def data_wait_frac(self) -> float:
-        """Share of this epoch's time spent waiting for data."""
+        """Return the share of this epoch's time spent waiting for data."""
         return self.data_sum_s / self.batch_sum_s if self.batch_sum_s else 0.0
 
     def of_run(self) -> tuple[float | None, float | None]:

@@ -62,7 +62,7 @@ class Explainer:
         return f"{line} has several values, but -m is not set. Hint: {hint}."
 
     def refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
-        """A choice in a group (data=...) that did not compose."""
+        """Explain a choice in a group (data=...) that did not compose."""
         group, value = override.key_or_group, override.value() if not override.is_delete() else None
         if override.is_delete():
             none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
@@ -79,7 +79,7 @@ class Explainer:
         return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave it out."
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:
-        """What to type instead of group=value."""
+        """Return what to type instead of group=value."""
         if group == "model" and value.lower() in CLASSIFIERS:
             return f"set model.name={value.lower()}"
         if group == "optim" and value.lower() in known_terms.VALUES["optimiser"]:
@@ -96,7 +96,7 @@ class Explainer:
         return hint
 
     def refused_value(self, override: Override, error: Exception) -> str:
-        """A key=value that could not be laid over the composed config."""
+        """Explain a key=value that could not be merged into the composed config."""
         key, line = override.key_or_group, line_of(override)
         parent, _, last = key.rpartition(".")
         cause = error.__cause__ or error
@@ -136,7 +136,7 @@ class Explainer:
         return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def in_file(self, error: Exception, name: str) -> str:
-        """A mistake in a file: of the person's own --config-dir, as conf/ itself is tested."""
+        """Explain a mistake in a file of the user's --config-dir; conf/ itself is tested."""
         text = str(error)
         where = re.search(r"In '([^']+)'", text)
         file = f" (in {where.group(1) if where else name}.yaml)"
@@ -151,12 +151,12 @@ class Explainer:
 
 
 def _default(options: list[str]) -> str:
-    """Of a group's options the one that asks for the least."""
+    """Return the group's option with the fewest requirements."""
     return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
 
 
 def intended_option(group: str, value: str, options: list[str]) -> str | None:
-    """The option of a group that another word stands for."""
+    """Return the option of a group for which the word is an alias."""
     if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
         return "ddp"  # what those are for is not here: nets that do not fit one device
     if group == "data" and (name := name_of(value)):

@@ -61,7 +61,7 @@ def text(verb: str) -> str:
 
 
 def choices(group: str) -> list[str]:
-    """The files of conf/GROUP, the default first."""
+    """Return the files of conf/GROUP, the default first."""
     names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     default = _defaults().get(group)
     return sorted(names, key=lambda name: name != default)

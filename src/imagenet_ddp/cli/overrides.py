@@ -20,7 +20,7 @@ from imagenet_ddp.system.text import uv_run
 def merge_overrides(
     stored: Mapping[str, Any], composed: DictConfig, typed: Iterable[str], afresh: Iterable[str] = ()
 ) -> DictConfig:
-    """A checkpoint's config with what was typed on top. Neither argument is changed.
+    """Return a checkpoint's config overridden by what was typed. Neither argument is changed.
 
     stored: plain and resolved; keys unknown to composed are ignored, as they are of another version of this package.
     typed: options; each one's key is taken from composed, a group's choice (data=stl10) with its whole subtree, and
@@ -93,7 +93,7 @@ def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
 
 
 def typed_value(request: parse.Request, key: str) -> str | None:
-    """The value typed for a key, the last one where it was typed twice."""
+    """Return the value typed for a key, the last one if it was typed twice."""
     values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
     return values[-1].strip("'\"") if values else None
 

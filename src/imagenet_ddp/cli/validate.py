@@ -134,7 +134,7 @@ def _fitted(
 
 
 def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
-    """Each _target_ must begin with an allowed package, dotted component by component."""
+    """Report each _target_ that is not in an allowed package, compared by dotted components."""
     found = []
     if isinstance(node, Mapping):
         target = node.get("_target_")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def conf_dir() -> Path:
-    """The folder of YAML files: beside the modules in an installed wheel, at the top of a checkout otherwise."""
+    """Return the folder of YAML files: beside the modules in an installed wheel, else at the top of a checkout."""
     here = Path(__file__).resolve().parents[1]
     for candidate in (here / "conf", here.parent.parent / "conf"):
         if (candidate / "train.yaml").is_file():

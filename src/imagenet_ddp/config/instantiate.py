@@ -32,7 +32,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
 
 
 def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that the target has a parameter for, without a default or with None."""
+    """Return the values for which the target has a parameter without a default or with default None."""
     try:
         parameters = inspect.signature(get_object(target)).parameters
     except Exception:  # make() says what is wrong with it

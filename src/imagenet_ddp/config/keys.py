@@ -34,7 +34,7 @@ class Key:
 
     @property
     def words(self) -> str:
-        """What completes "must be ..."."""
+        """Return the words that complete "must be ..."."""
         if self.allowed is not None:
             return self.allowed.words
         if typing.get_args(self.type) == (float,):
@@ -44,7 +44,7 @@ class Key:
 
     @property
     def hint(self) -> str:
-        """What to type: key=value."""
+        """Return what to type: key=value."""
         quote = "'" if self.example.startswith("[") else ""
         return f"{quote}{self.path}={self.example}{quote}"
 

@@ -36,7 +36,7 @@ def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
 
 
 def shown(value: Any) -> str:
-    """A value as a person types it: null, true, [0,3], text without quotes."""
+    """Format a value as it is typed: null, true, [0,3], text without quotes."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def shown(value: Any) -> str:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:
-    """An int, ends included; true and false are none."""
+    """Accept an int between least and most, both included; true and false are not ints."""
 
     def accepts(value: Any) -> bool:
         fits = isinstance(value, int) and not isinstance(value, bool)
@@ -58,7 +58,7 @@ def integer(least: int | None = None, most: int | None = None) -> Kind:
 
 
 def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:
-    """A finite int or float; least and most are included, above and below are not."""
+    """Accept a finite int or float; least and most are included, above and below are not."""
 
     def accepts(value: Any) -> bool:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -70,7 +70,7 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
 
 
 def choice(*options: Any) -> Kind:
-    """One of the options; compared with their type, so that true is not 1."""
+    """Accept one of the options; types are compared too, so that true is not 1."""
 
     def accepts(value: Any) -> bool:
         return any(value == option and type(value) is type(option) for option in options)
@@ -84,7 +84,7 @@ def matching(pattern: str, words: str) -> Kind:
 
 
 def list_of(member: Kind, words: str, length: int | None = None) -> Kind:
-    """A list whose members are of this kind, of this length where one is given, else not empty."""
+    """Accept a list of members of this kind, of this length if one is given, else not empty."""
 
     def accepts(value: Any) -> bool:
         fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")

@@ -57,7 +57,7 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
 
 
 def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
-    """The grey levels, 0 to 255, that are nearly 0 for the net. mean: of each channel, of pixels in 0..1."""
+    """Return the grey levels, 0 to 255, closest to the net's 0. mean: of each channel, of pixels in 0..1."""
     return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
 
 
@@ -111,7 +111,7 @@ class Augmentation:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
     def costly(self) -> dict[str, Any]:
-        """The keys that cost time, with their values."""
+        """Return the keys that cost time, with their values."""
         keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
         return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
 

@@ -27,11 +27,11 @@ class Board(Protocol):
     """Where the ranks of a run put what they found."""
 
     def post(self, images: list[Bad]) -> int:
-        """How many different ones all ranks have found so far."""
+        """Return how many different bad images all ranks have found so far."""
         ...
 
     def all(self) -> list[Bad]:
-        """Of all ranks, each path once, sorted."""
+        """Return the bad images of all ranks, each path once, sorted."""
         ...
 
 
@@ -56,7 +56,7 @@ def max_bad_images(limit: float, num_images: int) -> int:
 
 
 def check_command(data: Mapping[str, Any]) -> str:
-    """What lists all such images. data: the resolved data.* keys."""
+    """Return the command that lists all such images. data: the resolved data.* keys."""
     what = "" if data["_target_"] else f" data={data['name']}"
     return f"`python -m imagenet_ddp.prepare prepare=check{what}" + (
         f" data.root={data['root']}`" if data["root"] else "`"

@@ -52,7 +52,7 @@ def save_sheet(path: Path, sheet: Image.Image) -> None:
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
-    """One line for each label: "cat", or "cat 0.7" and "+ dog 0.3". target: int64 (); soft_target: float (classes,)"""
+    """Return a line per label: "cat", or "cat 0.7" and "+ dog 0.3". target: int64 (); soft_target: float (classes,)"""
     if soft_target is None:
         return [Line(printable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
@@ -97,7 +97,7 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
 
 
 def _tile_side(size: int) -> int:
-    """A small image is enlarged by a whole number."""
+    """Enlarge a small image by a whole number."""
     return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
 
 

@@ -83,7 +83,7 @@ def one_hot(target: Tensor, num_classes: int) -> Tensor:
 
 
 def mix_images(images: Tensor, draw: Draw) -> Tensor:
-    """Of the same shape and memory format."""
+    """Mix the images of a batch; shape and memory format stay the same."""
     if draw.box is None:
         return blended(images, draw.shift, draw.share)
     top, bottom, left, right = draw.box

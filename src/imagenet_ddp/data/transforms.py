@@ -199,7 +199,7 @@ def normalise(
 
 @cache
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Two float32 (1, 3, 1, 1), copied to the device once: each copy waits for all that is queued there."""
+    """Return two float32 (1, 3, 1, 1), copied to the device once: each copy waits for all queued work."""
     with torch.inference_mode(False):  # the first batch may be of a validation, the next ones of a training
         scale = torch.tensor([1 / (255 * s) for s in std], device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)

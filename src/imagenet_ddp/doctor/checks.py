@@ -49,7 +49,7 @@ class Machine:
 
     @cached_property
     def plan(self) -> "Plan":
-        """How each process of this machine would run; on the CPU where the device that is set does not exist."""
+        """Return how each process of this machine would run; on the CPU if the device that is set does not exist."""
         from imagenet_ddp.engine.plan import make_plan
 
         num_nodes = self.launch_info.num_nodes if self.launch_info else 1

@@ -25,7 +25,7 @@ from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
-    """The top-1, a fraction; evaluation.json in the job's folder has the rest."""
+    """Return top-1 as a fraction; evaluation.json in the job's folder has the rest."""
     assert job.checkpoint is not None
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()

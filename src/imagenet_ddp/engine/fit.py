@@ -131,7 +131,7 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:
-    """The options that bring the same nodes together again; nothing where a launcher does it, or there is one."""
+    """Return the options by which the same nodes meet again; none under a launcher or with one node."""
     if node_range(config["trainer"]["num_nodes"]):
         return " trainer.num_nodes=1 (or the same as before, on each node)"
     if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):

@@ -70,7 +70,7 @@ def decide(
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
-    """Whether this run has begun before: its launcher has started the job again, or the sweep goes on."""
+    """Return whether this run was started before: its launcher restarted the job, or the sweep is resumed."""
     return request.again or restarted(environ)
 
 
@@ -132,7 +132,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
 
 
 def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:
-    """The job of a run that had callbacks.checkpoint=null and is finished; None where it must be trained."""
+    """Return the job of a finished run that had callbacks.checkpoint=null; None if it must be trained."""
     epochs = folder.finished_epochs(run_dir)
     if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
         return None

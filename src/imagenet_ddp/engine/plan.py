@@ -139,7 +139,7 @@ def make_plan(
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """The arguments of Lightning's Trainer: trainer.*, with this plan's values for those that were left open."""
+    """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
     local, trainer = plan.local_devices, plan.config["trainer"]
     # left out, Lightning leaves it off: cuDNN then does not try which of its convolutions is fastest
     by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None

@@ -145,7 +145,7 @@ def _loss_words(loss: Mapping[str, Any]) -> str:
 
 
 def _learning_lines(config: Config, start_epoch: int) -> list[str]:
-    """The rates that differ between layers, and the average of the weights."""
+    """Describe learning rates that differ between layers, and the average of the weights."""
     optim, averaging, lines = config["optim"], config["averaging"], []
     if optim["lr_head"] is not None:
         lines.append(f"Learning rate of the last layer: {optim['lr_head'] / optim['lr']:g} times that of the others.")

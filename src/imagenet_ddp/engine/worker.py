@@ -132,7 +132,7 @@ def run_in_process(
 
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
-    """Where all ranks were told the same, the first of each node says it; a rank's own mistake it says itself."""
+    """Print an error that all ranks share on the first rank of each node, and a rank's own error on that rank."""
     from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 
     info = world.info

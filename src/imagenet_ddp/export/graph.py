@@ -37,7 +37,7 @@ class Classifier(nn.Module):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the input and the output."""
+        """Return the names of the input and the output."""
         return "images", "logits" if self.preprocessing == "outside" else "probabilities"
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:

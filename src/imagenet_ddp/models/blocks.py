@@ -41,7 +41,7 @@ def checkpoint_activations(net: nn.Module) -> bool:
 
 @functools.cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same class for all blocks of a kind: they are still repeated blocks."""
+    """Return the same class for all blocks of a kind, so that they still count as repeated blocks."""
     return type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
 
 

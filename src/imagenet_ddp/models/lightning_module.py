@@ -139,7 +139,7 @@ class ImageClassifier(L.LightningModule):
         return {"loss": loss, "loss_sum": loss_sum.detach(), "logits": logits}
 
     def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
-        """The logits and losses of the images that count; None where there are none."""
+        """Return the logits and losses of the counted images; None if there are none."""
         counted = batch["num_counted"]
         if not counted:  # a rank without any image
             return None

@@ -102,7 +102,7 @@ def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
 
 
 def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
-    """The first epoch, counted from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
+    """Return the first epoch, from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
     arXiv:1803.05407)."""
     if averaging["start_epoch"] is not None or averaging["name"] != "swa":
         return averaging["start_epoch"] or 0

@@ -92,7 +92,7 @@ def further_metrics(
 
 
 def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
-    """One class against the rest, the mean over the classes that have images; torchmetrics counts the others as 0."""
+    """Average one-against-rest over the classes that have images; torchmetrics counts the others as 0."""
     assert scores is not None
     has_both = (num_images > 0) & (num_images < len(target))
     values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in has_both.nonzero()[:, 0].tolist()]

@@ -98,7 +98,7 @@ def place_steps(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _given(optim: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Those of the keys that are set."""
+    """Return the keys that are set."""
     values = {key: optim[key] for key in keys if optim[key] is not None}
     return {**values, "betas": tuple(values["betas"])} if "betas" in values else values
 

@@ -63,8 +63,8 @@ def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
 
 
 def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
-    """The names of the parameters that get no weight decay. norm: all parameters of normalisation layers. bias: those
-    named so. embedding: class tokens and positions."""
+    """Return the names of the parameters without weight decay. norm: all parameters of normalisation layers. bias: all
+    named bias. embedding: class tokens and positions."""
     found = set()
     for prefix, module in net.named_modules():
         is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__

@@ -141,7 +141,7 @@ def _read_file(key: str, path: Path) -> Weights:
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:
-    """The tensors by name, from any of the forms in which they are saved."""
+    """Return the tensors by name, from any of the forms in which they are saved."""
     if not isinstance(stored, Mapping):
         return {}
     for part in PARTS:

@@ -93,7 +93,7 @@ def _validate_out(name: str, value: str | None) -> list[str]:
 
 
 def _validate_outside(config: Mapping[str, Any]) -> list[str]:
-    """The output must not become a part of the input."""
+    """Report an output folder inside the input."""
     root, out = config["data"]["root"], config["out"]
     if not _has_folders(config) or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
         return []

@@ -87,7 +87,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _state(folder: Path, summary: Mapping[str, Any]) -> str:
-    """A resumed run removes its summary.json first, so that "finished" is never out of date."""
+    """Return the run's state. A resumed run first removes its summary.json, so "finished" is never stale."""
     if summary.get("finished") is True:
         return "finished"
     return "running" if is_locked(folder) else "interrupted"

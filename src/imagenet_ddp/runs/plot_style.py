@@ -1,4 +1,4 @@
-"""Draw all figures alike. matplotlib is imported only to draw: that takes half a second."""
+"""Give all figures the same style. matplotlib is imported only to draw, because that takes half a second."""
 
 import io
 import warnings

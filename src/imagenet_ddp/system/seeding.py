@@ -2,7 +2,7 @@
 
 
 def hash_seed(*numbers: int) -> int:
-    """A 63-bit seed from any integers; splitmix64, whose output differs in half of its bits for neighbouring inputs."""
+    """Mix integers into a 63-bit seed by splitmix64: neighbouring inputs give seeds that differ in half of the bits."""
     state = 0
     for number in numbers:
         state = (state ^ number) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF

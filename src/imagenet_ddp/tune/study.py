@@ -47,7 +47,7 @@ class Study:
 
     @property
     def trials(self) -> dict[int, FrozenTrial]:
-        """The latest Optuna trial of each number; without those whose values were never all drawn."""
+        """Return the latest Optuna trial of each number, without those whose values were never all drawn."""
         trials = self._study.get_trials(deepcopy=False)
         return {number_of(trial): trial for trial in trials if OPTIONS in trial.user_attrs}
 
@@ -90,7 +90,7 @@ class Study:
         self._study.tell(trial, values=top1, state=state)
 
     def best(self) -> FrozenTrial:
-        """The finished trial with the highest top-1, the first of equal ones. ValueError where none has finished."""
+        """Return the finished trial with the highest top-1, or raise ValueError if none has finished."""
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return max(finished, key=lambda trial: trial.values[0])
 

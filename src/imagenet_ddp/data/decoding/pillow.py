@@ -56,7 +56,7 @@ def as_unreadable(path: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The decoders' own words, without the memory addresses and source paths in them."""
+    """Return the decoder's message without memory addresses and source paths."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"
     if isinstance(error, Image.DecompressionBombError):

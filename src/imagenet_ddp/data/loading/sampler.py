@@ -128,8 +128,8 @@ class BatchSampler(DistributedSampler):
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
-        """For each step of this epoch the number of images of the update it belongs to. Lightning updates the weights
-        after every `accumulate` steps of the epoch, and after its last."""
+        """Return, for each step of this epoch, the number of images in its update. Lightning updates the weights after
+        every `accumulate` steps of the epoch, and after its last."""
         sums: Counter[int] = Counter()
         accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):

@@ -22,7 +22,7 @@ def name_of(text: str) -> str | None:
 
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
-    """What to type for this folder, data= first. otherwise: the form where nothing is there to tell."""
+    """Return what to type for this folder, data= first. otherwise: the form to use if the folder does not show it."""
     folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)

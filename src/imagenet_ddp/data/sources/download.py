@@ -31,7 +31,7 @@ class Archive:
     md5: str
 
     def part(self, root: Path) -> Path:
-        """The file that grows while the download runs."""
+        """Return the path of the file that grows during the download."""
         return root / f"{self.name}.part"
 
 

@@ -22,7 +22,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 
 
 def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
-    """One image (uint8, height by width by 3, sides of 72 to 96 pixels) and the JPEG quality it is to be saved with.
+    """Draw an image (uint8, height × width × 3, sides of 72 to 96 pixels); return it and its JPEG quality.
 
     Depends on its arguments alone, whatever was drawn before.
     """
@@ -58,7 +58,7 @@ def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
 
 
 def _colours(rng: np.random.Generator) -> Array:
-    """Of the background, the plate and the object: RGB in 0..1, the last well apart from both others."""
+    """Draw colours of background, plate and object: RGB in 0..1, the last clearly different from the others."""
     while True:
         hue, saturation, value = rng.random(3), rng.beta(2, 2, 3), rng.uniform(0.25, 1, 3)
         wheel = np.abs((hue[:, None] * 6 + [0, 4, 2]) % 6 - 3) - 1  # the pure hue's red, green, blue
@@ -76,7 +76,7 @@ def _ramp(rng: np.random.Generator, x: Array, y: Array) -> Array:
 
 
 def _background(rng: np.random.Generator, colour: Array, x: Array, y: Array) -> Array:
-    """A gradient towards a neighbouring colour, and smooth noise: clouds, streaks or grain by its number of cells."""
+    """Draw a gradient to a similar colour and smooth noise: clouds, streaks or grain by its number of cells."""
     height, width = x.shape
     other = (colour + rng.normal(0, 0.18, 3)).clip(0, 1)
     cells = rng.integers(3, 28, 2)
@@ -88,7 +88,7 @@ def _background(rng: np.random.Generator, colour: Array, x: Array, y: Array) -> 
 
 
 def _clutter(rng: np.random.Generator, image: Array, x: Array, y: Array) -> Array:
-    """A few small discs, boxes and long bars in colours of their own, behind the object."""
+    """Draw a few small discs, boxes and long bars of random colours behind the object."""
     height, width = x.shape
     for _ in range(rng.integers(0, 4)):
         colour = _colours(rng)[0]
@@ -123,7 +123,7 @@ def _blob(rng: np.random.Generator, u: Array, v: Array) -> Array:
 
 
 def _star(u: Array, v: Array, points: int, inner: float) -> Array:
-    """A star with points at radius 1 and notches at radius inner; inner = cos(pi/points) makes a regular polygon."""
+    """Draw a star with points at radius 1 and notches at radius inner; cos(pi/points) makes a regular polygon."""
     half = np.pi / points
     angle = np.abs((np.arctan2(v, u) % (2 * half)) - half)  # 0 at a notch, half at a point
     notch, point = np.array([inner, 0.0]), np.array([np.cos(half), np.sin(half)])

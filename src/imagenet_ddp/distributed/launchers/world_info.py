@@ -25,7 +25,7 @@ class WorldInfo:
     is_worker: bool = False  # started by spawn.py, for the command that was typed
 
     def sentence(self) -> str:
-        """One line for the start of the log."""
+        """Return a line for the start of the log."""
         if self.world_size == 1:
             return "Rendezvous: none needed, one process."
         return (
@@ -73,15 +73,15 @@ class LaunchInfo:
 
     @property
     def noun(self) -> str:
-        """What meets: ranks or nodes."""
+        """Return what joins the rendezvous: ranks or nodes."""
         return "node" if self.world_info is None else "rank"
 
     @property
     def number(self) -> int | None:
-        """The rank or node rank of this command."""
+        """Return the rank or node rank of this command."""
         return self.node_rank if self.world_info is None else self.world_info.rank
 
     @property
     def size(self) -> int:
-        """How many ranks or nodes meet."""
+        """Return how many ranks or nodes join the rendezvous."""
         return self.num_nodes if self.world_info is None else self.world_info.world_size

@@ -127,13 +127,13 @@ def _has_default_name(run: Run) -> bool:
 
 
 def _is_own_path(run: Run, key: str) -> bool:
-    """A path into the run's own folder, such as a logger's."""
+    """Return whether the value is a path inside the run folder, such as a logger's."""
     path = (run.options or {}).get(key)
     return isinstance(path, str) and "/" in path and run.folder.name in PurePath(path).parts
 
 
 def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
-    """The choice of the key's group, or of the data with its recipe, determines the value."""
+    """Return whether the choice of the key's group, or of the data and its recipe, determines the value."""
     for group in ("data.name", f"{key.partition('.')[0]}.name"):
         if group in keys and key not in (group, "seed", "name"):
             pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}

@@ -85,7 +85,7 @@ def _cells(run: Run, differences: Differences) -> list[Cell]:
 
 
 def percent_cell(fraction: float | None) -> Cell:
-    """The column's title has the percent sign."""
+    """Format a fraction in percent; the column's title has the sign."""
     return Cell(fraction, "-" if fraction is None else f"{100 * fraction:.2f}")
 
 

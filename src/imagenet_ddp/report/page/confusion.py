@@ -29,7 +29,7 @@ class Matrix:
 
     @property
     def shares(self) -> np.ndarray:
-        """Of each row's images; 0 where it has none."""
+        """Return the share of each row's images; 0 if it has none."""
         return self.counts / self.counts.sum(axis=1, keepdims=True).clip(min=1)
 
 

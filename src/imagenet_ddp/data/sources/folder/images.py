@@ -61,7 +61,7 @@ class FileImages(Images):
 
 
 def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
-    """All images below folder/<class>, to any depth, in a stable order; classes without a folder have none."""
+    """List the images below folder/<class> at any depth, in a stable order; a class without a folder has none."""
     listing = list_images(folder, classes, print_message)
     images = FileImages(folder, listing.names, listing.targets, reading)
     images.left_out = listing.left_out

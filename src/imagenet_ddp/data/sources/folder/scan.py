@@ -16,13 +16,13 @@ EXTENSIONS = frozenset(
 
 
 def is_image(name: str) -> bool:
-    """By extension alone; hidden files are none (macOS leaves ._photo.jpg beside photo.jpg)."""
+    """Return whether the extension is an image's; hidden files never count (macOS adds ._photo.jpg to photo.jpg)."""
     _, dot, extension = name.rpartition(".")  # os.path.splitext takes three times as long
     return dot + extension.lower() in EXTENSIONS and not name.startswith(".")
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the sub-folders, sorted; hidden ones and links to where they lie left out."""
+    """Return the names of the sub-folders, sorted, without hidden ones and links to a parent folder."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
@@ -60,7 +60,7 @@ def files_beside(folder: Path) -> Counter[str]:
 
 
 def has_image(folder: Path) -> bool:
-    """Whether there is at least one; stops at the first."""
+    """Return whether there is at least one image; stop at the first."""
     return any(kind == "image" for kind, _ in _walk(str(folder)))
 
 
@@ -101,7 +101,7 @@ def _is(test: Callable[[], bool]) -> bool:
 
 
 def _is_class(entry: os.DirEntry[str]) -> bool:
-    """A folder, or a link to one that this one does not lie in."""
+    """Return whether this is a folder, or a link to one that does not contain it."""
     if not _is(entry.is_dir) or not entry.is_symlink():
         return _is(entry.is_dir)
     path = Path(entry.path)

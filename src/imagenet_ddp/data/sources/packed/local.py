@@ -127,7 +127,7 @@ class PackedImages(Images):
         return np.concatenate(parts).astype(np.int64)
 
     def shards_of(self, seed: int, epoch: int) -> list[int]:
-        """All shards in the order of an epoch."""
+        """Return all shards in the order of an epoch."""
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
         return generator.permutation(len(self.split.shards)).tolist()
 

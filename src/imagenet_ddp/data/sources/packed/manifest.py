@@ -50,7 +50,7 @@ class Split:
 
     @property
     def num_bytes(self) -> int:
-        """Of the images alone."""
+        """Return the bytes of the images alone."""
         return sum(shard.num_bytes for shard in self.shards)
 
 

@@ -29,11 +29,11 @@ class Remote:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, name: str) -> bytes:
-        """A small file. Raises ShardError."""
+        """Read a small file. Raises ShardError."""
         return self._retry(name, lambda fs, path: fs.cat_file(path))
 
     def get(self, name: str, part: Path) -> None:
-        """A large one, into the local file `part`, which grows. Raises ShardError."""
+        """Download a large file into the local file `part`. Raises ShardError."""
         self._retry(name, lambda fs, path: fs.get_file(path, str(part)))
 
     def _retry(self, name: str, call: Callable[[Any, str], Any]) -> Any:
@@ -47,7 +47,7 @@ class Remote:
         raise AssertionError
 
     def _open(self, name: str) -> tuple[Any, str]:
-        """A file system of this process: fsspec keeps one for each, and none survives a fork."""
+        """Return this process's file system: fsspec caches one per process, and none survives a fork."""
         import fsspec  # here, because each of its file systems brings a library of its own
 
         return fsspec.core.url_to_fs(f"{self.url}/{name}", **self.options)

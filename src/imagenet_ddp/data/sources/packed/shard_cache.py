@@ -61,7 +61,7 @@ class ShardCache:
         return True
 
     def touch(self, handle: int) -> None:
-        """The shard open as `handle` is in use."""
+        """Mark the shard open as `handle` as in use."""
         os.utime(handle)
 
     def opened_since(self, files: Sequence[File], moment_s: float) -> list[int]:
@@ -90,7 +90,7 @@ class ShardCache:
         part.replace(self.path(file))
 
     def _make_room(self, file: File) -> None:
-        """The shards needed longest ago leave; then the part is begun, so that it counts for the next one who asks."""
+        """Evict the least recently used shards; then create the part, so that other processes count it."""
         with (self.folder / "room.lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)  # held for as long as it takes to list a folder
             if self.max_bytes is not None and file in self.shards:
