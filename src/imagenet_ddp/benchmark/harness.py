@@ -96,7 +96,7 @@ class Trainings:
 
     @property
     def out(self) -> Path:
-        """File in which the next one is to write its figures."""
+        """Return the file to which the next training writes its figures."""
         return (self.work / str(self._number)).with_suffix(".json")
 
 

@@ -102,5 +102,5 @@ def _log_last(trainer: L.Trainer) -> None:
 
 
 def _num_batches(trainer: L.Trainer) -> int:
-    """Training batches begun in the whole run, the same on every rank."""
+    """Return the training batches begun in the whole run, the same on every rank."""
     return trainer.fit_loop.total_batch_idx + 1

@@ -20,7 +20,7 @@ class ResumableData(Protocol):
 
     @property
     def train_step_images(self) -> int:
-        """Images of one batch over all ranks."""
+        """Return the images of one batch over all ranks."""
         ...
 
     def start_at(self, epoch: int, image: int, step: int) -> None:

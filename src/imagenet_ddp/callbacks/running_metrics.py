@@ -162,7 +162,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def begun(self) -> bool:
-        """Whether this process has trained a step."""
+        """Return whether this process has trained a step."""
         return self._last is not None
 
     def current(self) -> tuple[Means, Means]:

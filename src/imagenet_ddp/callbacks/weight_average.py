@@ -34,7 +34,7 @@ class WeightAverage(WeightAveraging):
 
     @property
     def has_average(self) -> bool:
-        """Whether there has been an update."""
+        """Return whether there has been an update."""
         return self._average_model is not None and bool(self._average_model.n_averaged)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

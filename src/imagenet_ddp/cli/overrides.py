@@ -108,7 +108,7 @@ def plain_value(value: Any) -> Any:
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
-    """argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
+    """Return argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
     characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]

@@ -79,7 +79,7 @@ def choice(*options: Any) -> Kind:
 
 
 def matching(pattern: str, words: str) -> Kind:
-    """Text that the regular expression matches as a whole."""
+    """Accept text that the regular expression matches as a whole."""
     return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 

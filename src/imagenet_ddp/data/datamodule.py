@@ -115,7 +115,7 @@ class ImageDataModule(L.LightningDataModule):
 
     @property
     def _overfit(self) -> bool:
-        """Whether trainer.overfit_batches asks for the same images in every epoch."""
+        """Return whether trainer.overfit_batches repeats the same images in every epoch."""
         return bool(
             getattr(self.trainer, "overfit_batches", 0)
         )  # an attribute that the Trainer sets without declaring it
@@ -136,7 +136,7 @@ class ImageDataModule(L.LightningDataModule):
 
     @property
     def train_step_images(self) -> int:
-        """Images of one training batch over all ranks."""
+        """Return the images of one training batch over all ranks."""
         return self.options["batch_size"] * (self.trainer.world_size if self.trainer else 1)
 
     def start_at(self, epoch: int, image: int, step: int) -> None:

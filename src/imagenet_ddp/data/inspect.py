@@ -40,7 +40,7 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all classes were counted in time."""
+        """Return whether all classes were counted in time."""
         return len(self.counts) == self.num_classes
 
 

@@ -54,7 +54,7 @@ def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear"
 
 
 def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor:
-    """uint8 (3, h, w); as torchvision's Resize: the long side is rounded down."""
+    """Return uint8 (3, h, w), as torchvision's Resize: the long side is rounded down."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     short = min(picture.height, picture.width)
     resized = empty(*(int(side * length / short) for length in (picture.height, picture.width)), 3)

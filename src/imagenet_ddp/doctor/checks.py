@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def has_other_nodes(self) -> bool:
-        """Whether other machines take part."""
+        """Return whether other machines take part."""
         return self.launch_info is not None and self.launch_info.num_nodes > 1
 
     @property

@@ -57,7 +57,7 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
 
     @torch.inference_mode()
     def run(batch: Tensor) -> Tensor:
-        """batch: uint8 (B, 3, H, W)."""
+        """Return the probabilities of a batch, uint8 (B, 3, H, W)."""
         if preprocessing != "outside":
             return function(batch)
         return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)

@@ -141,7 +141,7 @@ def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job |
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
-    """Whether what ended a finished run has been changed. epochs: whole ones it has trained."""
+    """Return whether the limit that ended a finished run has changed. epochs: whole ones it has trained."""
     most = trainer["max_epochs"]
     if most is not None and 0 <= most <= epochs:
         return False

@@ -67,7 +67,7 @@ def make_predictor(
     net = net.to(device)
 
     def normalised(images: list[Tensor]) -> Tensor:
-        """images: uint8 (3, image_size, image_size)."""
+        """Return images, each uint8 (3, image_size, image_size), as a normalised batch on the device."""
         pixels = torch.stack(images).to(device)
         return normalise(pixels, transform.mean, transform.std, config["model"]["channels_last"])
 

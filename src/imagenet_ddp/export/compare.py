@@ -110,7 +110,7 @@ def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[st
 
 
 def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
-    """Training images, where they are there, else validation images. Raises ConfigError where neither are."""
+    """Open the training images, else the validation images. Raises ConfigError where there are neither."""
     if not data_validate.validate(config, environ):
         return of_source(config, classes, environ, "training")
     if mistakes := data_validate.validate(config, environ, verb="evaluate"):

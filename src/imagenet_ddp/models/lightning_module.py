@@ -71,7 +71,7 @@ class ImageClassifier(L.LightningModule):
             super().__setattr__(name, value)
 
     def forward(self, images: Tensor) -> Tensor:
-        """float32 (B, 3, H, W), normalised -> logits (B, num_classes)."""
+        """Map normalised float32 images (B, 3, H, W) to logits (B, num_classes)."""
         # trainer.precision=64-true and bf16-true change the net's own type
         return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
 

@@ -22,7 +22,7 @@ def head_name(net: nn.Module, num_classes: int) -> str | None:
 
 
 def is_in_head(name: str, head: str | None) -> bool:
-    """Whether a parameter belongs to the layer that gives the logits."""
+    """Return whether a parameter belongs to the layer that computes the logits."""
     return head is not None and name.startswith(f"{head}.")
 
 

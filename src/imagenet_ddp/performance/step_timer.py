@@ -187,7 +187,7 @@ class AllReduce:
 
     @property
     def bus_bytes_per_s(self) -> float:
-        """Bytes per second over one link of the ring in one direction."""
+        """Return the bytes per second over one link of the ring in one direction."""
         return 2 * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds
 
 

@@ -12,7 +12,7 @@ FILES = {"csv": "predictions.csv", "parquet": "predictions.parquet"}
 
 
 def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """columns: of equal length; None is an empty cell. Numbers have six significant digits in CSV."""
+    """Write columns of equal length; None is an empty cell. Numbers have six significant digits in CSV."""
     with disk_errors_as_run_error(path):
         if path.suffix == ".csv":
             rows = zip(*([_text(cell) for cell in column] for column in columns.values()), strict=True)

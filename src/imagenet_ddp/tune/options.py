@@ -163,6 +163,6 @@ def _stored(folder: Path) -> dict[str, Any] | None:
 
 
 def _belongs(token: str, key: str) -> bool:
-    """True for an option of this key, of a key below it, or of the config group of that name."""
+    """Return whether an option sets this key, a key below it, or the config group of that name."""
     name = token.partition("=")[0].lstrip("+~")
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))

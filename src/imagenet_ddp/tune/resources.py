@@ -26,7 +26,7 @@ class Slot:
 
 
 def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
-    """auto: inside an allocation, but not inside one of its steps, which has only its own devices."""
+    """Return whether srun starts trials. auto: in an allocation, but not in a step, which has only its own devices."""
     if launcher != "auto":
         return launcher == "srun"
     return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None

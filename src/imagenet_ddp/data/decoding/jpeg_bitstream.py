@@ -38,7 +38,7 @@ class Header:
 
 
 def read_header(data: bytes) -> Header | None:
-    """None: not a JPEG, or not one that this file understands; a decoder may know better."""
+    """Parse the headers. Return None for what this module does not support; a decoder may still read it."""
     if data[:2] != b"\xff\xd8":
         return None
     try:

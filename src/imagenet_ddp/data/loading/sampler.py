@@ -75,7 +75,7 @@ class BatchSampler(DistributedSampler):
         return -(-self.num_images // self.global_batch_size)
 
     def order(self) -> np.ndarray:
-        """int64 (num_images,): this epoch's order, a function of seed and epoch alone."""
+        """Return int64 (num_images,): this epoch's order, a function of seed and epoch alone."""
         order = self._order_of_images()
         return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
@@ -102,7 +102,7 @@ class BatchSampler(DistributedSampler):
         return [*begins, self.num_images]
 
     def steps_before(self, epoch: int) -> int:
-        """Number of this epoch's steps that were trained before it was resumed."""
+        """Return how many of this epoch's steps were trained before it was resumed."""
         return self._start[2] if self._start[0] == epoch else 0
 
     def images_after(self, epoch: int, step: int) -> int:

@@ -16,7 +16,7 @@ STL10 = ("stl10_binary", "stl10_binary.tar.gz")
 
 
 def name_of(text: str) -> str | None:
-    """imagenet for ImageNet, imagenet1k, imagenet-1k; None where there is no such data."""
+    """Return imagenet for ImageNet, imagenet1k and imagenet-1k; None for unknown names."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
     return bare if bare in NAMES else _SAME.get(bare)
 

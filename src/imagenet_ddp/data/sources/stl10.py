@@ -80,7 +80,7 @@ def _validate_folder(folder: Path, fold: int | None) -> list[str]:
 
 
 def notes(folder: Path) -> list[str]:
-    """Sentences for the log: splits that have another number of images than the official ones."""
+    """Return sentences for the log: splits whose number of images is not the official one."""
     sizes = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
     return [
         f"{folder} has {sizes[split]} {split} images; the official STL-10 has {official}."

@@ -87,7 +87,7 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
 
 
 def _in_foreground() -> bool:
-    """Whether a shell shows its prompt when this process ends."""
+    """Return whether a shell shows its prompt when this process ends."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):

@@ -95,7 +95,7 @@ class Replicas:
         self._draws = {True: True, False: True}  # training or not -> whether a forward draws random numbers
 
     def sizes(self, num_images: int) -> list[int]:
-        """Images per device."""
+        """Return the images per device."""
         return batch_split.split_batch(num_images, len(self.devices), self._first, self._full)
 
     def __call__(self, images: Tensor) -> Tensor:

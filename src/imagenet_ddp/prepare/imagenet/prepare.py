@@ -82,7 +82,7 @@ def _is_finished(folder: Path, num_images: int) -> bool:
 
 
 def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
-    """todo: (archive, folder with what was extracted from it before)."""
+    """Raise ConfigError without room to extract. todo: (archive, folder with what was extracted from it before)."""
     need = sum(archive.stat().st_size for archive, _ in todo) * (1 + SPARE)
     need -= sum(path.stat().st_size for _, draft in todo for path in draft.rglob("*.JPEG"))
     if (free := shutil.disk_usage(out).free) < need:

@@ -25,7 +25,7 @@ CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_im
 
 
 def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
-    """key: of SORTS, "folder", or the key path of an option. Runs without a value come last, equal ones by folder."""
+    """Sort runs by a key of SORTS, "folder" or an option's key path; those without a value last, ties by folder."""
 
     def order(run: Run) -> tuple[bool, float, str]:
         if key in SORTS:
@@ -90,7 +90,7 @@ def percent_cell(fraction: float | None) -> Cell:
 
 
 def number_cell(value: float | None) -> Cell:
-    """Four significant digits, or an integer."""
+    """Format four significant digits, or an integer."""
     if value is None:
         return Cell(None, "-")
     return Cell(value, f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}")

@@ -56,7 +56,7 @@ class Chart:
         })  # fmt: skip
 
     def add_bars(self, bars: list[tuple[float, float, float, str]]) -> None:
-        """bars: (from x, to x, y, title)."""
+        """Draw bars: (from x, to x, y, title)."""
         for low, high, top, title in bars:
             left, right, up = self.x(low), self.x(high), self.y(top)
             height = self.y(self.y_ticks[0].value) - up

@@ -65,7 +65,7 @@ class ShardCache:
         os.utime(handle)
 
     def opened_since(self, files: Sequence[File], moment_s: float) -> list[int]:
-        """Positions of those from which any process has read since then."""
+        """Return the positions of the files from which any process has read since then."""
         found = []
         for position, file in enumerate(files):
             with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ class Shard:
             self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
 
     def is_gone(self) -> bool:
-        """Whether the file was removed; it takes room as long as it is open."""
+        """Return whether the file was removed; it takes up disk space as long as it is open."""
         return os.fstat(self.file).st_nlink == 0
 
     def __del__(self) -> None:

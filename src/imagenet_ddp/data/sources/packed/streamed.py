@@ -94,7 +94,7 @@ class StreamedImages(PackedImages):
 
 
 def _quietly(cache: ShardCache, file: File) -> bool:
-    """False: it could not be had."""
+    """Fetch a shard unless another process does; return False if that fails."""
     try:
         cache.fetch_if_free(file)
     except (ShardError, OSError):

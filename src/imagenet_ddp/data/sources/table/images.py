@@ -43,7 +43,7 @@ def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: 
 
 
 def _notes(table: Table, classes: list[str], train: FileImages | None, val: FileImages) -> list[str]:
-    """Sentences for the start of a training."""
+    """Return sentences for the start of a training."""
     if train is None or not len(train):
         return []
     notes = []
