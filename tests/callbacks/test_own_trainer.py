@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks import History, Progress, ResumeCheckpoint
-from imagenet_ddp.runs.checkpoint_file import KEY
+from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -98,6 +98,27 @@ def test_a_training_continues_with_its_rows_and_its_best(tmp_path: Path) -> None
     stored = torch.load(second.last_path, weights_only=True)[KEY]
     assert (stored["kind"], stored["epoch"]) == ("epoch_end", 2)
     assert torch.load(second.best_path, weights_only=True)[KEY]["epoch"] == 0
+
+
+@pytest.mark.parametrize("plugins", [[], [BackgroundCheckpointIO()]])
+@pytest.mark.parametrize("scores", [[0.9, 0.5, 0.3, 0.2], [0.2, 0.3, 0.5, 0.9]])
+def test_while_a_file_is_written_the_last_two_are_two(
+    tmp_path: Path, plugins: list[Any], scores: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were they two names of one file, a damage to it would leave a killed run with nothing."""
+    folder, steps, save = tmp_path / "checkpoints", list[list[int]](), torch.save
+
+    def watched_save(*arguments: Any) -> None:
+        paths = [folder / "previous.ckpt", folder / "last.ckpt"]
+        steps.append([torch.load(path, weights_only=True)["global_step"] for path in paths if path.exists()])
+        if steps[-1][1:]:
+            assert not paths[0].samefile(paths[1])
+        save(*arguments)
+
+    monkeypatch.setattr(torch, "save", watched_save)
+    train(tmp_path, [ResumeCheckpoint()], "val/top1", scores, max_epochs=4, plugins=plugins)
+    assert steps == [[], [6], [6, 12], [12, 18]]
+    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last.ckpt", "previous.ckpt"]
 
 
 def test_from_a_checkpoint_of_lightnings_own(tmp_path: Path) -> None:

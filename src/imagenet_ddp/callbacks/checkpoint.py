@@ -13,7 +13,7 @@ from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
 from imagenet_ddp.callbacks.position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, wait_until_written
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint
 
 
@@ -140,11 +140,15 @@ class ResumeCheckpoint(Checkpoint):
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
         """is_best: make it best.ckpt too, and first: a run that is killed in between trains this epoch again."""
         last = self.last_path
+        written = self.best_path if is_best else last.with_name(".next.ckpt")
+        trainer.save_checkpoint(written)
+        # Only now: while a file is written, last.ckpt and previous.ckpt are two files, not two names of one.
         if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
             duplicate(trainer, last, previous_checkpoint(last))
-        trainer.save_checkpoint(self.best_path if is_best else last)
         if is_best:
-            duplicate(trainer, self.best_path, last)
+            duplicate(trainer, written, last)
+        else:
+            move(trainer, written, last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 

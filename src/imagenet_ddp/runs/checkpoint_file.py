@@ -90,6 +90,16 @@ def duplicate(trainer: Trainer, source: Path, target: Path) -> None:
         link_or_copy(source, target, link=False)
 
 
+def move(trainer: Trainer, source: Path, target: Path) -> None:
+    """Rename source to target, on rank 0, after all of the trainer's checkpoints so far are written."""
+    if not trainer.is_global_zero:
+        return
+    if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
+        checkpoint_io.then(_rename, source, target)
+    else:
+        _rename(source, target)
+
+
 def wait_until_written(trainer: Trainer) -> None:
     """Return once all of the trainer's checkpoints are written. Call on all ranks: of one that ends while rank 0 still
     writes, the launcher concludes that the others are to be killed. Raises RunError where the disk refused."""
@@ -106,6 +116,12 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(target.parent)
+
+
+def _rename(source: Path, target: Path) -> None:
+    with disk_errors_as_run_error(target):
+        source.replace(target)
         sync_folder(target.parent)
 
 
