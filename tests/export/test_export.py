@@ -257,9 +257,14 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
     before, after = metadata["comparison"]["float32"], metadata["comparison"]["int8"]
     assert after["top1"][1] >= before["top1"][1] - 0.1
     predictor = exported.make_predictor(path, "auto")
-    got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos])
-    difference = np.abs(got.numpy() - expected(reference, photos)).max()
-    assert 1e-5 < difference < 0.15
+    got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos]).numpy()
+    assert 1e-5 < np.abs(got - expected(reference, photos)).mean() < 0.05
+    # Sums of bytes may overflow on a CPU without VNNI; unoptimised, onnxruntime adds the same numbers as floats.
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    in_floats = onnxruntime.InferenceSession(path, options)
+    for photo, row in zip(photos, got, strict=True):
+        assert in_floats.run(None, {"images": photo[None].numpy()})[0][0] == pytest.approx(row, abs=1e-3)
     head = yaml.safe_load((tmp_path / "README.md").read_text().split("---\n")[1])
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"] == round(after["top1"][1], 4)
 
