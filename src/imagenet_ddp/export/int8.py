@@ -39,8 +39,8 @@ def quantise(path: Path, batches: Iterable[Tensor]) -> onnx.ModelProto:
                 _Reader(name, batches),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
-                # Weights of 7 bits: a product of two full bytes and its neighbour overflow the 16 bits in which a CPU with
-                # AVX2 or AVX-512, but without VNNI, adds them, and the answers are wrong there.
+                # Weights of 7 bits: a CPU with AVX2 or AVX-512, but without VNNI, adds two products of bytes in 16 bits,
+                # which overflow with 8, and its answers are wrong.
                 reduce_range=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
