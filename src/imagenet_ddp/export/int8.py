@@ -39,8 +39,8 @@ def quantise(path: Path, batches: Iterable[Tensor]) -> onnx.ModelProto:
                 _Reader(name, batches),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
-                # Weights of 7 bits: a CPU with AVX2 or AVX-512, but without VNNI, adds two products of bytes in 16 bits,
-                # which overflow with 8, and its answers are wrong.
+                # Weights of 7 bits: a CPU with AVX2 or AVX-512 but no VNNI adds two products of bytes in 16 bits. With
+                # weights of 8 bits that sum overflows, and the answers are wrong.
                 reduce_range=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
