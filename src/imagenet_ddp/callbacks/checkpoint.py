@@ -67,8 +67,7 @@ class ResumeCheckpoint(Checkpoint):
         return self.last_path.with_name("best.ckpt")
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if self.dirpath is None:
-            self.dirpath = Path(trainer.default_root_dir) / "checkpoints"
+        self.dirpath = self.dirpath or Path(trainer.default_root_dir) / "checkpoints"
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._is_validated = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
@@ -145,10 +144,7 @@ class ResumeCheckpoint(Checkpoint):
         # Only now: while a file is written, last.ckpt and previous.ckpt are two files, not two names of one.
         if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
             duplicate(trainer, last, previous_checkpoint(last))
-        if is_best:
-            duplicate(trainer, written, last)
-        else:
-            move(trainer, written, last)
+        (duplicate if is_best else move)(trainer, written, last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 
