@@ -646,7 +646,7 @@ def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_pa
     assert stopped.code == 128 + signal.SIGTERM, stopped.printed
     goes_on("1 node of 2", 2)
     found = succeeded(ends(first, *start((alpha,), *options), timeout_s=400))
-    assert "1 devices × 1 nodes × 2 accumulation = 8 images per step." in found[0].out
+    assert "1 device × 1 node × 2 accumulation = 8 images per step." in found[0].out
     assert "2 nodes of 2" in found[1].out
     table = [row.split(",")[:2] for row in (folder / "metrics.csv").read_text().splitlines()[1:]]
     assert table == [[str(epoch), str(4 * epoch)] for epoch in range(1, epochs + 1)]

@@ -13,6 +13,7 @@ from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
 from imagenet_ddp.models.lr_schedules import scaled_lr
+from imagenet_ddp.system.text import count_noun
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
@@ -29,8 +30,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *batch_lines(plan),
         _learning_rate_line(plan),
         *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
-        f"Device: {_device_words(kind)}, {torch.get_num_threads()} threads per process ({plan.num_threads.reason})."
-        f" Precision: {plan.precision.value}, {plan.precision.reason}.",
+        f"Device: {_device_words(kind)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
+        f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
         *(world.gpus or _own_gpus(plan)),
         *ddp.notes(strategy, info.world_size, kind),
@@ -45,8 +46,9 @@ def batch_lines(plan: Plan) -> list[str]:
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
     lines = batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
-        f"Batch: {batch_size} per device × {info.local_world_size} devices × {info.num_nodes} nodes"
-        f" × {accumulate} accumulation = {plan.global_batch_size} images per step."
+        f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
+        f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
+        f" {plan.global_batch_size} images per step."
     ]
     if (before := plan.update_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"This batch: {plan.batch.reason}."]
@@ -87,7 +89,9 @@ def _speed_lines(plan: Plan) -> list[str]:
 
 def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
     options, workers = plan.config["loader"], plan.num_workers
-    ordinary = f"{workers.value} workers per process ({workers.reason}). JPEG decoder: {plan.decoder.reason}."
+    ordinary = (
+        f"{count_noun(workers.value, 'worker')} per process ({workers.reason}). JPEG decoder: {plan.decoder.reason}."
+    )
     if options["name"] != "dali":
         return [f"Loader: {ordinary}"]
     if why_not := dali.unsupported_reason(data.train_images, plan.config["data"]["augment"]):
