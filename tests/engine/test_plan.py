@@ -39,7 +39,7 @@ def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[
     plan = plan_of(*folder, "data.batch_size=6", "trainer.accumulate_grad_batches=2", world_info=TWO_NODES)
     arguments, options = trainer_arguments(plan), data_options(plan)
     assert (arguments["accelerator"], arguments["devices"], arguments["num_nodes"]) == ("cpu", 2, 2)
-    assert arguments["precision"] == devices.choose_precision("auto", "cpu")[0]
+    assert arguments["precision"] == devices.choose_precision("auto", "cpu", options)[0]
     assert options["num_workers"] == choose_num_workers("auto", True, 2)[0]
     assert (options["batch_size"], options["val_batch_size"]) == (6, 6)
     assert plan.global_batch_size == 6 * 4 * 2

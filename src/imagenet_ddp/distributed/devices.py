@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
+from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
@@ -113,8 +114,8 @@ def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -
     ]
 
 
-def choose_precision(requested: str | int | None, kind: str) -> tuple[str, str]:
-    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps."""
+def choose_precision(requested: str | int | None, kind: str, data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options."""
     if requested not in ("auto", None):
         return str(requested), "as set"
     if requested is None:
@@ -124,6 +125,8 @@ def choose_precision(requested: str | int | None, kind: str) -> tuple[str, str]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", f"{name} computes in bf16"
         return "32-true", f"{name} has no bf16 units"
+    if kind == "cpu" and cpu_has_bf16() and is_too_small_for_bf16(data):
+        return "32-true", "gradients in bf16 may be wrong on a CPU for images this small"
     if kind == "cpu" and cpu_has_bf16():
         return "bf16-mixed", "this CPU computes in bf16 (AVX512-BF16 or AMX)"
     return "32-true", "no bf16 units on this device"

@@ -22,6 +22,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
 PROCESSES_PER_CORE = 4  # more would only swap
+BF16 = ("bf16-mixed", "bf16-true", "bf16")
+MIN_BF16_PIXELS = 17  # of images to train on, on a CPU
 # Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
@@ -47,6 +49,8 @@ def validate(
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
     errors += _cpu(config, environ)
+    if verb != "evaluate":
+        errors += _cpu_precision(config)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
     if not unusable and elastic.is_wanted(config, environ):
         return errors + elastic.validate(config, environ, verb=verb, typed=typed, multirun=multirun), None
@@ -142,6 +146,27 @@ def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
     if accelerator == "auto" and sys.platform != "darwin" and not any(Path(path).exists() for path in GPU_PATHS):
         return "this machine has no GPU"
     return None
+
+
+def is_too_small_for_bf16(data: Mapping[str, Any]) -> bool:
+    """Return whether a CPU may not train in bf16 at this image size.
+
+    Nets that halve the image five times have feature maps of 1 pixel there. A kernel of 3 pixels with a stride then
+    reads 8 of its 9 weights against padding only, and oneDNN leaves their gradients, which are 0, uninitialised
+    (torch 2.15, AVX512-BF16); tests/distributed/test_devices.py watches it.
+    """
+    sizes = [data.get(key) for key in ("image_size", "train_size", "progressive_start")]
+    return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
+
+
+def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
+    precision, data = config["trainer"].get("precision"), config.get("data") or {}
+    if str(precision) not in BF16 or no_gpu_reason(config["trainer"]) is None or not is_too_small_for_bf16(data):
+        return []
+    return [
+        f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, as its "
+        f"gradients in bf16 may be wrong there, got {precision}. Hint: set trainer.precision=32-true."
+    ]
 
 
 def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
