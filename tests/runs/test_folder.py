@@ -1,8 +1,11 @@
 """Run folders: made once, found again."""
 
 import errno
+import io
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,28 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     remove_refused(make_given(tmp_path / "elsewhere/r"), ConfigError("x"))
     assert list((tmp_path / "here").iterdir()) == []
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_drafts_of_a_killed_run_are_removed_by_the_next_alone(tmp_path: Path) -> None:
+    drafts = [tmp_path / "checkpoints" / name for name in (".next.ckpt", "..next.ckpt.tmp", ".last.ckpt.tmp")]
+    last = folder.last_checkpoint(tmp_path)
+    last.parent.mkdir()
+    last.touch()
+    with closed(lock(tmp_path)):
+        for draft in drafts:
+            draft.touch()
+        with pytest.raises(ConfigError, match="another process trains in it"):
+            lock(tmp_path)
+        assert all(draft.exists() for draft in drafts)
+    with closed(lock(tmp_path)):
+        assert list(last.parent.iterdir()) == [last]
+
+
+@contextmanager
+def closed(handle: object) -> Iterator[None]:
+    assert isinstance(handle, io.IOBase)
+    with handle:
+        yield
 
 
 def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int
 
 def lock(folder: Path) -> object:
     """Lock the run folder; released with the returned handle. Raises ConfigError where another process trains in it.
-    On a file system without locks, nothing is locked."""
+    On a file system without locks, nothing is locked. What a killed run has begun to save is removed: on a full disk,
+    that would be the room for the next checkpoint."""
     try:
         file = (folder / ".lock").open("w")
     except OSError as error:
@@ -181,7 +182,11 @@ def lock(folder: Path) -> object:
             f"{folder} must be free, but another process trains in it. Hint: wait for its end, or stop it first."
         ) from error
     except OSError:
-        pass
+        return file
+    checkpoints = last_checkpoint(folder).parent
+    for draft in (*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.ckpt")):
+        with suppress(OSError):
+            draft.unlink()
     return file
 
 
