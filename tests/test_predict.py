@@ -54,7 +54,7 @@ def test_images_in_their_own_size_are_few_at_a_time(
 def test_predictions_agree_with_the_evaluation(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
     result = run("predict", f"checkpoint={trained}", f"images={tree / 'val'}", "format=jsonl", "out=p.jsonl")
     assert result.returncode == 0, result.stderr
-    assert "11 images to p.jsonl, 0 of them could not be read." in result.stderr
+    assert "11 images to p.jsonl, 0 unreadable" in result.stderr
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     hits = sum(row["classes"][0]["class"] == Path(row["path"]).parent.name for row in rows)
     for row in rows:
@@ -127,7 +127,7 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert errors.pop("text.png") == "it is no image of a known format"
     assert len(errors) == 4
     assert set(errors.values()) == {""}
-    assert "7 images, 3 of them could not be read." in result.stderr
+    assert "7 images, 3 unreadable" in result.stderr
 
     one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
     assert len(one.stdout.splitlines()) == 3

@@ -17,6 +17,7 @@ from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
@@ -34,7 +35,7 @@ def main() -> None:
         config = resolved_config(request, os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
-    print(f"{num_images} images{where}, {num_unreadable} of them could not be read.", file=sys.stderr)
+    print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
 
 
 def _predict(config: dict[str, Any]) -> tuple[int, int]:

@@ -179,6 +179,7 @@ LINES = [
         "data.name=imagnet", "data.name=what", "model=resnet50", "model=bogus", "optim=adamm", "optim=AdamX",
         "averaging=swa trainer.max_epochs=-1 schedule.name=constant", "averaging=ema averaging.start_epoch=9",
         "averaging=ema trainer.precision=bf16-true", "model.freeze=backbone", "model.weights=gone.pt",
+        "trainer.accelerator=cpu trainer.precision=bf16-mixed data.image_size=16",
         "strategy.static_graph=true model.freeze=backbone model.weights=DEFAULT model.unfreeze_epoch=1",
         "model.unfreeze_epoch=1 model.weights=DEFAULT", "optim=lio", "optim.name=adamm",
         "recipe=gone", "experiment=gone", "experiment=aws", "callbacks=null",

@@ -76,13 +76,13 @@ def run_export(checkpoint: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def files(checkpoint: Path) -> Path:
-    """One file of each format in one folder; the model card is that of the first, by the command itself."""
+    """Make one file of each format in one folder; the model card stays that of the first, by the command itself."""
     command = [sys.executable, "-m", "imagenet_ddp.export", f"checkpoint={checkpoint}", "license=apache-2.0"]
     result = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
     for kind in ("torch_export", "safetensors"):
-        run_export(checkpoint, f"format={kind}", "card=false")
+        assert re.search(r"README\.md of an earlier export is kept", run_export(checkpoint, f"format={kind}")[-1])
     folder = checkpoint.parent.parent / "export"
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md", "model.onnx", "model.pt2", "model.safetensors"
@@ -245,6 +245,19 @@ def test_the_card_of_the_other_formats(
     if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
         assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
     run_card(tmp_path, photos[0], wanted, turned=turned)
+
+
+def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    options = [f"out={tmp_path / 'm.safetensors'}", "format=safetensors", "num_images=1", "overwrite=true"]
+    (tmp_path / "README.md").write_text("# My thesis\n")
+    assert "none, because" in run_export(checkpoint, *options)[-1]
+    assert (tmp_path / "README.md").read_text() == "# My thesis\n"
+    (tmp_path / "README.md").unlink()
+    run_export(checkpoint, *options)
+    card = (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text(card.replace("# ", "# Old: "))
+    run_export(checkpoint, *options)
+    assert (tmp_path / "README.md").read_text() == card, "a card of export's own"
 
 
 def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path) -> None:

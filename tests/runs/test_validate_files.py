@@ -29,14 +29,12 @@ def test_the_file_is_in_the_run_folder():
         ({"format": "torch_export", "int8": True}, "int8 is for format=onnx, got format=torch_export"),
         ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: out=model.onnx."),
         ({"out": "gone/model.onnx"}, "the folder gone .* does not exist"),
-        ({"out": "there.onnx", "card": False}, "there.onnx .* exists. Hint: overwrite=true"),
-        ({"out": "new.onnx"}, "README.md .* exists. Hint: overwrite=true, or card=false"),
+        ({"out": "there.onnx"}, "there.onnx .* exists. Hint: overwrite=true"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("there.onnx").touch()
-    Path("README.md").touch()
     (text,) = validate_export(OPTIONS | typed)
     assert re.search(said, text), text
     assert validate_export(OPTIONS | {"out": "there.onnx", "overwrite": True}) == []

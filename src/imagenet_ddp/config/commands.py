@@ -151,7 +151,9 @@ class ExportConfig(CommonConfig):
     )
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[str | None, _LICENSE, Example("apache-2.0"), "Licence for metadata and model card."] = None
-    overwrite: Annotated[bool, Example("true"), "Replace an existing file and its README.md."] = False
+    overwrite: Annotated[bool, Example("true"), "Replace an existing file and the model card of an earlier export."] = (
+        False
+    )
 
 
 @dataclass

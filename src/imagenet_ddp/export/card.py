@@ -49,6 +49,7 @@ with torch.no_grad():
     output = net.eval()(torch.tensor(batch)).mean(0).numpy()
 """,
 }
+_PROGRAM = "| Program | imagenet_ddp "  # and the version; the row by which a card is known
 _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": ["safetensors", "torch"]}
 
 
@@ -58,12 +59,21 @@ def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mappi
     title = f"{config['model']['name']} ({Path(file).stem})"
     head = yaml.safe_dump(_head(config, metadata, evaluation, title), sort_keys=False, allow_unicode=True)
     rows = [f"| {key} | {value} |" for key, value in _facts(config, contents, metadata, evaluation).items()]
+    rows.append(f"{_PROGRAM}{metadata['version']} |")
     parts = ["---", head.rstrip(), "---", "", f"# {title}", "", "| | |", "|---|---|", *rows, "", "## Use", ""]
     if code := _code(config, metadata, file):
         parts += ["```python", code.rstrip(), "```"]
     else:
         parts += [f"Weights of `{config['model']['_target_'] or config['model']['name']}`, to load into that net."]
     return "\n".join([*parts, ""])
+
+
+def is_card(path: Path) -> bool:
+    """Say whether the file was written by export."""
+    try:
+        return f"\n{_PROGRAM}" in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +146,6 @@ def _facts(
         "Training data": f"{_data_name(config)}, {contents.get('num_train_images', 'unknown')} images",
         "Training": f"{metadata['epochs']} epochs, {config['optim']['name']}, global batch "
         f"{contents['global_batch_size']}, weights at the start: {model['weights'] or 'random'}",
-        "Program": f"imagenet_ddp {metadata['version']}",
     }
     for k in (1, 5):
         if (key := f"val/top{k}") in evaluation and k < len(metadata["classes"]):

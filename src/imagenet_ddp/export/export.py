@@ -66,9 +66,19 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
         writer.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config["card"]:
-        with disk_errors_as_run_error(path.with_name(CARD)):
-            atomic_write(path.with_name(CARD), card.text(config, contents, metadata, path.name))
-        yield f"Model card: {path.with_name(CARD)}"
+        yield _write_card(path.with_name(CARD), card.text(config, contents, metadata, path.name), config["overwrite"])
+
+
+def _write_card(path: Path, text: str, overwrite: bool) -> str:
+    """Write the model card, but not over a README.md of a person, nor over a card without overwrite. Return a line."""
+    with disk_errors_as_run_error(path):
+        if path.exists():
+            if not card.is_card(path):
+                return f"Model card: none, because {path} exists, which is not one. Hint: out=FILE in another folder."
+            if not overwrite:
+                return f"Model card: {path} of an earlier export is kept. Hint: overwrite=true replaces it."
+        atomic_write(path, text)
+    return f"Model card: {path}"
 
 
 def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any], built: Any) -> Predictor:

@@ -60,15 +60,8 @@ def _export_out(config: Mapping[str, Any]) -> list[str]:
     found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
     if path.suffix != suffix and not found:
         found.append(f"out must end in {suffix}, got {path.name}. Hint: out={path.with_suffix(suffix)}.")
-    card = path.parent / CARD
-    if found or config["overwrite"]:
-        return found
-    if path.exists():
+    if not found and path.exists() and not config["overwrite"]:
         found.append(f"out must be a new file, but {describe_path(path)} exists. Hint: overwrite=true, or out=FILE.")
-    if config["card"] and card.exists():
-        found.append(
-            f"the model card must be a new file, but {describe_path(card)} exists. Hint: overwrite=true, or card=false."
-        )
     return found
 
 

@@ -87,7 +87,11 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     target = np.arange(6) % 2
     folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": np.nan})
     page = build("e", None, read(folder))
-    assert page.summary == ["resnet18 on imagefolder", "top-1 50.00 % (6 images)", "0 labels of 6 likely wrong"]
+    assert page.summary == [
+        "resnet18 on imagefolder",
+        "top-1 50.00 % (6 images)",
+        "0 of 6 labels look wrong; the net's own mistakes are among them",
+    ]
     svg = re.findall(r"<svg.*?</svg>", page.files["report.html"].decode(), re.DOTALL)
     assert svg and not any("nan" in each for each in svg)
 

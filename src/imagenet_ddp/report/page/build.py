@@ -93,7 +93,8 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         if len(found.folders) == 1 else {"ece": calibration.expected_error(bins)},
         "num_wrong": num_wrong(found),
     }  # fmt: skip
-    lines.append(f"{count_noun(int(wrong_labels.is_confident.sum()), 'label')} of {len(found):,} likely wrong")
+    num_likely_wrong = int(wrong_labels.is_confident.sum())
+    lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; the net's own mistakes are among them")
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 

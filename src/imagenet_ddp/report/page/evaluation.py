@@ -169,6 +169,7 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     if folder.exists():  # of an older checkpoint
         shutil.rmtree(folder)
     os.replace(draft, folder)  # noqa: PTH105
+    print(f"Moved to {folder}", file=sys.stderr)  # evaluate has named the draft
     return ""
 
 
