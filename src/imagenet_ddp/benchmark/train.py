@@ -70,6 +70,9 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         f"with {count_noun(workers, 'loader process') if workers else 'no loader process'}",
         f"End to end over the smaller of loader and step: {ratios['end_to_end']:.2f}",
     ]
+    if not workers:
+        turns = max(medians["loader"], medians["step"]) / (medians["loader"] + medians["step"])
+        notes[-1] += f"; loader and step take turns in one process here, which allows {turns:.2f}"
     return Results(
         ratios,
         rows,
