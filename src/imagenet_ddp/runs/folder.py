@@ -184,7 +184,7 @@ def lock(folder: Path) -> object:
     except OSError:
         return file
     checkpoints = last_checkpoint(folder).parent
-    for draft in (*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.ckpt")):
+    for draft in (*checkpoints.glob(".*.tmp"), checkpoints / ".next.ckpt"):
         with suppress(OSError):
             draft.unlink()
     return file
