@@ -93,7 +93,8 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
 
 class Writer(Protocol):
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
-        """top: (class index, probability), most likely first; empty where error says why there is none."""
+        """Write one image's classes. top: (class index, probability), most likely first; empty where error says why
+        there is none."""
 
 
 class CsvWriter:

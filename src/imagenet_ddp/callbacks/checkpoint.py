@@ -137,7 +137,7 @@ class ResumeCheckpoint(Checkpoint):
         wait_until_written(trainer)
 
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
-        """is_best: make it best.ckpt too, and first: a run that is killed in between trains this epoch again."""
+        """Write last.ckpt. is_best: after best.ckpt, so that a run killed in between trains this epoch again."""
         last = self.last_path
         written = self.best_path if is_best else last.with_name(".next.ckpt")
         trainer.save_checkpoint(written)

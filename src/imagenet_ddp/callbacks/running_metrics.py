@@ -211,7 +211,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def data_wait_frac(self) -> float:
-        """Share of this epoch's training time that this rank waited for its loader."""
+        """Return the share of this epoch's training time that this rank waited for its loader."""
         return self.train_times.data_wait_frac
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:

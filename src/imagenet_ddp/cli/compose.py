@@ -85,7 +85,7 @@ class Composer:
     # -- jobs
 
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
-        """(overrides of each job of a sweep, what tells it from the others, mistakes).
+        """Return (overrides of each job of a sweep, what tells it from the others, mistakes).
 
         Another sweeper than Hydra's own chooses its values later: then there is one job, without what is swept.
         """

@@ -38,7 +38,7 @@ def _tell_others(error: NotMetError) -> None:
 
 
 def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:
-    """HYDRA_FULL_ERROR=1 adds the traceback. end: of the first line."""
+    """Print the mistakes, with the traceback where HYDRA_FULL_ERROR=1 is set. end: of the first line."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem

@@ -85,7 +85,7 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
 
 
 def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
-    """Resolved, plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
+    """Resolve to plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
     be missing, because a checkpoint fills them in."""
     content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
     assert isinstance(content, dict)

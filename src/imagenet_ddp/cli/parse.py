@@ -124,7 +124,7 @@ def _validate_job(
     multirun: bool,
     elsewhere: bool,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """bare: config without the hydra node."""
+    """Find the mistakes of one job. bare: config without the hydra node."""
     found: list[str] = []
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:

@@ -41,8 +41,8 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Sentences for a config that composed: keys unknown to the schema, values, folders, launcher, classes by _target_.
-    Also the launcher around this command, where it is recognised.
+    """Find the mistakes of a config that composed: keys unknown to the schema, values, folders, launcher, classes by
+    _target_. Also return the launcher around this command, where it is recognised.
 
     config: without the hydra node. typed: the options as typed, for the line to type instead.
     partial: a checkpoint fills in what is not typed, so keys of data and learning are looked at one by one only.
@@ -87,7 +87,8 @@ def validate(
 
 
 def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
-    """Containers with interpolations resolved. Missing values become None; `broken` collects what does not resolve."""
+    """Return plain containers with interpolations resolved. Missing values become None; `broken` collects what does not
+    resolve."""
     if not isinstance(node, DictConfig | ListConfig):
         return node
     plain: dict[Any, Any] = {}

@@ -51,7 +51,7 @@ class Key:
 
 @functools.cache
 def declared(command: str) -> Mapping[str, Key]:
-    """Every key path of a command, groups included, and the Trainer's keys."""
+    """Return every key path of a command, groups included, and the Trainer's keys."""
     trainer = {f"trainer.{name}": key for name, key in trainer_options.ACCEPTED.items()}
     return {
         **_declared(commands.COMMANDS[command], ""),
@@ -60,7 +60,7 @@ def declared(command: str) -> Mapping[str, Key]:
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"trainer.devices": 2, ...}"""
+    """Flatten to {"trainer.devices": 2, ...}"""
     found: dict[str, Any] = {}
     for key, value in node.items():
         path = f"{prefix}{key}"

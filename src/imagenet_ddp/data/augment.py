@@ -33,7 +33,7 @@ RANDAUGMENT, AUGMIX = (2, 9), (3, 3)
 
 
 def make_train_transform(data: Mapping[str, Any]) -> Transform:
-    """data: the resolved data.* keys."""
+    """Make the training transform of resolved data.* keys."""
     base: Transform = EvalTransform.from_options(dict(data))
     fill, interpolation = mean_colour(mean_and_std(data)[0]), data["interpolation"]
     if data["augment"] == "crop":
@@ -202,7 +202,7 @@ class AugmentedTransform:
 
 
 def three_augment(image: Image.Image, generator: random.Random) -> Image.Image:
-    """DeiT III (2204.07118): grey, solarised or blurred, one of the three."""
+    """Make grey, solarise or blur, one of the three (DeiT III, 2204.07118)."""
     number = generator.randrange(3)
     if number == 0:
         return to_grey(image)

@@ -50,8 +50,8 @@ class LocalBoard:
 
 
 def max_bad_images(limit: float, num_images: int) -> int:
-    """limit: data.bad_image_limit, images or, below 1, a share of num_images; of a small set at least one image, so
-    that only 0 allows none."""
+    """Return how many may be unreadable. limit: data.bad_image_limit, images or, below 1, a share of num_images; of a
+    small set at least one image, so that only 0 allows none."""
     return int(limit) if limit >= 1 else math.ceil(limit * num_images)
 
 
@@ -88,7 +88,7 @@ class BadImages:
         return max_bad_images(self._limit, self._num_images)
 
     def on_bad_images(self, images: list[Bad]) -> None:
-        """RunError: one is too many (raise), or there are more than the limit (skip)."""
+        """Raise RunError where one is too many (raise), or there are more than the limit (skip)."""
         if self._policy == "raise" and images:
             path, reason = images[0]
             raise RunError(

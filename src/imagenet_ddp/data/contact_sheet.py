@@ -67,15 +67,15 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """A folder's name may hold any bytes, and Pillow's own font has the letters of ASCII alone: accents are left out,
-    all else becomes an escape."""
+    """Return the text in ASCII, the only letters of Pillow's own font: accents are left out, all else becomes an
+    escape, as a folder's name may hold any bytes."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     shown = plain.encode("ascii", "backslashreplace").decode("ascii")
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
 
 
 def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
-    """pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
+    """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
     font = _font()
     side = _tile_side(pixels.shape[1])
     height = side + LINE * max(map(len, captions)) + GAP

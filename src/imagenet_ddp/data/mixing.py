@@ -35,7 +35,7 @@ class Mixing:
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any], num_classes: int) -> "Mixing | None":
-        """data: the resolved data.* keys. None where nothing is mixed."""
+        """Return the mixing of these data.* keys, resolved; None where nothing is mixed."""
         if not data["mixup_alpha"] and not data["cutmix_alpha"]:
             return None
         return cls(num_classes, data["mixup_alpha"], data["cutmix_alpha"], data["mix_probability"])
@@ -59,7 +59,7 @@ class Mixing:
             batch["weight"] = torch.cat([blended(weight[:count], draw.shift, draw.share), weight[count:]])
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
-        """None: the batch stays as it is."""
+        """Draw for one batch; None: the batch stays as it is."""
         if num_images < 2 or generator.random() >= self.probability:
             return None
         takes_cutmix = bool(self.cutmix_alpha) and (not self.mixup_alpha or generator.random() < 0.5)
@@ -78,7 +78,7 @@ class Mixing:
 
 
 def one_hot(target: Tensor, num_classes: int) -> Tensor:
-    """float32 (B, num_classes); without the look at the values that torch's own takes."""
+    """Return float32 (B, num_classes), without the look at the values that torch's own takes."""
     return (target[:, None] == torch.arange(num_classes, device=target.device)).to(torch.float32)
 
 
@@ -93,8 +93,8 @@ def mix_images(images: Tensor, draw: Draw) -> Tensor:
 
 
 def blended(values: Tensor, shift: int, share: float) -> Tensor:
-    """share of each row, the rest of the row `shift` before it. In two parts: roll() would copy all, and lose the
-    memory format."""
+    """Mix share of each row with the rest of the row `shift` before it. In two parts: roll() would copy all, and lose
+    the memory format."""
     result = torch.empty_like(values)
     torch.lerp(values[:-shift], values[shift:], share, out=result[shift:])
     torch.lerp(values[-shift:], values[:shift], share, out=result[:shift])

@@ -31,7 +31,7 @@ class Box(NamedTuple):
 
 class Transform(Protocol):
     def size(self, epoch: int) -> int:
-        """Pixels, height and width of the output."""
+        """Return height and width of the output, in pixels."""
         ...
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
@@ -40,8 +40,8 @@ class Transform(Protocol):
 
 
 def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear") -> None:
-    """Bilinear or bicubic and antialiased, as Pillow's. pixels: uint8 (H, W, 3). out: uint8 (3, h, w), its channels
-    last in memory: there the kernel takes and writes whole pixels, in half the time."""
+    """Resize into out, bilinear or bicubic and antialiased, as Pillow does. pixels: uint8 (H, W, 3). out: uint8 (3, h,
+    w), its channels last in memory: there the kernel takes and writes whole pixels, in half the time."""
     if not pixels.flags.c_contiguous or not pixels.flags.writeable:  # a read-only array makes torch warn
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
@@ -63,7 +63,7 @@ def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor
 
 
 def empty(*shape: int) -> Tensor:
-    """uint8 (..., height, width, 3) in memory, seen as (..., 3, height, width)."""
+    """Allocate uint8 (..., height, width, 3) in memory, seen as (..., 3, height, width)."""
     return torch.empty(shape, dtype=torch.uint8).movedim(-1, -3)
 
 
@@ -79,7 +79,7 @@ class Sizes:
 
     @classmethod
     def from_options(cls, data: dict) -> "Sizes":
-        """data: the resolved data.* keys."""
+        """Make it from resolved data.* keys."""
         begin, end = data["progressive_epochs"] or (0, 0)
         return cls(int(data["train_size"] or data["image_size"]), data["progressive_start"], begin, end)
 
@@ -177,15 +177,15 @@ class EvalTransform:
 
 
 def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """data: the resolved data.* keys; null means ImageNet's."""
+    """Return the mean and std of data.* keys, resolved; null means ImageNet's."""
     return tuple(data["mean"] or IMAGENET_MEAN), tuple(data["std"] or IMAGENET_STD)
 
 
 def normalise(
     images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], channels_last: bool, flip: Tensor | None = None
 ) -> Tensor:
-    """uint8 (B, 3, H, W) on any device -> float32 there, each channel (x / 255 - mean) / std. flip: bool (B,), the
-    images whose left and right change places."""
+    """Normalise uint8 (B, 3, H, W) on any device to float32 there, each channel (x / 255 - mean) / std. flip: bool
+    (B,), the images whose left and right change places."""
     if flip is not None:
         # on uint8, a quarter of the bytes; without a look at the values, which would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)

@@ -29,7 +29,7 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
 ) -> list[str]:
-    """Sentences, none where all is well.
+    """Return a sentence for each mistake.
 
     verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
     partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.

@@ -39,7 +39,7 @@ class RankGpu:
 
     @classmethod
     def from_properties(cls, properties: Any, number: int, environ: Mapping[str, str]) -> "RankGpu":
-        """properties: of torch.cuda.get_device_properties(number)."""
+        """Describe the GPU of torch.cuda.get_device_properties(number)."""
         uuid = str(properties.uuid)
         uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
         bus, domain = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_domain_id", 0)
@@ -52,7 +52,8 @@ class RankGpu:
 
     @property
     def words(self) -> str:
-        """cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits of a UUID."""
+        """Return a sentence such as cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits
+        of a UUID."""
         entries = [part.strip() for part in (self.visible or "").split(",") if part.strip()]
         entry = entries[self.number] if self.number < len(entries) else None
         if self.visible is None:

@@ -66,7 +66,8 @@ class Machine:
 
     @property
     def host(self) -> str | None:
-        """Host name or IP address where the nodes meet; None for one machine, or where they meet through a file."""
+        """Return the host name or IP address where the nodes meet; None for one machine, or where they meet through a
+        file."""
         address = self.launch_info.address if self.launch_info else None
         return address.host if address else None
 

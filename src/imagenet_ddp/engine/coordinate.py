@@ -68,7 +68,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
 
 
 def _expect_backend(config: Mapping[str, Any]) -> None:
-    """Several processes can train here; asked once, before each would find out by itself."""
+    """Check once that several processes can train here, before each would find out by itself."""
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.strategies import backends
 

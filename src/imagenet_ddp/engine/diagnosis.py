@@ -16,7 +16,8 @@ def explain(plan: Plan, error: RuntimeError) -> str:
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:
-    """error: torch.OutOfMemoryError. Return which rank it was, and what to type for the same update of the weights."""
+    """Return which rank ran out of memory, and what to type for the same update of the weights. error:
+    torch.OutOfMemoryError."""
     data, times = plan.config["data"], plan.config["trainer"]["accumulate_grad_batches"]
     hint = "a smaller data.image_size"
     if data["batch_size"] > 1:

@@ -164,7 +164,7 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
-    """The run's own numbers of nodes and devices hold where none are typed, but the world has met already."""
+    """Keep the run's own numbers of nodes and devices where none are typed, unless the world has met already."""
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
     if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
@@ -181,7 +181,7 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
 
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(key, "key was A, is now B") for every leaf that differs."""
+    """Return (key, "key was A, is now B") for every leaf that differs."""
     before, after = leaves(stored), leaves(now)
     keys = [
         key
@@ -198,8 +198,8 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
 def new_folder(
     request: parse.Request, name: str | None = None, *, again: bool = False, run_key: str | None = None
 ) -> Path:
-    """The folder of a run that begins: the one typed, or a new one by name and time, or the launcher's key. name: of
-    the run, where a checkpoint knows better than the command line."""
+    """Return the folder of a run that begins: the one typed, or a new one by name and time, or the launcher's key.
+    name: of the run, where a checkpoint knows better than the command line."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:

@@ -25,7 +25,8 @@ def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[
 
 
 def open_predictor(config: dict[str, Any]) -> "Predictor":
-    """config: of resolved_config. Raises ConfigError for a file that is neither."""
+    """Open a checkpoint or an exported file. config: of resolved_config. Raises ConfigError for a file that is
+    neither."""
     with import_torch():
         from imagenet_ddp.engine import exported
         from imagenet_ddp.engine.predictor import load_net, make_predictor

@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def num_devices(self) -> int:
-        """Devices of all processes together."""
+        """Count the devices of all processes."""
         return self.num_own_devices * self.world_info.world_size
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
@@ -79,7 +79,7 @@ class Plan:
 def make_plan(
     config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
 ) -> Plan:
-    """Imports torch, but makes no CUDA context. Raises ConfigError where this machine cannot do what is asked for.
+    """Decide, without a CUDA context. Raises ConfigError where this machine cannot do what is asked for.
 
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches such that they stay, where they divide among the devices.
@@ -155,7 +155,7 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def data_options(plan: Plan) -> dict[str, Any]:
-    """data.*, with this plan's values for those that were left open. Batch sizes are per forward of this process."""
+    """Return data.*, with this plan's values for what was left open. Batch sizes are per forward of this process."""
     return {
         **plan.config["data"],
         "batch_size": plan.images_per_forward,

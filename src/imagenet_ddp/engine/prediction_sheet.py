@@ -27,7 +27,8 @@ class SheetWriter:
         self._captions: list[list[Line]] = []
 
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Tensor | UnreadableImage) -> None:
-        """top: (class index, probability), most likely first; empty where error says why there is none."""
+        """Add one image. top: (class index, probability), most likely first; empty where error says why there is
+        none."""
         name = Line(printable(Path(path).name))
         if isinstance(image, UnreadableImage):
             self._add(torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8), [name, Line(printable(error))])

@@ -60,8 +60,8 @@ def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[st
 def make_predictor(
     config: Config, contents: Mapping[str, Any], net: torch.nn.Module, device: torch.device | None = None
 ) -> Predictor:
-    """contents: of the checkpoint. device: None means that of trainer.*. The predictor computes in fp32: a few images
-    need no speed."""
+    """Make the predictor of a checkpoint. contents: of the checkpoint. device: None means that of trainer.*. The
+    predictor computes in fp32: a few images need no speed."""
     transform = EvalTransform.from_options(contents["eval_transform"])
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)

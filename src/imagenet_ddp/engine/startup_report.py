@@ -167,7 +167,7 @@ def _warmup_line(epochs: float, reason: str) -> str:
 
 
 def _epochs(number: float | None) -> str:
-    """None, -1: until something else ends the training."""
+    """Describe the number of epochs; None, -1: until something else ends the training."""
     return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 

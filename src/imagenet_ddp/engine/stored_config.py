@@ -28,7 +28,7 @@ OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
+    """Return the checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
     transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 

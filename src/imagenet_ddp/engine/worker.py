@@ -150,13 +150,13 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
 
 
 def _end_for_other(world: Any) -> NoReturn:
-    """Another rank's end came first, and what happened here follows from it."""
+    """End because another rank has ended first, which is the cause of what happened here."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
     _end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
 
 
 def _end_at_once(code: int) -> NoReturn:
-    """Threads of Gloo, and of stores that wait for others, may hold up an orderly end, or abort it."""
+    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     address_file.remove_own_files()

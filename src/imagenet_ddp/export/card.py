@@ -54,7 +54,8 @@ _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": [
 
 
 def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """config, contents: of the checkpoint; metadata: of the exported file, whose name is file."""
+    """Return the model card. config, contents: of the checkpoint; metadata: of the exported file, whose name is
+    file."""
     evaluation = _evaluation(config, metadata)
     title = f"{config['model']['name']} ({Path(file).stem})"
     head = yaml.safe_dump(_head(config, metadata, evaluation, title), sort_keys=False, allow_unicode=True)

@@ -66,7 +66,7 @@ class Comparison:
 
 
 def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
-    """Raises ConfigError where no image can be read."""
+    """Compare the probabilities of two predictors. Raises ConfigError where no image can be read."""
     differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
     for pictures, positions in samples.chunks():
         found = torch.stack(
@@ -100,7 +100,7 @@ def find_samples(
 
 
 def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
-    """split: training or validation. config.num_images of them, evenly from all."""
+    """Take config.num_images of a data set, evenly from all. split: training or validation."""
     source = open_source(config["data"], config["seed"], environ, need_train=split == "training")
     images = source.train if split == "training" else source.val
     assert images is not None

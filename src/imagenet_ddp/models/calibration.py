@@ -9,7 +9,8 @@ LOG_TEMPERATURES = np.linspace(np.log(0.1), np.log(10.0), 41)  # the temperature
 
 
 def log_sums(logits: Tensor) -> Tensor:
-    """float (B, C) -> float32 (B, 41): log(sum(exp((logits - their maximum) / T))) for each of the temperatures T.
+    """Sum exponentials for many temperatures: float (B, C) -> float32 (B, 41): log(sum(exp((logits - their maximum) /
+    T))) for each of the temperatures T.
 
     From these alone follow the loss and the confidence at any temperature in between, so no logits need to be kept.
     """

@@ -76,8 +76,8 @@ def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
 
 
 def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
-    """Have calls of the net compiled when they come. mode: of torch.compile. regions: compile each repeated block by
-    itself, which takes less time in a deep net: equal blocks are compiled once."""
+    """Compile calls of the net when they come. mode: of torch.compile. regions: compile each repeated block by itself,
+    which takes less time in a deep net: equal blocks are compiled once."""
     parts = repeated_blocks(net) if regions else [net]
     if not parts:
         raise ConfigError(

@@ -154,8 +154,8 @@ class ImageClassifier(L.LightningModule):
         return {"logits": logits, "losses": losses}
 
     def validation_sums(self) -> Tensor:
-        """[loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads the
-        metrics' states, because their compute() waits for the other ranks."""
+        """Return [loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads
+        the metrics' states, because their compute() waits for the other ranks."""
         top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
         return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
 
@@ -180,5 +180,5 @@ class ImageClassifier(L.LightningModule):
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    """Logits for the loss: half precision is widened, float64 stays."""
+    """Widen logits of half precision for the loss; float64 stays."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

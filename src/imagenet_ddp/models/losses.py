@@ -27,8 +27,8 @@ class Loss(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None) -> Tensor:
-        """logits: float (B, C). target: int64 (B,). soft_target: float (B, C), shares of the classes in a mixed image,
-        which then take the target's place. Returns float (B,)."""
+        """Compute the loss of each image. logits: float (B, C). target: int64 (B,). soft_target: float (B, C), shares
+        of the classes in a mixed image, which then take the target's place. Returns float (B,)."""
         if self._name == "cross_entropy" and self.weights is None:
             labels = target if soft_target is None else soft_target
             return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction="none")

@@ -40,7 +40,7 @@ class MeanLoss(Metric):
         self.total = self.total.to(torch.float32 if self.total.device.type == "mps" else torch.float64)
 
     def update(self, values: Tensor) -> None:
-        """values: (B,) of any floating type."""
+        """Add a batch. values: (B,) of any floating type."""
         self.total += values.to(self.total.dtype).sum()
         self.count += len(values)
 
@@ -61,7 +61,7 @@ class ImagesCounted(Metric):
         self.add_state("times", torch.zeros(num_images, dtype=torch.int32), dist_reduce_fx="sum")
 
     def update(self, index: Tensor) -> None:
-        """index: int64 (B,) positions in the split, without repeats within a batch."""
+        """Add a batch. index: int64 (B,) positions in the split, without repeats within a batch."""
         self.times[index] += 1
 
     def compute(self) -> tuple[int, int]:

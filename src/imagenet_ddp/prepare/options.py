@@ -101,8 +101,8 @@ def _validate_outside(config: Mapping[str, Any]) -> list[str]:
 
 
 def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """prepare=check reports what is wrong inside folders, and which files of a table are gone; here they must only
-    exist."""
+    """Check that folders and tables exist; prepare=check reports what is wrong inside them, and which files of a table
+    are gone."""
     if not _has_folders(config):
         return data_validate.validate(config, environ, verb="check")
     return validate_root(config["data"], environ) or _validate_outside(config)

@@ -21,7 +21,7 @@ def find_runs(top: Path) -> list[Path]:
 
 
 def natural_order(path: Path | str) -> list[list[tuple[int, int, str]]]:
-    """Sorting key by which 2 comes before 10."""
+    """Return a sorting key by which 2 comes before 10."""
     return [
         [(0, int(bit), "") if bit.isdecimal() else (1, 0, bit) for bit in re.split(r"(\d+)", part) if bit]
         for part in Path(path).parts

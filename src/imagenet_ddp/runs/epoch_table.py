@@ -20,7 +20,8 @@ def head(top_k: int = 5) -> str:
 
 
 def row(values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False) -> str:
-    """values: a row of metrics.csv; what it lacks is "-". is_best: mark the validation's top-1 with a star."""
+    """Format one line of the table. values: a row of metrics.csv; what it lacks is "-". is_best: mark the validation's
+    top-1 with a star."""
     epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
     speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     cells = [

@@ -45,8 +45,8 @@ class Log:
         self._live: Live | None = None
 
     def say(self, line: str, *, whole: bool = False, on_screen: str | None = None) -> None:
-        """whole: never wrap the line on a terminal, because it is one to type. on_screen: what a terminal gets in its
-        place, in one line or several that are not wrapped."""
+        """Print a line, and write it to the log. whole: never wrap the line on a terminal, because it is one to type.
+        on_screen: what a terminal gets in its place, in one line or several that are not wrapped."""
         if self._stream is not None:
             self.draw(None)
             stream = self._stream

@@ -94,7 +94,7 @@ def ignore_sigusr2() -> None:
 
 
 def exit_on_signal(message: str = "") -> None:
-    """From now on exit with 128 + the signal's number, without a traceback, after printing the message to stderr: for
+    """Exit with 128 + the signal's number from now on, without a traceback, after printing the message to stderr: for
     commands with nothing to save."""
 
     def leave(number: int, frame: object) -> None:

@@ -107,7 +107,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def _widths(table: Table, *, shorten: bool = False) -> list[int]:
-    """Width of each column; shorten: the smallest it can be shortened to."""
+    """Return the width of each column. shorten: the smallest it can be shortened to."""
     widths = []
     for index, column in enumerate(table.columns):
         width = max([terminal_width(column.title), *(terminal_width(row[index].text) for row in table.rows)])

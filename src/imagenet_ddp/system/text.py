@@ -20,7 +20,7 @@ def percent(fraction: float, digits: int = 2) -> str:
 
 
 def format_loss(loss: float, digits: int = 4) -> str:
-    """2.3026, 1.234e+05"""
+    """Return 2.3026, 1.234e+05"""
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.{digits - 1}e}"
 
 

@@ -162,7 +162,7 @@ def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> d
 
 
 def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "BaseDistribution":
-    """of_train: the declaration of the key; None: a free one."""
+    """Return Optuna's distribution of a range. of_train: the declaration of the key; None: a free one."""
     from optuna import distributions
 
     name, got = f"search.{key}", f"got {shown(entry)}"

@@ -37,7 +37,7 @@ class Trial:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def start(self, train_argv: Sequence[str]) -> None:
-        """train_argv: the study's options of train."""
+        """Start one trial. train_argv: the study's options of train."""
         slot, parent = self.slot, os.getpid()
         self.folder.parent.mkdir(exist_ok=True)
         own = [*self.options, "resume=auto", "cluster.requeue=false"]

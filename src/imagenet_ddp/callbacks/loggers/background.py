@@ -36,7 +36,7 @@ class Background(Logger):
     hint = ""
 
     def prepare(self, run_dir: str | Path, entry: str, server: str | None) -> None:
-        """entry: name in the logger group. server: as in the attribute."""
+        """Prepare one logger. entry: name in the logger group. server: as in the attribute."""
         self.entry, self.server = entry, server
         self._file = Path(run_dir) / f"logger_{entry}.json"
         self.stored: dict[str, Any] = {"steps": {}}

@@ -28,8 +28,9 @@ class Picture(Protocol):
     def width(self) -> int: ...
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
-        """uint8 (height, width, 3), RGB; perhaps a view of memory that must not be written. size: it will be resized
-        to size × size, so a smaller array may be given where that is faster, of no fewer than size rows and columns."""
+        """Return uint8 (height, width, 3), RGB; perhaps a view of memory that must not be written. size: it will be
+        resized to size × size, so a smaller array may be given where that is faster, of no fewer than size rows and
+        columns."""
         ...
 
 
@@ -97,7 +98,7 @@ class JpegPicture:
         return found[up:down, near:far]
 
     def _fewer_rows(self, top: int, bottom: int) -> tuple[bytes | bytearray, int, int]:
-        """(data, its first row, its height)"""
+        """Return (data, its first row, its height)."""
         if self._scan is None:  # progressive: every scan has its part in every row
             return self._data, 0, self.height
         if (banded := jpeg_bitstream.band(self._data, self._header, self._scan, top, bottom)) is not None:
@@ -108,7 +109,8 @@ class JpegPicture:
 
 
 def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tuple[int, int]:
-    """Of a crop on a coarser grid: each at the nearest of its lines, and no fewer than `least` pixels apart."""
+    """Return the edges of a crop on a coarser grid: each at the nearest of its lines, and no fewer than `least` pixels
+    apart."""
     first, last = round(begin * scale), round((begin + length) * scale)
     first = max(min(first, last - least, most - least), 0)
     return first, min(max(last, first + least), most)
@@ -121,14 +123,14 @@ def _at_least(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _scale(height: int, width: int, size: int) -> int:
-    """By how much a decoder may shrink a crop that becomes size × size: it must not fall below that."""
+    """Return by how much a decoder may shrink a crop that becomes size × size: it must not fall below that."""
     if not size:
         return 1
     return next((factor for factor in (8, 4, 2) if min(height, width) >= factor * size), 1)
 
 
 def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
-    """path: name of the file in messages. Raises UnreadableImage, here or when a region is decoded."""
+    """Open an image. path: name of the file in messages. Raises UnreadableImage, here or when a region is decoded."""
     if not len(data):
         raise UnreadableImage(path, "the file is empty")
     data = data if isinstance(data, bytes) else bytes(data)
@@ -147,7 +149,7 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
 
 
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
-    """Raises UnreadableImage."""
+    """Decode to uint8 RGB. Raises UnreadableImage."""
     return decode_whole(open_picture(data, path, reading))
 
 

@@ -32,8 +32,8 @@ class Decoder(Protocol):
         ...
 
     def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
-        """The same, smaller by 2, 4 or 8 (computed from fewer coefficients, so in less time), but no smaller than
-        height × width."""
+        """Decode smaller by 2, 4 or 8 (computed from fewer coefficients, so in less time), but no smaller than height ×
+        width."""
         ...
 
 

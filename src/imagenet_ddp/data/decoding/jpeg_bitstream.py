@@ -105,8 +105,8 @@ class Scan:
 
 
 def read_scan(data: bytes, header: Header) -> Scan | None:
-    """None: what follows the header is more than one scan, is cut off, or has markers where none belong. Then only a
-    whole decode tells what a decoder makes of it."""
+    """Read the one scan of a JPEG. None: what follows the header is more than one scan, is cut off, or has markers
+    where none belong. Then only a whole decode tells what a decoder makes of it."""
     if header.data_at > len(data):
         return None
     stream = np.frombuffer(data, dtype=np.uint8, offset=header.data_at)
@@ -126,13 +126,13 @@ def read_scan(data: bytes, header: Header) -> Scan | None:
 
 
 def has_end(data: bytes, header: Header) -> bool:
-    """Whether an end-of-image marker is there: without it the file was cut, which is the decoder's to on_bad_images."""
+    """Return whether an end-of-image marker is there: without it the file was cut, which is the decoder's to report."""
     return data.rfind(b"\xff\xd9", header.data_at) >= 0
 
 
 def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
-    """(data, height): a JPEG that ends soon below row `bottom`; None where nothing is spared. What is left over
-    behind the last row is garbage to a decoder, which must be told to ignore it."""
+    """Return (data, height) of a JPEG that ends soon below row `bottom`; None where nothing is spared. What is left
+    over behind the last row is garbage to a decoder, which must be told to ignore it."""
     margin = header.row_height if header.subsampled_rows else 0
     height = -(-bottom // header.row_height) * header.row_height + margin
     if height + header.row_height > header.height:
@@ -141,8 +141,8 @@ def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | N
 
 
 def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
-    """(data, first row, height): a whole JPEG of the rows around top to bottom; None where no restart markers stand
-    between its rows of blocks, or nothing is spared."""
+    """Return (data, first row, height) of a whole JPEG of the rows around top to bottom; None where no restart markers
+    stand between its rows of blocks, or nothing is spared."""
     if not header.restart_interval or header.restart_interval % header.blocks_per_row:
         return None
     step = header.restart_interval // header.blocks_per_row * header.row_height  # pixels between two markers

@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:
-    """(H, W, 3) uint8. Sixteen-bit grey is scaled: Pillow's own conversion clips it to white."""
+    """Convert to uint8 RGB (H, W, 3). Sixteen-bit grey is scaled: Pillow's own conversion clips it to white."""
     if image.mode.startswith("I;16") or image.mode == "I":
         grey = np.asarray(image).astype(np.int64)
         grey = (grey.clip(0, 65535) + 128) // 257

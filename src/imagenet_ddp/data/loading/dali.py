@@ -64,7 +64,8 @@ class DaliDataset(ImageDataset):
         self._read_lock = nullcontext() if isinstance(images, FileImages) else Lock()
 
     def read(self, keys: list[Key]) -> _PendingBatch:
-        """Runs in another thread. What cannot be read is left out: `batch` meets it again, and says so."""
+        """Read a batch's files, in another thread. What cannot be read is left out: `batch` meets it again, and says
+        so."""
         pending = _PendingBatch(keys)
         for key in keys:
             try:

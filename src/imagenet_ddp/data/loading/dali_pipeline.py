@@ -104,7 +104,7 @@ class Pipeline:
         self.num_pending += 1
 
     def take(self) -> Tensor:
-        """uint8 (B, 3, size, size), channels last, of the oldest batch that was scheduled. Raises RuntimeError, and
+        """Return the oldest batch that was scheduled, uint8 (B, 3, size, size), channels last. Raises RuntimeError, and
         what DALI derives from others."""
         (images,) = self._pipeline.outputs()
         self.num_pending -= 1

@@ -123,7 +123,7 @@ class ImageDataset(Dataset):
 
 
 def open_image(images: Images, index: int) -> Picture:
-    """Raises UnreadableImage, also for a file that is gone or may not be read."""
+    """Open an image of the split. Raises UnreadableImage, also for a file that is gone or may not be read."""
     try:
         return images.open(index)
     except OSError as error:
@@ -133,7 +133,7 @@ def open_image(images: Images, index: int) -> Picture:
 
 
 def _new_images(count: int, size: int) -> Tensor:
-    """uint8 (count, 3, size, size), channels last; in a loader worker in shared memory: no copy on the way out."""
+    """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
     num_bytes = count * size * size * 3
     if get_worker_info() is None:
         flat = torch.empty(num_bytes, dtype=torch.uint8)
@@ -185,8 +185,8 @@ def make_loader(
     on_bad_images: Callable[[list[Bad]], None] | None = None,
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
-    """on_bad_images: called in this process with the unreadable images of each batch; may raise. watchdog: watches one
-    epoch's batches of a loader and its images."""
+    """Make the loader of one split. on_bad_images: called in this process with the unreadable images of each batch; may
+    raise. watchdog: watches one epoch's batches of a loader and its images."""
     arguments: dict[str, Any] = {}
     if num_workers:
         context = choose_mp_context()

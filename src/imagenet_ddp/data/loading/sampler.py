@@ -68,7 +68,7 @@ class BatchSampler(DistributedSampler):
         self._start = (-1, 0, 0)
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
-        """In this one epoch, leave out the first `image` images of its order, trained on in `step` steps before."""
+        """Leave out, in this one epoch, the first `image` images of its order, trained on in `step` steps before."""
         self._start = (epoch, image, step)
 
     def __len__(self) -> int:
@@ -92,9 +92,9 @@ class BatchSampler(DistributedSampler):
         return torch.randperm(self.num_images, generator=generator).numpy()
 
     def steps(self, first: int = 0) -> list[int]:
-        """Where each step of an epoch begins, from the image `first` on, and the number of images at the end. What is
-        left for a step that is not full is shared by the last two: a handful of images, or a single one, is a bad
-        estimate for batch norm, and can undo an epoch."""
+        """Return where each step of an epoch begins, from the image `first` on, and the number of images at the end.
+        What is left for a step that is not full is shared by the last two: a handful of images, or a single one, is a
+        bad estimate for batch norm, and can undo an epoch."""
         begins = list(range(first, self.num_images, self.global_batch_size))
         left = self.num_images - begins[-1] if begins else 0
         if len(begins) > 1 and left < self.global_batch_size:
@@ -106,7 +106,7 @@ class BatchSampler(DistributedSampler):
         return self._start[2] if self._start[0] == epoch else 0
 
     def images_after(self, epoch: int, step: int) -> int:
-        """Number of images of the epoch's order that are trained on after its first `step` steps."""
+        """Count the images of the epoch's order that are trained on after its first `step` steps."""
         steps = self.steps(self._start[1] if self._start[0] == epoch else 0)
         return steps[min(step - self.steps_before(epoch), len(steps) - 1)]
 

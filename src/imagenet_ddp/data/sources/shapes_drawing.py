@@ -69,7 +69,7 @@ def _colours(rng: np.random.Generator) -> Array:
 
 
 def _ramp(rng: np.random.Generator, x: Array, y: Array) -> Array:
-    """-1 to 1 across the image, in any direction."""
+    """Return -1 to 1 across the image, in any direction."""
     angle = rng.uniform(0, 2 * np.pi)
     ramp = (x - x.mean()) * np.cos(angle) + (y - y.mean()) * np.sin(angle)
     return ramp / np.abs(ramp).max()
@@ -134,7 +134,7 @@ def _star(u: Array, v: Array, points: int, inner: float) -> Array:
 
 
 def _bands(u: Array, period: float, share: float) -> Array:
-    """Signed distance to bands across u that cover this share of it."""
+    """Return the signed distance to bands across u that cover this share of it."""
     return (np.abs(u / period % 1 - 0.5) - share / 2) * period
 
 

@@ -165,7 +165,8 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
 
 
 def _unpack(packed: Path, folder: Path, say: Say) -> None:
-    """Only the needed members, read as plain bytes and written under names of ours: the archive chooses no path."""
+    """Extract the needed members only, read as plain bytes and written under names of ours: the archive chooses no
+    path."""
     say(f"Unpacking {packed}.")
     partial = folder.with_name(f"{folder.name}.unpacking")  # one name for all: what a killed run left is cleared away
     shutil.rmtree(partial, ignore_errors=True)

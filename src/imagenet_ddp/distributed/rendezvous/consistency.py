@@ -105,7 +105,7 @@ def _is_path(value: object) -> bool:
 
 
 def _numbers(numbers: Sequence[int], noun: str) -> str:
-    """[0, 1, 2, 5] -> ranks 0-2, 5."""
+    """Format [0, 1, 2, 5] as ranks 0-2, 5."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -34,7 +34,7 @@ def validate(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _split_nodes(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Ranks of one node that are not on one machine: then somebody counted machines, not processes."""
+    """Return the ranks of one node that are not on one machine: somebody has then counted machines, not processes."""
     for first in range(0, len(members), local):
         for other in range(first, first + local):
             if members[other]["machine"] != members[first]["machine"]:

@@ -75,7 +75,8 @@ class StoreDDPStrategy(DDPStrategy):
             self._local_sgd.average(self.model, self.optimizers)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Called on all ranks for a checkpoint, before the state of the optimizers is taken."""
+        """Take the state of the net for a checkpoint. Called on all ranks, before the state of the optimizers is
+        taken."""
         self._average()
         return super().lightning_module_state_dict()
 

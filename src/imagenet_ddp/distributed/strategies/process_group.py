@@ -10,7 +10,7 @@ from torch import distributed
 def init_process_group(
     rank: int, world_size: int, store: distributed.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> None:
-    """backend None: nccl on GPUs, gloo on CPUs. timeout_s: of one collective.
+    """Join the process group. backend None: nccl on GPUs, gloo on CPUs. timeout_s: of one collective.
 
     store: with keys that no other group uses.
     """

@@ -19,7 +19,7 @@ class Probe(NamedTuple):
 
 
 def probe_image(images: Images, index: int) -> Probe:
-    """Raises nothing that an image can cause."""
+    """Look at one image file. Raises nothing that an image can cause."""
     content = 0
     try:
         if isinstance(images, FileImages):

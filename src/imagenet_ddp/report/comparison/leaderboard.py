@@ -40,7 +40,7 @@ def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
 
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
-    """runs: in order, best first."""
+    """Return the table of runs. runs: in order, best first."""
     options = []
     for index, key in enumerate(differences.keys):
         known = [value for value in (option(run, key) for run in runs) if value is not UNKNOWN]

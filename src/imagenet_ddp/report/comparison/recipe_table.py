@@ -97,7 +97,7 @@ def _p_cell(p: float | None) -> Cell:
 
 
 def _seconds_cell(value: float | None) -> Cell:
-    """Whole seconds, but for a training of less than 100."""
+    """Format whole seconds, but for a training of less than 100."""
     return number_cell(value) if value is None or value < 100 else Cell(value, f"{value:.0f}")
 
 

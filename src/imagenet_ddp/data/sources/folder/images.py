@@ -87,7 +87,7 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
 
 
 def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """(train, val): of each class the same share, at least one image in each where the class has two.
+    """Split into (train, val): of each class the same share, at least one image in each where the class has two.
 
     fold: from 0 to round(1 / fraction) - 1; together these hold out each image once. Those after the first share what
     the first leaves of each class, and may have none of a small class.

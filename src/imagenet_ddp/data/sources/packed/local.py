@@ -111,8 +111,8 @@ class PackedImages(Images):
         self._check(index, record, self._bytes(index, record))
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """int64 (N,): all images in the order of an epoch, in which no more than `window` shards are in use at a
-        time; None: any order will do. A function of seed, epoch and the packed folder alone."""
+        """Return all images, int64 (N,), in the order of an epoch, in which no more than `window` shards are in use at
+        a time; None: any order will do. A function of seed, epoch and the packed folder alone."""
         if not self._window or self._window >= len(self.split.shards):
             return None
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
@@ -151,7 +151,7 @@ class PackedImages(Images):
         return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
 
     def _array(self, name: str) -> np.ndarray:
-        """Memory-mapped, once per process."""
+        """Map the file into memory, once per process."""
         if name not in self._arrays:
             path = self._file(self.split.arrays[name].file)
             # as an ndarray, which is indexed in half the time of a memmap
@@ -205,7 +205,8 @@ class PackedImages(Images):
 
 
 def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
-    """data: the resolved data.* keys. The manifest, and train and val, where they are wanted. Raises ConfigError."""
+    """Open a pack: its manifest, and train and val, where they are wanted. data: the resolved data.* keys. Raises
+    ConfigError."""
     found = manifests.validate(data, "train" if need_train else "evaluate")
     if found:
         raise ConfigError(found)

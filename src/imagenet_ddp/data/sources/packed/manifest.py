@@ -73,7 +73,7 @@ class Manifest:
 
 
 def parse(data: bytes, where: str) -> Manifest:
-    """where: what the file is called before people. Raises ConfigError."""
+    """Parse the manifest's text. where: what the file is called before people. Raises ConfigError."""
     try:
         plain = json.loads(data)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
@@ -105,7 +105,7 @@ def _split(plain: Mapping[str, Any]) -> Split:
 
 
 def read(folder: Path) -> Manifest:
-    """Raises ConfigError where `folder` is no finished pack."""
+    """Read the manifest of a finished pack. Raises ConfigError where `folder` is none."""
     path = folder / FILE
     try:
         return parse(path.read_bytes(), str(path))

@@ -38,7 +38,7 @@ class ShardCache:
         return self.path(file).exists()
 
     def fetch(self, file: File) -> Path:
-        """Waits where another process fetches it. Raises ShardError."""
+        """Fetch it, or wait where another process does. Raises ShardError."""
         path = self.path(file)
         if not path.exists():
             try:
@@ -50,7 +50,7 @@ class ShardCache:
         return path
 
     def fetch_if_free(self, file: File) -> bool:
-        """False: another process is at it. Raises ShardError."""
+        """Fetch it, or return False where another process does. Raises ShardError."""
         with self._lock(file).open("a") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ class ShardCache:
             self._part(file).touch()
 
     def _there(self) -> tuple[list[tuple[float, Path, int]], int]:
-        """([time of change, path, bytes] of all whole shards, bytes of these and of those under way)"""
+        """Return ([time of change, path, bytes] of all whole shards, bytes of these and of those under way)."""
         whole, taken = [], 0
         for file in self.shards:
             with contextlib.suppress(FileNotFoundError):
@@ -136,7 +136,8 @@ class _Patient:
 
 
 def shards_to_prefetch(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
-    """Positions that will be needed next: the rest of the furthest window of shards that is in use, and the next."""
+    """Return the positions that will be needed next: the rest of the furthest window of shards that is in use, and the
+    next."""
     if opened:
         first = max(opened) // window * window
         yield from range(first, min(first + 2 * window, count))

@@ -50,7 +50,7 @@ class StreamedImages(PackedImages):
         return {**super().__getstate__(), "_next": None, "_stop": None}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """As PackedImages.order; from now on the shards of that epoch are fetched ahead of their use."""
+        """Return what PackedImages.order does; from now on the shards of that epoch are fetched ahead of their use."""
         if self._stop is not None:
             self._stop.set()
         self._stop = threading.Event()
@@ -120,8 +120,8 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
 def open_streamed(
     data: Mapping[str, Any], environ: Mapping[str, str], *, need_train: bool = True
 ) -> tuple[Manifest, dict[str, StreamedImages]]:
-    """data: the resolved data.* keys. The manifest, and train and val, where they are wanted; their index is fetched,
-    their shards are not. Raises ConfigError."""
+    """Open a pack on a server: its manifest, and train and val, where they are wanted; their index is fetched, their
+    shards are not. data: the resolved data.* keys. Raises ConfigError."""
     remote = Remote(data["root"].rstrip("/"), data["args"])
     try:
         return _open_streamed(remote, data, environ, need_train)
@@ -160,7 +160,7 @@ def _open_streamed(
 
 
 def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:
-    """Raises ConfigError where the shards in use at a time, or all of them, cannot lie on this disk."""
+    """Check that the shards in use at a time, or all of them, can lie on this disk. Raises ConfigError."""
     total = sum(shard.num_bytes for shard in cache.shards)
     there = sum(shard.num_bytes for shard in cache.shards if cache.is_there(shard))
     if cache.max_bytes is None:

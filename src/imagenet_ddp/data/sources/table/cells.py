@@ -30,8 +30,8 @@ class Cells:
 
 
 def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
-    """names: what a column is for -> its name, which is compared without regard to case. Raises ConfigError for a file
-    that is no table, and OSError."""
+    """Read a table's columns. names: what a column is for -> its name, which is compared without regard to case. Raises
+    ConfigError for a file that is no table, and OSError."""
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     return read(path, names)
 
