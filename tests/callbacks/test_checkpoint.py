@@ -16,8 +16,11 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.checkpoint_file import (
     FORMAT,
     KEY,
+    REQUIRED,
+    REQUIRED_OWN,
     BackgroundCheckpointIO,
     link_or_copy,
+    load_weights,
     max_new_checkpoints,
     read,
     wait_until_written,
@@ -140,6 +143,11 @@ def test_a_file_is_removed_once_its_successor_is_there(tmp_path: Path, monkeypat
     assert torch.load(old, weights_only=True) == {"step": 1}
 
 
+WHOLE = {name: kind() for name, kind in REQUIRED.items()}
+WHOLE[KEY] = {name: kind() if isinstance(kind, type) else None for name, kind in REQUIRED_OWN.items()}
+WHOLE[KEY] |= {"format": FORMAT}
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -151,6 +159,8 @@ def test_a_file_is_removed_once_its_successor_is_there(tmp_path: Path, monkeypat
         ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 2, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it holds posix.system, which could run code of its author"),
+        (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes is"),
+        (WHOLE | {"state_dict": []}, "but state_dict is of another type"),
     ],
 )
 def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:
@@ -163,3 +173,17 @@ def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: st
         read(path)
     assert str(path) in str(caught.value)
     assert "Hint:" in str(caught.value)
+
+
+def test_what_is_whole_is_read(tmp_path: Path) -> None:
+    torch.save(WHOLE, tmp_path / "x.ckpt")
+    assert read(tmp_path / "x.ckpt") == WHOLE
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    net = torch.nn.Linear(2, 2)
+    weights = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    load_weights(net, weights, "x.ckpt")
+    weights["bias"][1] = torch.inf
+    with pytest.raises(ConfigError, match=r"^x.ckpt must hold finite weights, but 1 of its 2 tensors .*\(bias\)"):
+        load_weights(net, weights, "x.ckpt")

@@ -22,8 +22,18 @@ from imagenet_ddp.system.text import load_error
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
 FORMAT = 2  # of that part, and of the callbacks' states
-REQUIRED = ("state_dict", "loops", "optimizer_states", "callbacks")
-REQUIRED_OWN = ("version", "config", "classes", "labels", "eval_transform", "kind", "epoch", "images", "best_top1")
+REQUIRED = {"state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
+REQUIRED_OWN = {
+    "version": str,
+    "config": dict,
+    "classes": list,
+    "labels": list,
+    "eval_transform": dict,
+    "kind": str,
+    "epoch": int,
+    "images": int,
+    "best_top1": float | None,
+}
 
 
 class BackgroundCheckpointIO(TorchCheckpointIO):
@@ -180,13 +190,21 @@ def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
-    """Load the weights of a checkpoint. origin: its path. Raises ConfigError where they are another net's."""
+    """Load the weights of a checkpoint. origin: its path. Raises ConfigError where they are another net's, or where
+    some are not finite: every answer of such a net would be NaN."""
+    broken = [name for name, tensor in state_dict.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise ConfigError(
+            f"{origin} must hold finite weights, but {len(broken)} of its {len(state_dict)} tensors hold NaN or inf "
+            f"({broken[0]}): its training diverged. Hint: an earlier checkpoint of the run, such as best.ckpt."
+        )
     try:
         module.load_state_dict(dict(state_dict))
     except RuntimeError as error:
-        few = " ".join(str(error).split())[:300]
+        each = [line.strip(" \t.") for line in str(error).splitlines()[1:]]  # the first names the class
         raise ConfigError(
-            f"{origin} must hold the weights of this net, but does not ({few}). Hint: leave model.* as stored."
+            f"{origin} must hold the weights of this net, but: {'; '.join(shorten(line, 300) for line in each[:2])}. "
+            "Hint: leave model.* as stored."
         ) from error
 
 
@@ -210,8 +228,10 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} must have checkpoint format {FORMAT}, got {found} "
             f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version."
         )
-    missing = [name for name in REQUIRED if name not in checkpoint]
-    missing += [f"{KEY}.{name}" for name in REQUIRED_OWN if name not in checkpoint[KEY]]
-    if missing:
+    required = {name: (checkpoint, name, kind) for name, kind in REQUIRED.items()}
+    required |= {f"{KEY}.{name}": (checkpoint[KEY], name, kind) for name, kind in REQUIRED_OWN.items()}
+    if missing := [full for full, (part, name, _) in required.items() if name not in part]:
         raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
+    if wrong := [full for full, (part, name, kind) in required.items() if not isinstance(part[name], kind)]:
+        raise ConfigError(f"{path} must be a whole checkpoint, but {', '.join(wrong)} is of another type. {hint}")
     return checkpoint
