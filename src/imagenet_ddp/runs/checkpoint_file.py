@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -201,10 +202,11 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
     try:
         module.load_state_dict(dict(state_dict))
     except RuntimeError as error:
-        each = [line.strip(" \t.") for line in str(error).splitlines()[1:]]  # the first names the class
+        each = [
+            textwrap.shorten(line.strip(" \t."), 300) for line in str(error).splitlines()[1:]
+        ]  # the first names the class
         raise ConfigError(
-            f"{origin} must hold the weights of this net, but: {'; '.join(shorten(line, 300) for line in each[:2])}. "
-            "Hint: leave model.* as stored."
+            f"{origin} must hold the weights of this net, but: {'; '.join(each[:2])}. Hint: leave model.* as stored."
         ) from error
 
 
