@@ -61,7 +61,8 @@ def write_evaluation(
     columns["error"] = [*[None] * num_images, *["it is no image"] * len(unreadable)]
     predictions_file.write(folder / predictions_file.FILES[form], columns)
     evaluation = {
-        "val/top1": float((order[:, 0] == target).mean()), "num_val_images": num_images, "num_classes": len(classes),
+        "val/top1": float((order[:, 0] == target).mean()), "num_val_images": num_images,
+        "num_val_images_unreadable": len(unreadable), "num_classes": len(classes),
         "classes": list(classes), "labels": list(labels or classes), "predictions": predictions_file.FILES[form],
         "checkpoint": str(folder / "best.ckpt"), "command": "python -m imagenet_ddp.evaluate checkpoint=best.ckpt",
         "calibration": {"ece": 0.05, "temperature": 1.5, "ece_at_temperature": 0.01, "nll": 0.9,

@@ -74,8 +74,11 @@ def test_older_predictions_where_evaluate_fails(tmp_path: Path, capfd: pytest.Ca
 
 
 def test_what_is_not_as_written_is_refused(tmp_path: Path):
-    folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"])
+    folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
     text = (folder / "predictions.csv").read_text()
+    (folder / "predictions.csv").write_text("\n".join(text.splitlines()[:2]))
+    with pytest.raises(ConfigError, match=r"predictions\.csv must hold 2 images, got 1\. Hint: python -m"):
+        read(folder)
     (folder / "predictions.csv").write_text(text.replace(",a,", ",other,"))
     with pytest.raises(ConfigError, match=r"as evaluate writes them, but does not .*other"):
         read(folder)

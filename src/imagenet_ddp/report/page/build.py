@@ -56,10 +56,12 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         options = leaves(config_of(found.folders[0]))
     title, figures = facts.title(options, summary), facts.figures(run, found)
     lines = [title, *(f"{each.name} {each.value}{f' ({each.note})' if each.note else ''}" for each in figures)]
+    problems = run.problems if run is not None else ()
+    lines += [f"Incomplete: {'; '.join(problems)}."] if problems else []
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": facts.facts(run, found), "long_facts": facts.LONG,
-        "problems": run.problems if run is not None else (),
+        "problems": problems,
         "curves": curves.curves(run.metrics) if run is not None else [],
         "time": facts.time_spent(run) if run is not None else [],
     }  # fmt: skip

@@ -86,6 +86,9 @@ def read(folder: Path) -> Predictions:
         ranks = range(1, min(TOP, len(classes)) + 1)
         names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
         columns = read_cells(path, {name: name for name in names}).columns
+        num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
+        if len(columns["path"]) != num_images:
+            raise ConfigError(f"{path} must hold {num_images:,} images, got {len(columns['path']):,}. {hint}")
         position = {name: number for number, name in enumerate(classes)}
         good = [number for number, error in enumerate(columns["error"]) if not error]
 
