@@ -25,7 +25,8 @@ def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_in_the_pause_counts(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart.time, "sleep", lambda seconds: signal.raise_signal(number))
+    # not time.sleep itself: what another test has left may sleep in a thread
+    monkeypatch.setattr(restart, "time", SimpleNamespace(sleep=lambda seconds: signal.raise_signal(number)))
     with pytest.raises(SignalExit):
         restart.restart(JOB, WorkersFailedError(1), [])
 
