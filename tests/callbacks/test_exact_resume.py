@@ -137,7 +137,7 @@ def train(
         loss=Loss({**asdict(LossConfig()), "label_smoothing": 0.1}, 5), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
-    contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": None, "eval_transform": {}}
+    contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}
     checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
     agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))

@@ -260,6 +260,14 @@ def test_a_loss_that_is_no_number_shows():
     assert found["val/loss"] != found["val/loss"]
 
 
+def test_an_image_without_an_answer_is_not_right():
+    logits = LOGITS.clone()
+    logits[[0, 6]] = torch.nan  # their target is class 0, which argmax names where all are NaN
+    found = validated(make(Shown(6), 6, 7), [batch_of(logits_as_images(logits), TARGETS)])
+    assert found["val/top1"] == pytest.approx(2 / 7)  # of rows 1 and 5
+    assert found["val/top5"] == pytest.approx(4 / 7)  # of rows 1, 2, 3 and 5
+
+
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,11 @@ import lightning.pytorch as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy
 
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss
+from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
 from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.models.optimizers import place_steps
 from imagenet_ddp.models.teacher import Teacher
@@ -57,8 +56,8 @@ class ImageClassifier(L.LightningModule):
         self._seed = seed
         self._val_mirror = val_mirror
         # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
-        self.top1 = MulticlassAccuracy(num_classes, top_k=1, average="micro", validate_args=False)
-        self.top5 = MulticlassAccuracy(num_classes, top_k=self.top_k, average="micro", validate_args=False)
+        self.top1 = TopKAccuracy(num_classes, 1)
+        self.top5 = TopKAccuracy(num_classes, self.top_k)
         self.val_loss = MeanLoss()
         self.counted = ImagesCounted(num_val_images)
         self.num_counted = (0, 0)  # in the last validation: images counted over all ranks, most times of one
