@@ -93,6 +93,17 @@ def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path
     assert torch.equal(resnet.get_parameter("conv1.weight"), before)
 
 
+def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path: Path):
+    """Also those of the head, where the classes are the same."""
+    tensors = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    head = [name for name in tensors if name.endswith("bias")][-1]
+    tensors[head][0] = torch.nan
+    torch.save(tensors, tmp_path / "diverged.pt")
+    weights = read_weights("model.weights", str(tmp_path / "diverged.pt"), "torchvision", NAME)
+    with pytest.raises(ConfigError, match=rf"diverged\.pt must hold finite weights, but 1 .*\({head}\)"):
+        load_weights_into(net, weights, head.rpartition(".")[0])
+
+
 @pytest.mark.parametrize(("content", "words"), [
     (b"no file of weights", "cannot be read as one"),
     ({"epoch": 3}, "holds no tensors by name"),

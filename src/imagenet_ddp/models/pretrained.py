@@ -75,13 +75,13 @@ def load_weights_into(
             f"missing or have another shape: {shorten_list(wrong, 3)}. Hint: set model.name, model.args and "
             "data.image_size as they were trained."
         )
+    if head_fits:
+        loaded |= {name: found[name] for name in own if is_in_head(name, head)}
     if broken := [name for name, tensor in loaded.items() if not tensor.isfinite().all()]:
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
             f"({shorten_list(broken, 3)}): its training diverged. Hint: an earlier checkpoint of it."
         )
-    if head_fits:
-        loaded |= {name: found[name] for name in own if is_in_head(name, head)}
     net.load_state_dict(loaded, strict=False)
     unused = [name for name in found if name not in own]
     parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]

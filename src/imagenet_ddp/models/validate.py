@@ -36,7 +36,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
             hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"{group}.name=resnet18."
             own = ", or model._target_ your own net" if group == "model" else ""
             found.append(
-                f"{group}.name must be a classifier of torchvision.models{own}, got {keys['name']}. Hint: {hint}"
+                f"{group}.name must be a classifier of torchvision.models{own}, got {shown(keys['name'])}. Hint: {hint}"
             )
     if not optim["_target_"]:
         if optim["name"] in TIMM_OPTIMIZERS:
@@ -45,7 +45,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
             names = ", ".join((*OPTIMIZERS, *TIMM_OPTIMIZERS))
             close = get_close_matches(str(optim["name"]).lower(), (*OPTIMIZERS, *TIMM_OPTIMIZERS), 1)
             found.append(
-                f"optim.name must be one of {names}, got {optim['name']}. "
+                f"optim.name must be one of {names}, got {shown(optim['name'])}. "
                 f"Hint: set optim.name={close[0] if close else 'sgd'}, or optim._target_=torch.optim.Adam."
             )
     if needs_timm and importlib.util.find_spec("timm") is None:
