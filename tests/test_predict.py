@@ -131,6 +131,9 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
 
     one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
     assert len(one.stdout.splitlines()) == 3
+    result = run("predict", f"checkpoint={trained}", "images=some", "out=/dev/full")
+    assert (result.returncode, "Traceback" in result.stderr) == (1, False)
+    assert "/dev/full cannot be written: no space left on device. Hint: make room there" in result.stderr
     result = run("predict", "checkpoint=some/empty.jpg", "images=some")
     assert result.returncode == 2
     assert "checkpoint" in result.stderr

@@ -1,6 +1,6 @@
 """python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: predict the top classes of each image.
 
-Exit codes: 0 done, also where single files cannot be read (the error is in their row); 2 refused.
+Exit codes: 0 done, also where single files cannot be read (the error is in their row); 1 failed; 2 refused.
 """
 
 import csv
@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,7 @@ from imagenet_ddp.cli import command, parse
 from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
@@ -56,7 +57,9 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
-    with ExitStack() as stack:
+    # what standard output refuses is explained at the end of each command
+    disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
+    with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
         writer = _writer(config, len(paths), top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config["out"] else None

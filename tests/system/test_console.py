@@ -103,6 +103,24 @@ def test_a_reader_that_has_left(flush: bool, times: int) -> None:
         assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 100_000), (False, 1)])
+def test_a_full_disk(flush: bool, times: int) -> None:
+    script = CLOSED.format(flush=flush, times=times, elsewhere=False)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("standard output cannot be written: no space left on device. Hint: make room")
+
+
+def test_another_file_on_a_full_disk() -> None:
+    script = CLOSED.format(flush=False, times=1, elsewhere=False)
+    script = script.replace("sys.exit(3)", "open('/dev/full', 'w', buffering=1).write('x\\n')")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "standard output" not in done.stderr and "No space left" in done.stderr
+
+
 def test_another_pipe_is_no_reader() -> None:
     script = CLOSED.format(flush=False, times=1, elsewhere=True)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

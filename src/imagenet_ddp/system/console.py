@@ -59,7 +59,7 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 @contextmanager
 def exit_on_closed_pipe() -> Iterator[None]:
     """Exit silently, with the code of a program that SIGPIPE ended, once the reader of standard output has left
-    (`| head`). Goes around a whole command."""
+    (`| head`); with a sentence where it is a file on a full disk. Goes around a whole command."""
     try:
         try:
             yield
@@ -72,6 +72,21 @@ def exit_on_closed_pipe() -> Iterator[None]:
             raise
         discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if _stdout_takes_a_line():  # another file is on a full disk
+            raise
+        discard_output(sys.stdout)
+        reason = (error.strerror or str(error)).lower()
+        print_message(f"standard output cannot be written: {reason}. Hint: make room there, then type the same again.")
+        sys.exit(1)
+
+
+def _stdout_takes_a_line() -> bool:
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return False
+    return True
 
 
 def discard_output(stream: IO[str]) -> None:

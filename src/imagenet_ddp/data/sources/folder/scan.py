@@ -109,8 +109,9 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def find_images(pattern: str) -> list[str]:
-    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern."""
-    if Path(pattern).is_dir():
+    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern; none for
+    "", which Path takes for the working folder."""
+    if pattern and Path(pattern).is_dir():
         return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
     if Path(pattern).is_file():
         return [pattern]
