@@ -10,6 +10,7 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
@@ -72,8 +73,9 @@ def make_callbacks(
         AugmentationNote(log.say),
         GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
     ]
-    checkpoint = next((callback for callback in own if isinstance(callback, ResumeCheckpoint)), None)
-    return RunCallbacks(callbacks, metrics, checkpoint)
+    skip_empty_hooks(callbacks)
+    checkpoints = (callback for callback in own if isinstance(callback, ResumeCheckpoint))
+    return RunCallbacks(callbacks, metrics, next(checkpoints, None))
 
 
 def given(entries: Mapping[str, Any]) -> list[str]:

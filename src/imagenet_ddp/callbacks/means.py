@@ -25,13 +25,13 @@ class Means:
         return on_cpu({f"train/{name}{suffix}": value for name, value in values.items()})
 
 
-def hits_by_place(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """Return int64 (top_k,): the images whose target has the greatest, the second greatest, ... logit."""
-    return (logits.topk(top_k).indices == target.unsqueeze(1)).sum(0)
+def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
+    """Return bool (B, top_k): whether the target of each image has the greatest, the second greatest, ... logit."""
+    return logits.topk(top_k).indices == target.unsqueeze(1)
 
 
 def sums_of(loss_sum: float, hits: list[float], count: float) -> list[float]:
-    """Return the sums that Means.from_sums takes. hits: as hits_by_place."""
+    """Return the sums that Means.from_sums takes. hits: the sums of is_hit() over images."""
     return [loss_sum, hits[0], sum(hits), count]
 
 

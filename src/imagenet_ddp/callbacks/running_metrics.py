@@ -11,11 +11,12 @@ from torch import Tensor
 
 from imagenet_ddp.callbacks.cpu_time import cpu_s
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
-from imagenet_ddp.callbacks.means import Means, hits_by_place, on_cpu, sums_of
+from imagenet_ddp.callbacks.means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.callbacks.step_times import StepTimes
 
 SAVE_EVERY_S = 1.0  # loggers open a file for each save: 0.3 ms
+MAX_KEPT = 64  # steps whose figures wait to be added up
 
 
 class RunningMetrics(ScoreCallback):
@@ -38,7 +39,8 @@ class RunningMetrics(ScoreCallback):
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
         self.epoch_means: Means | None = None  # of the last finished epoch, over all ranks
-        self._last: tuple[Tensor, Tensor, int] | None = None  # of the last step: as _loss, _hits and _count
+        self._last: tuple[Tensor, Tensor] | None = None  # of the last step: sum of the losses, and is_hit()
+        self._recent: list[tuple[Tensor, Tensor]] = []  # steps whose figures are not in _loss and _hits yet
         self._loss: Tensor | None = None  # on the device: sums since they were last moved into the host's
         self._hits: Tensor | None = None  # (top_k,)
         self._count = 0  # images
@@ -68,13 +70,13 @@ class RunningMetrics(ScoreCallback):
         self._num_updates = trainer.global_step
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
         self._epoch_sums[:] = 0.0
         self.train_times.begin_epoch()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         # Loggers, and Lightning's callbacks that write to them, count steps by this; after a resume within an epoch it
         # is one too low. Private: the version is bounded, tests/callbacks/test_running_metrics.py watches.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
@@ -115,12 +117,21 @@ class RunningMetrics(ScoreCallback):
         counted, logits, target = batch["num_counted"], outputs["logits"], batch["target"]
         if counted < len(target):
             logits, target = logits[:counted], target[:counted]
-        hits = hits_by_place(logits, target, len(self._hits))
-        self._last = outputs["loss_sum"], hits, counted
-        self._loss += outputs["loss_sum"]
-        self._hits += hits
+        self._last = outputs["loss_sum"], is_hit(logits, target, len(self._hits))
+        self._recent.append(self._last)
         self._count += counted
+        if len(self._recent) == MAX_KEPT:
+            self._add_up()
         self.train_times.end_step(batch["step_images"])
+
+    def _add_up(self) -> None:
+        """Add the recent steps' figures to the sums on the device: for several steps at once it costs a step less."""
+        assert self._loss is not None and self._hits is not None
+        if self._recent:
+            losses, hits = zip(*self._recent, strict=True)
+            self._loss += torch.stack(losses).sum(dtype=self._loss.dtype)
+            self._hits += torch.cat(hits).sum(0)
+            self._recent.clear()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._loss is not None and not trainer.sanity_checking:
@@ -167,18 +178,18 @@ class RunningMetrics(ScoreCallback):
 
     def current(self) -> tuple[Means, Means]:
         """Return (last step, this epoch so far) of this rank's images. Waits for the device."""
-        assert self._last is not None and self._loss is not None and self._hits is not None
-        last_loss, last_hits, last_count = self._last
-        numbers = self._read(_one(last_loss, last_hits, self._loss, self._hits))
+        assert self._last is not None
+        last_loss, is_hit = self._last
+        numbers = self._read(_one(last_loss, is_hit.sum(0), self._sums()))
         half = len(numbers) // 2
         self._move(numbers[half:])
-        last = sums_of(numbers[0], numbers[1:half], last_count)
+        last = sums_of(numbers[0], numbers[1:half], len(is_hit))
         return Means.from_sums(last), Means.from_sums(self._epoch_sums.tolist())
 
     def take(self) -> tuple[Means, float, float]:
         """Return (means over this rank's images, images/s over all ranks, share of the time spent waiting for data)
         since the last call. Waits for the device."""
-        self._move(self._read(_one(self._loss, self._hits)))
+        self._move(self._read(self._sums()))
         means = Means.from_sums(self._since_sums.tolist())
         self._since_sums[:] = 0.0
         return means, *self.train_times.take()
@@ -196,8 +207,8 @@ class RunningMetrics(ScoreCallback):
         count = 0
         if outputs is not None:
             logits, losses = outputs["logits"], outputs["losses"]
-            hits = hits_by_place(logits, batch["target"][: len(logits)], int(pl_module.top_k))  # type: ignore[arg-type]
-            parts, count = [losses.sum(), hits], len(logits)
+            hits = is_hit(logits, batch["target"][: len(logits)], int(pl_module.top_k))  # type: ignore[arg-type]
+            parts, count = [losses.sum(), hits.sum(0)], len(logits)
         start_s = time.perf_counter()
         loss, top1, top5, images, *last = _one(so_far, *parts).tolist()
         self.val_times.add(time.perf_counter() - start_s)
@@ -229,9 +240,14 @@ class RunningMetrics(ScoreCallback):
 
     # -- sums
 
+    def _sums(self) -> Tensor:
+        """Return [loss, hits by place] on the device, since they were last moved."""
+        self._add_up()
+        return _one(self._loss, self._hits)
+
     def _total(self, trainer: L.Trainer) -> list[float]:
+        self._move(self._sums().tolist())
         assert self._loss is not None
-        self._move(_one(self._loss, self._hits).tolist())
         mine = torch.tensor(self._epoch_sums, dtype=self._loss.dtype, device=self._loss.device)
         return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
 

@@ -43,11 +43,8 @@ class ScoreCallback(L.Callback):
         self.scores: dict[str, float] = {}
         self.best = BestScore(monitor, mode)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if batch_idx == 0:
-            self.scores = {}
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.scores = {}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:

@@ -116,9 +116,7 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def _overfit(self) -> bool:
         """Return whether trainer.overfit_batches repeats the same images in every epoch."""
-        return bool(
-            getattr(self.trainer, "overfit_batches", 0)
-        )  # an attribute that the Trainer sets without declaring it
+        return bool(getattr(self.trainer, "overfit_batches", 0))  # the Trainer sets it without declaring it
 
     @property
     def train_images(self) -> Images:
@@ -145,22 +143,20 @@ class ImageDataModule(L.LightningDataModule):
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
-        transform = self.train_transform
+        images = self.train_images
         sampler = self._sampler(
-            self.train_images,
+            images,
             self.options["batch_size"],
             shuffle=not self._overfit,
             fill_to=SMALLEST_TRAINING_BATCH,
             repeats=self.options["repeats"],
-            balance=self.train_images.targets if self.options["sampling"] == "balanced" else None,
+            balance=images.targets if self.options["sampling"] == "balanced" else None,
         )
-        sampler.start_at(*self._start)
         self.train_sampler = sampler
-        if self.loader_options["name"] == "dali" and not dali.unsupported_reason(
-            self.train_images, self.options["augment"]
-        ):
-            return self._replace_loader("train", self._dali_loader(self.train_images, transform, sampler))
-        return self._replace_loader("train", self._loader(self.train_images, transform, sampler, replace=True))
+        sampler.start_at(*self._start)
+        if self.loader_options["name"] == "dali" and not dali.unsupported_reason(images, self.options["augment"]):
+            return self._replace_loader("train", self._dali_loader(sampler))
+        return self._replace_loader("train", self._loader(images, self.train_transform, sampler, replace=True))
 
     def val_dataloader(self) -> EpochLoader:
         batch_size = self.options["val_batch_size"] or self.options["batch_size"]
@@ -222,10 +218,10 @@ class ImageDataModule(L.LightningDataModule):
             watchdog=self._watchdog,
         )
 
-    def _dali_loader(self, images: Images, transform: Transform, sampler: BatchSampler) -> dali.DaliLoader:
+    def _dali_loader(self, sampler: BatchSampler) -> dali.DaliLoader:
         return dali.DaliLoader(
-            images,
-            transform,
+            self.train_images,
+            self.train_transform,
             sampler,
             seed=self.seed,
             num_threads=dali_pipeline.choose_num_threads(self.loader_options["num_threads"], self._num_workers),

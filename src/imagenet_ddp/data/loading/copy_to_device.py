@@ -14,6 +14,8 @@ class CopyToDevice:
         self._copies: torch.cuda.Stream | None = None
 
     def __call__(self, batch: Mapping[str, Any], device: torch.device) -> Any:
+        if device.type == "cpu":
+            return dict(batch)  # is there already
         if device.type != "cuda":
             return _moved(batch, device)
         self._copies = self._copies or torch.cuda.Stream(device)
