@@ -4,6 +4,7 @@ nothing has happened to."""
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -50,16 +51,15 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, workers: int) -> None:
+def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> None:
     """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments: all
     end, and the last command ends the run to the bit."""
     seed = random.randrange(10**6)
-    draw, options = random.Random(seed), [*options_of(tree, workers), "hydra.run.dir=r"]
-    environment = clean_environ(PYTHONPATH=PROBES)
+    draw, environment = random.Random(seed), clean_environ(PYTHONPATH=PROBES)
     told = [f"seed {seed}"]
     last, num_hit = tmp_path / "r/checkpoints/last.ckpt", 0
     for number in range(KILLS):
+        options = [*options_of(tree, 2 * (number % 2)), "hydra.run.dir=r"]  # with 0 or 2 loader processes
         command = start("imagenet_ddp.train", *options, *SLOW, folder=tmp_path, environment=environment)
         assert isinstance(command, Command)
         if number % 3:  # else while it starts
@@ -79,14 +79,10 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path, worker
     assert_same(whole, tmp_path / "r")
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices: int) -> None:
+def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: Path) -> None:
     """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder, to the
     bit."""
-    options = [*options_of(tree, 0)[:-1], f"trainer.devices={devices}", "cluster.max_restarts=2"]
-    done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=clean_environ())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Restart" not in done.stderr
+    options = [*options_of(tree, 0)[:-1], "cluster.max_restarts=2"]
     command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
     assert isinstance(command, Command)
     last = tmp_path / "r/checkpoints/last.ckpt"
@@ -104,7 +100,7 @@ def test_the_command_starts_again_by_itself(tree: Path, tmp_path: Path, devices:
     assert command.returncode == 0, output + errors
     assert [f"Restart {number} of 2" in errors for number in (1, 2)] == [True, True], errors
     assert len(killed) == 2
-    assert_same(tmp_path / "whole", tmp_path / "r")
+    assert_same(whole, tmp_path / "r")
 
 
 def test_power_cuts(tree: Path, tmp_path: Path) -> None:
@@ -156,8 +152,7 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
     """last.ckpt has a wrong byte, or is cut off: it is named, the one before is taken, and the run ends to the bit."""
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
-    once = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
-    assert once.returncode == 0, once.stdout + once.stderr
+    shutil.copytree(whole, tmp_path / "r")
     (tmp_path / "r/summary.json").unlink()  # as if it had been killed before its end
     last = tmp_path / "r/checkpoints/last.ckpt"
     content = bytearray(last.read_bytes())
