@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something; raise ConfigError with every mistake."""
+    """Return None if Hydra only prints something; raise ConfigError with every mistake."""
     if hydra_flags.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
@@ -82,7 +82,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 def _validate(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
 ) -> tuple[parse.Request | None, list[str]]:
-    """Return the request, None where it cannot be read, and its mistakes."""
+    """Return the request, None if it cannot be read, and its mistakes."""
     try:
         return parse.command_line(verb, argv, environ, **how), []
     except ConfigError as error:

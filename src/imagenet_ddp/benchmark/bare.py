@@ -47,8 +47,8 @@ class BareLoop:
     """A hand-written training loop on copies of a trainer's net and optimizer, as it is about to start.
 
     It does the same work per step: copies uint8 images to the device, flips and normalises them, forward and backward
-    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel
-    where there is a process group.
+    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel if
+    there is a process group.
     """
 
     def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]]):

@@ -43,7 +43,7 @@ def peak_tflops(name: str, precision: str) -> float | None:
 
 def flops_per_image(net: nn.Module, image_size: int) -> int | None:
     """Count the floating-point operations of a training step, multiplications and additions apart, without computing
-    any; None where the net cannot be traced so."""
+    any; None if the net cannot be traced so."""
     try:
         copied = copy.deepcopy(net).to(device="meta", dtype=torch.float32).train()
         with FlopCounterMode(display=False) as counter:
@@ -54,7 +54,7 @@ def flops_per_image(net: nn.Module, image_size: int) -> int | None:
 
 
 def describe(net: nn.Module, device: torch.device, image_size: int, precision: str) -> dict[str, Any]:
-    """Return chip, peak_tflops, flops_per_image and clocks, each None where unknown."""
+    """Return chip, peak_tflops, flops_per_image and clocks, each None if unknown."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "device": name or device.type,
@@ -65,7 +65,7 @@ def describe(net: nn.Module, device: torch.device, image_size: int, precision: s
 
 
 def _clocks(device: torch.device) -> dict[str, float] | None:
-    """Return MHz and watts of a GPU as nvidia-smi reports them now; None where it does not."""
+    """Return MHz and watts of a GPU as nvidia-smi reports them now; None if it does not."""
     fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]

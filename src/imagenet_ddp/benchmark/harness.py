@@ -77,7 +77,7 @@ class Trainings:
 
     def run(self, command: Sequence[str]) -> Found:
         """Run Python in a process, and return the JSON that it has written to self.out. Raises RunError with its last
-        lines where it fails. started_at: when."""
+        lines if it fails. started_at: when."""
         out, log = self.out, (self.work / str(self._number)).with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:

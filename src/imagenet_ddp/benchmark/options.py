@@ -39,7 +39,7 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
+    """Return None if Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
     parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark is to be alone on its machine")
     if parsed is None:
         return None

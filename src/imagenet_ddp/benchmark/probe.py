@@ -177,7 +177,7 @@ def _collectives(profiled: profile) -> dict[str, int]:
 
 
 def _operations(profiled: profile) -> dict[str, Any]:
-    """Return each operation's own time, on the GPU where there is one, the longest first."""
+    """Return each operation's own time, on the GPU if there is one, the longest first."""
     averages = list(profiled.key_averages())
     by_device = any(each.self_device_time_total for each in averages)
     seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]

@@ -78,7 +78,7 @@ def _name(plan: Plan) -> str:
 
 
 def _counted(trainings: Trainings) -> Found | None:
-    """Count the collectives of two ranks on the CPU; None where there is one core."""
+    """Count the collectives of two ranks on the CPU; None if there is one core."""
     if num_cores() < 2:
         return None
     options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")

@@ -22,7 +22,7 @@ NUM_IMAGES = 12  # that are measured
 
 class AugmentationNote(L.Callback):
     """After this process's first epoch with a data wait of 10 % or more, measure what the augmentation of an image
-    costs beside reading and cropping it, and log it where it is a quarter of both or more. say: writes to the log."""
+    costs beside reading and cropping it, and log it if it is a quarter of both or more. say: writes to the log."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say

@@ -26,7 +26,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None where it is left out."""
+    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None if it is left out."""
 
     callbacks: list[L.Callback]
     metrics: RunningMetrics

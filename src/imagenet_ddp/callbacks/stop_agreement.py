@@ -50,7 +50,7 @@ class StopAgreement:
             self._passed = position
 
     def must_stop(self, position: int, *, leave: bool = True) -> bool:
-        """Return whether to stop here. leave: if not, this position is passed; False where it comes again (before each
+        """Return whether to stop here. leave: if not, this position is passed; False if it comes again (before each
         validation batch)."""
         if self._thread is None:
             self.signal_number = self._signals.received

@@ -79,7 +79,7 @@ def _choices(group: str) -> str:
 
 
 def _defaults() -> dict[str, str | None]:
-    """Group -> what is chosen where nothing is typed; None: nothing."""
+    """Group -> what is chosen if nothing is typed; None: nothing."""
     found: dict[str, str | None] = {}
     for name in ("base", "tune", "benchmark"):
         entries = yaml.safe_load((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]

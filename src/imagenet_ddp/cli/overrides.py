@@ -71,7 +71,7 @@ def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
 
 
 def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
-    """Copy one key path, or delete it where composed has none."""
+    """Copy one key path, or delete it if composed has none."""
     parent, _, last = path.rpartition(".")
     source = OmegaConf.select(composed, parent) if parent else composed
     if not isinstance(source, DictConfig) or last not in source._content:  # type: ignore[operator]

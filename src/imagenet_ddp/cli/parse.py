@@ -179,7 +179,7 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
 
 
 def _value(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the default where there is no such key, and where it does not resolve, which validate() reports."""
+    """Return the default if there is no such key, and if it does not resolve, which validate() reports."""
     try:
         return OmegaConf.select(config, key, default=default)
     except OmegaConfBaseException:

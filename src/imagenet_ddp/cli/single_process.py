@@ -21,8 +21,8 @@ class SingleProcess:
 
 
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
-    """Return None where Hydra only prints something. why: the reason why -m is refused. Raises ConfigError where
-    nothing more can be validated."""
+    """Return None if Hydra only prints something. why: the reason why -m is refused. Raises ConfigError if nothing more
+    can be validated."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
     if hydra_flags.only_prints(argv):

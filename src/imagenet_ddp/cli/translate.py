@@ -40,7 +40,7 @@ class Translation:
 
 
 def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Translation | None:
-    """Return the translated line, or None where every word is this program's, or Hydra's."""
+    """Return the translated line, or None if every word is this program's, or Hydra's."""
     flags, kept, words = _read(verb, argv, declared(verb))
     if not words:
         return None

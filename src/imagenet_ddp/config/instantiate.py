@@ -16,8 +16,7 @@ from imagenet_ddp.system.text import first_line
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
     """Call a class or function by name: target(**arguments, **more). key: where the target stands in the config, for
-    people. Raises ConfigError where there is no such name, and where it does not take these arguments or fails with
-    them."""
+    people. Raises ConfigError if there is no such name, and if it does not take these arguments or fails with them."""
     try:
         # more is handed over beside Hydra, which would turn lists of parameters into lists of its own
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)

@@ -88,7 +88,7 @@ class BadImages:
         return max_bad_images(self._limit, self._num_images)
 
     def on_bad_images(self, images: list[Bad]) -> None:
-        """Raise RunError where one is too many (raise), or there are more than the limit (skip)."""
+        """Raise RunError if one is too many (raise), or there are more than the limit (skip)."""
         if self._policy == "raise" and images:
             path, reason = images[0]
             raise RunError(

@@ -173,7 +173,7 @@ def reading_s(
     data: Mapping[str, Any], read: Callable[[bytes, str], Any], budget_s: float, num_classes: int = 16
 ) -> float:
     """Return the median seconds per image from the disk to the model's input, of a few training images of a few
-    classes, by one thread; 0 where there are no image files."""
+    classes, by one thread; 0 if there are no image files."""
     if data["_target_"] or not data["root"]:
         return 0.0
     folder = Path(data["root"]) / data["train_dir"]

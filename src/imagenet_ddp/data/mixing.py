@@ -35,7 +35,7 @@ class Mixing:
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any], num_classes: int) -> "Mixing | None":
-        """Return the mixing of these data.* keys, resolved; None where nothing is mixed."""
+        """Return the mixing of these data.* keys, resolved; None if nothing is mixed."""
         if not data["mixup_alpha"] and not data["cutmix_alpha"]:
             return None
         return cls(num_classes, data["mixup_alpha"], data["cutmix_alpha"], data["mix_probability"])

@@ -28,7 +28,7 @@ class ElasticNodes:
 
 
 def node_range(num_nodes: object) -> tuple[int, int] | None:
-    """Return (least, most); None where trainer.num_nodes is a number, auto or no valid range."""
+    """Return (least, most); None if trainer.num_nodes is a number, auto or no valid range."""
     found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", num_nodes) if isinstance(num_nodes, str) else None
     return (int(found[1]), int(found[2])) if found else None
 

@@ -62,8 +62,8 @@ def run(
     timeout_s: float,
     state: dict[str, Any],
 ) -> dict[int, Any]:
-    """Return what the last workers of this node return, by rank. Raises ChildFailedError where they failed, were
-    refused or stopped, and RendezvousError where the node that stays cannot be reached.
+    """Return what the last workers of this node return, by rank. Raises ChildFailedError if they failed, were refused
+    or stopped, and RendezvousError where the node that stays cannot be reached.
 
     state: "stopped" is read: the signal by which the workers are stopped. "alive_s" is written: when the agent was last
     seen at work, by time.monotonic(): its store may not answer, for as long as TCP tries.

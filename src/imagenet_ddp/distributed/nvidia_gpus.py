@@ -11,7 +11,7 @@ from typing import Any
 
 
 def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
-    """Return (UUID, model) of all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] where nvidia-smi gives none."""
+    """Return (UUID, model) of all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] if nvidia-smi gives none."""
     command = ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"]
     environ = {**os.environ, "LC_ALL": "C"}
     try:
@@ -29,7 +29,7 @@ def parse_gpus(text: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RankGpu:
-    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None where not set."""
+    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None if not set."""
 
     number: int
     model: str

@@ -152,7 +152,7 @@ class Workers:
         return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
 
     def _require_store(self, result: dict[str, Any]) -> None:
-        """Raise WorkersFailedError where the agent of nodes that come and go waits without an end."""
+        """Raise WorkersFailedError if the agent of nodes that come and go waits without an end."""
         longest_s = self.timeout_s + STUCK_S
         if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
             where = f"{self.elastic.host}:{self.elastic.port}"

@@ -37,7 +37,7 @@ def validate(
     multirun: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return all errors, and the launcher around this command; None where it is not recognised, or elsewhere.
+    """Return all errors, and the launcher around this command; None if it is not recognised, or elsewhere.
 
     typed: the options as typed, for the line to type instead. elsewhere: for a SLURM job on other machines, with as
     many nodes and devices as the config sets.
@@ -139,7 +139,7 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
 
 
 def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
-    """Return reason only CPUs take part; None where there may be a GPU."""
+    """Return reason only CPUs take part; None if there may be a GPU."""
     accelerator = trainer.get("accelerator")
     if accelerator == "cpu":
         return "trainer.accelerator is cpu"
@@ -193,7 +193,7 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check the number of CPU processes; nothing where there may be a GPU."""
+    """Check the number of CPU processes; nothing if there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:

@@ -103,7 +103,7 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Count the classes by the folders or the table; 1,000 where there are none to count."""
+    """Count the classes by the folders or the table; 1,000 if there are none to count."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:

@@ -29,7 +29,7 @@ def _interfaces(machine: Machine) -> list[Check]:
 
 
 def link_mbit_per_s(name: str) -> int | None:
-    """Return the rate that the network card reports; None where it reports none (most clouds)."""
+    """Return the rate that the network card reports; None if it reports none (most clouds)."""
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):

@@ -35,7 +35,7 @@ Config = Mapping[str, Any]
 
 
 def names(machine: Machine) -> list[str]:
-    """List the checks below in the order in which they are reported; [] where no rank can start."""
+    """List the checks below in the order in which they are reported; [] if no rank can start."""
     if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
     world_info = machine.launch_info.world_info
@@ -191,7 +191,7 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
-    """Return the times (without communication, with it, of reading a batch); None where communication is too slow."""
+    """Return the times (without communication, with it, of reading a batch); None if communication is too slow."""
     read_s, strategy = max(_on_all_ranks(lambda: _read_s(plan))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
@@ -214,7 +214,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 def _on_all_ranks(make: Callable[[], Any]) -> list[Any]:
-    """Return make() of every rank; raise ConfigError on all where it fails on one, so that none waits for it."""
+    """Return make() of every rank; raise ConfigError on all if it fails on one, so that none waits for it."""
     try:
         own: tuple[Any, list[str]] = (make(), [])
     except ConfigError as error:

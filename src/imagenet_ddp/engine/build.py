@@ -60,7 +60,7 @@ class Run:
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
-    """Open the images. Raises ConfigError on all ranks where they found different ones; waits for the slowest."""
+    """Open the images. Raises ConfigError on all ranks if they found different ones; waits for the slowest."""
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
     images = source.train if source.train is not None else source.val
@@ -91,7 +91,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
 def make_module(
     plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the module with random weights, for a checkpoint to fill in. num_train_images: of each class; None where
+    """Return the module with random weights, for a checkpoint to fill in. num_train_images: of each class; None if
     nothing is trained."""
     config, num_classes = plan.config, len(classes)
     data, model = config["data"], config["model"]
@@ -180,7 +180,7 @@ def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
-    """Make all parts of a training. Raises ConfigError where they cannot be made, or cannot work together."""
+    """Make all parts of a training. Raises ConfigError if they cannot be made, or cannot work together."""
     config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
     source = data.source

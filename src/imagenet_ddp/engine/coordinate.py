@@ -40,7 +40,7 @@ def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> Launch
 
 
 def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":
-    """Wait for the other commands of this job and compare their options; None where this is the only one."""
+    """Wait for the other commands of this job and compare their options; None if this is the only one."""
     if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
     # a rank that ends is reported here; torch's C++ code would add its stack
@@ -128,7 +128,7 @@ def run_job(
     own_processes: bool = False,
 ) -> T:
     """Call task(world_info, payload) in every process of this node. payload: can be pickled. own_processes: in a
-    process of its own also where it is only one (a job of a sweep)."""
+    process of its own also if it is only one (a job of a sweep)."""
     if launch_info.world_info is not None:
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices

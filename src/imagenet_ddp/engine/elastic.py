@@ -26,8 +26,8 @@ PAUSE_S, ANSWER_S = 1.0, 5.0
 
 
 def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
-    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError, and RunError where the
-    nodes do not meet, or the one that stays is gone."""
+    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError, and RunError if the nodes
+    do not meet, or the one that stays is gone."""
     with raise_on_signal():
         config = plain(request.configs[0])
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError

@@ -12,8 +12,8 @@ from imagenet_ddp.system.text import count_noun
 
 
 def find_batch(job: Job, plan: Plan, world: World) -> Job:
-    """Return the job with the batch that is found, or as it is: without trainer.batch_finder, and where it is resumed,
-    because its checkpoint has the batch that was found. Raises ConfigError where there is none."""
+    """Return the job with the batch that is found, or as it is: without trainer.batch_finder, and if it is resumed,
+    because its checkpoint has the batch that was found. Raises ConfigError if there is none."""
     config = plan.config
     if not config["trainer"]["batch_finder"]:
         return job

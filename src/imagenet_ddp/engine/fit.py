@@ -33,7 +33,7 @@ NEXT_STEPS = (
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     """Train in this process, from the plan to the last line of the log: the highest val/top1, a fraction, or None
-    without validation. Raises Stopped where the run was asked to stop, after it has saved."""
+    without validation. Raises Stopped if the run was asked to stop, after it has saved."""
     locked = lock(job.run_dir) if world.info.rank == 0 else None
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()

@@ -59,7 +59,7 @@ def decide(
     num_local: int | None = None,
 ) -> Job:
     """Decide folder and checkpoint of a training. Makes the folder, and nothing else; the caller removes it if it comes
-    to nothing. num_local: workers that each node has announced to start; None where none has."""
+    to nothing. num_local: workers that each node has announced to start; None if none has."""
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:

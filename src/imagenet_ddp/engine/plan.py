@@ -79,7 +79,7 @@ class Plan:
 def make_plan(
     config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
 ) -> Plan:
-    """Decide, without a CUDA context. Raises ConfigError where this machine cannot do what is asked for.
+    """Decide, without a CUDA context. Raises ConfigError if this machine cannot do what is asked for.
 
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches such that they stay, where they divide among the devices.

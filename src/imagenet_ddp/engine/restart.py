@@ -18,7 +18,7 @@ PAUSE_S = 2.0  # for sockets and GPU memory of the ended processes
 
 
 def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bool) -> None:
-    """Raise ConfigError where this command cannot start the training again by itself."""
+    """Raise ConfigError if this command cannot start the training again by itself."""
     if not (times := config["cluster"]["max_restarts"]):
         return
     if in_sweep:
@@ -35,7 +35,7 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
 
 def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
     """Replace this process by a new command that continues the run from its last checkpoint, as often as
-    cluster.max_restarts says. Return where it is not to be: refused (exit code 2), stopped by a signal, or no more."""
+    cluster.max_restarts says. Return if it is not to be: refused (exit code 2), stopped by a signal, or no more."""
     count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
     if error.exit_code != 1 or error.is_stopped or count > most:
         return

@@ -10,7 +10,7 @@ from imagenet_ddp.runs.signals import raise_on_signal
 
 
 def run(job: Job, plan: Plan, world: World) -> None:
-    """Raise ConfigError where the images cannot be opened."""
+    """Raise ConfigError if the images cannot be opened."""
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
     with raise_on_signal():

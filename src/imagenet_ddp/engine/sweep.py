@@ -2,7 +2,7 @@
 
 Each job is an ordinary run in <sweep folder>/<number>. The jobs run here one after the other; or by a Hydra launcher,
 as SLURM jobs; or one per command (sweep.job), as tasks of a job array or steps of one allocation. A job that is started
-again is skipped where it has finished, and resumes where there is a checkpoint.
+again is skipped where it has finished, and resumes if there is a checkpoint.
 """
 
 import math
@@ -132,8 +132,8 @@ def _job(request: parse.Request, number: int, options: list[str], config: DictCo
 
 
 def store(request: parse.Request, sweep_dir: Path) -> None:
-    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it is there. Raise ConfigError where
-    it lists other jobs: their folders have the same numbers."""
+    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it is there. Raise ConfigError if it
+    lists other jobs: their folders have the same numbers."""
     path = sweep_dir / FILE
     common = set.intersection(*map(set, request.jobs))
     jobs = [[word for word in words if word not in common] for words in request.jobs]

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others, and what connects them. All but info are None where there is one process."""
+    """This process among the others, and what connects them. All but info are None if there is one process."""
 
     info: WorldInfo
     store: Store | None = None

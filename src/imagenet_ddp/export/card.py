@@ -161,7 +161,7 @@ def _facts(
 
 
 def _code(config: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """Return a program that classifies photo.jpg; "" where the net is not its library's own."""
+    """Return a program that classifies photo.jpg; "" if the net is not its library's own."""
     kind, seen, model = config["format"], metadata["eval_transform"], config["model"]
     makers = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
     libraries = list(_IMPORTS[kind])

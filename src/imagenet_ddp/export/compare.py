@@ -66,7 +66,7 @@ class Comparison:
 
 
 def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
-    """Compare the probabilities of two predictors. Raises ConfigError where no image can be read."""
+    """Compare the probabilities of two predictors. Raises ConfigError if no image can be read."""
     differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
     for pictures, positions in samples.chunks():
         found = torch.stack(
@@ -87,8 +87,8 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
 def find_samples(
     config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
-    """Return images to compare on, and why they are random; "" where they are not. is_data_typed: refuse data that
-    cannot be opened, as for int8."""
+    """Return images to compare on, and why they are random; "" if they are not. is_data_typed: refuse data that cannot
+    be opened, as for int8."""
     if config["images"] is not None:
         return _files(config), ""
     mistakes = data_validate.validate(config, environ, verb="evaluate")
@@ -110,7 +110,7 @@ def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[st
 
 
 def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
-    """Open the training images, else the validation images. Raises ConfigError where there are neither."""
+    """Open the training images, else the validation images. Raises ConfigError if there are neither."""
     if not data_validate.validate(config, environ):
         return of_source(config, classes, environ, "training")
     if mistakes := data_validate.validate(config, environ, verb="evaluate"):

@@ -25,7 +25,7 @@ from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
 def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
-    """Yield sentences on what is done. Raises RunError where the file differs too much; it is then removed."""
+    """Yield sentences on what is done. Raises RunError if the file differs too much; it is then removed."""
     kind, path = config["format"], export_path(config)
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]

@@ -41,7 +41,7 @@ class Classifier(nn.Module):
         return "images", "logits" if self.preprocessing == "outside" else "probabilities"
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
-        """Trace the net. batch_size: None means any. Raises RunError where that fails."""
+        """Trace the net. batch_size: None means any. Raises RunError if that fails."""
         size, any_size = self.transform.image_size, self.preprocessing == "inside"
         height, width = (size + 37, size + 64) if any_size else (size, size)
         kind = torch.float32 if self.preprocessing == "outside" else torch.uint8

@@ -15,7 +15,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 def repeated_blocks(net: nn.Module) -> list[nn.Module]:
     """Return the outermost modules that have layers of their own and whose class occurs more than once: a ResNet's
-    residual blocks, a transformer's layers. [] where no class does."""
+    residual blocks, a transformer's layers. [] if no class does."""
     counts = Counter(
         type(module) for module in net.modules() if type(module) not in CONTAINERS and next(module.children(), None)
     )
@@ -32,7 +32,7 @@ def repeated_blocks(net: nn.Module) -> list[nn.Module]:
 
 def checkpoint_activations(net: nn.Module) -> bool:
     """Let each repeated block keep its input alone in training, and compute the rest again in the backward pass. Names,
-    outputs and gradients stay as they are. Return False where the net has no such blocks."""
+    outputs and gradients stay as they are. Return False if the net has no such blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
         block.__class__ = _checkpointed(type(block))  # instead of a method of the instance: copies of the net keep it

@@ -16,9 +16,9 @@ STRENGTH = 0.55  # of the colours over the image, where the map is 1
 def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
     """Return float (B, H, W) in 0..1, the highest value of each map 1 unless all are 0.
 
-    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. method: layercam weights each place
-    by its own gradient, gradcam each channel by its mean gradient. The net is called once, in eval mode; its last layer
-    that has a spatial extent is looked at. Raises ConfigError where it has none, such as a transformer that works on a
+    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. method: layercam weights each place by
+    its own gradient, gradcam each channel by its mean gradient. The net is called once, in eval mode; its last layer
+    that has a spatial extent is looked at. Raises ConfigError if it has none, such as a transformer that works on a
     sequence of patches, or a ResNet below about 100 pixels.
     """
     found: list[Tensor] = []  # the output of the last such layer; empty again behind one that gives a sequence

@@ -24,7 +24,7 @@ RECOMPILE_LIMIT = 64
 
 
 def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" where it lacks nothing."""
+    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" if it lacks nothing."""
     if kind == "mps":
         return "torch.compile for Apple GPUs is unfinished. Hint: compile=off."
     if kind == "cuda" and importlib.util.find_spec("triton") is None:
@@ -49,7 +49,7 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
 
 def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) -> tuple[str, str]:
     """Return (the mode of torch.compile, off or auto, the reason). auto: it must be measured. kind: cpu, cuda or mps.
-    Raises ConfigError where this machine cannot compile, which auto turns into off."""
+    Raises ConfigError if this machine cannot compile, which auto turns into off."""
     name = options["name"]
     if name == "off":
         return name, "as set"
@@ -125,13 +125,13 @@ def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: i
 
 
 def compile_statistics(module: nn.Module) -> dict[str, Any] | None:
-    """Return what compiling the net of this module has cost in this process; None where it is not compiled."""
+    """Return what compiling the net of this module has cost in this process; None if it is not compiled."""
     calls = vars(module).get("call_net")
     return calls.statistics() if isinstance(calls, CompiledCalls) else None
 
 
 def compile_lines(module: nn.Module) -> list[str]:
-    """Say what compiling the net of this module has cost; nothing where it is not compiled."""
+    """Say what compiling the net of this module has cost; nothing if it is not compiled."""
     if (found := compile_statistics(module)) is None:
         return []
     graphs, breaks = count_noun(found["graphs"], "graph"), count_noun(found["graph_breaks"], "graph break")

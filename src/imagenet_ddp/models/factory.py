@@ -23,7 +23,7 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
     (see pretrained.py).
 
     model: a name of torchvision.models, or the resolved model.* keys. image_size: pixels of height and width; raises
-    ConfigError where the net cannot take them.
+    ConfigError if the net cannot take them.
     """
     if isinstance(model, str):
         model = asdict(ModelConfig(name=model))
@@ -111,7 +111,7 @@ def timm_name(name: str, weights: str | None) -> str:
 
 
 def import_timm(what: str) -> Any:
-    """Return the package timm. what: the option that needs it. Raises ConfigError where it is not installed."""
+    """Return the package timm. what: the option that needs it. Raises ConfigError if it is not installed."""
     try:
         import timm
     except ModuleNotFoundError:
@@ -135,7 +135,7 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
 
 
 def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:
-    """Raise ConfigError where the net cannot take images of key=image_size pixels.
+    """Raise ConfigError if the net cannot take images of key=image_size pixels.
 
     Takes a forward pass of shapes alone, without numbers (device meta).
     """

@@ -28,9 +28,9 @@ class ImageClassifier(L.LightningModule):
     entropy. teacher: whose probabilities are targets beside the labels. seed: of each step's randomness (dropout).
     val_mirror: validate on the mean of the logits of each image and its mirror image.
 
-    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
-    classes. Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device.
-    The callback RunningMetrics logs what training_step returns.
+    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k if there are k < 5 classes.
+    Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device. The
+    callback RunningMetrics logs what training_step returns.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class ImageClassifier(L.LightningModule):
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
-        gradients add up to those of the mean over all images of the update. batch["weight"], where there is one,
-        multiplies the loss of each image; the mean is over the number of images, not over the sum of weights."""
+        gradients add up to those of the mean over all images of the update. batch["weight"] if there is one, multiplies
+        the loss of each image; the mean is over the number of images, not over the sum of weights."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))

@@ -14,7 +14,7 @@ class Loss(nn.Module):
     """The training loss of each image.
 
     loss: the resolved loss.* keys. num_train_images: of each class, for loss.class_weights=balanced; None: not known.
-    Raises ConfigError where the weights do not fit the classes.
+    Raises ConfigError if the weights do not fit the classes.
     """
 
     def __init__(self, loss: Mapping[str, Any], num_classes: int, num_train_images: Sequence[int] | None = None):

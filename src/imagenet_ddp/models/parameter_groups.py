@@ -12,7 +12,7 @@ _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.
 
 def head_name(net: nn.Module, num_classes: int) -> str | None:
     """Return the name of the layer that gives the logits: the last linear or convolutional one with an output per
-    class. None where there is no such layer."""
+    class. None if there is no such layer."""
     found = None
     for name, module in net.named_modules():
         is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes

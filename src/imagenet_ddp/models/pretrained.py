@@ -41,7 +41,7 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     """Read trained weights; those of a library are downloaded once per machine, and checked.
 
     key: the option they stand in. weights: DEFAULT, a name of the library's, or a file of this project, of
-    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError where they cannot be had.
+    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError if they cannot be had.
     """
     if is_file(weights):
         return _read_file(key, expand_home(weights))
@@ -53,8 +53,8 @@ def load_weights_into(
 ) -> tuple[str, bool]:
     """Load all but a head that does not fit. Return a sentence on what was loaded, and whether the head was.
 
-    head: the name of the net's last layer; it keeps its random values where the weights have another number of
-    classes, or the names of other classes. Raises ConfigError where any other tensor is missing or has another shape.
+    head: the name of the net's last layer; it keeps its random values where the weights have another number of classes,
+    or the names of other classes. Raises ConfigError if any other tensor is missing or has another shape.
     """
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)

@@ -49,7 +49,7 @@ def make_teacher(
 ) -> tuple[Teacher | None, str]:
     """Return the teacher of the teacher.* keys and a sentence on it; (None, "") without one.
 
-    mean, std: with which the images are normalised. Raises ConfigError where the teacher was trained with others, or on
+    mean, std: with which the images are normalised. Raises ConfigError if the teacher was trained with others, or on
     other classes.
     """
     teacher, num_classes = config["teacher"], len(classes)

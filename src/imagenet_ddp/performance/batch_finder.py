@@ -18,7 +18,7 @@ CLASSES = 1000  # of the net that is tried
 
 
 def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
-    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 where 8 are
+    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 if 8 are
     too many. Doubles, then bisects."""
     fitting, failing = 0, MULTIPLE
     while failing <= most and _fits(step, failing):

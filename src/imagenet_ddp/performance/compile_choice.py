@@ -27,7 +27,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
     """Return [default or off, the reason] for compile=auto. folder: of the file that remembers; None: the cache's.
 
     Compiles and trains on generated images where this machine, net, size, batch, precision and number of threads have
-    not been measured before; raises ConfigError where such a step does not fit into memory.
+    not been measured before; raises ConfigError if such a step does not fit into memory.
     """
     path = (folder or cache_dir(os.environ)) / FILE
     known, key = _read(path), _key(config, precision, device)

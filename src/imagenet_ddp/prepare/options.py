@@ -27,7 +27,7 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
+    """Return None if Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
     found = single_process.read_single_process("prepare", argv, environ, "prepare does one thing")
     if found is None:
         return None

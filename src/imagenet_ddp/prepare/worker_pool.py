@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """value: what the function returned; None where `failure` says how the image ended the process."""
+    """value: what the function returned; None if `failure` says how the image ended the process."""
 
     split: str
     index: int
@@ -76,7 +76,7 @@ class _Worker:
         return self.tasks.popleft()
 
     def kill(self) -> int | None:
-        """Return the exit code; None where even SIGKILL does not end it, because its disk does not answer."""
+        """Return the exit code; None if even SIGKILL does not end it, because its disk does not answer."""
         self.process.kill()
         self.process.join(5)
         return self.process.exitcode
@@ -92,7 +92,7 @@ def process_images(
 ) -> Generator[Result, None, None]:
     """Yield function(images[split], index) of each task (split, index), in their order.
 
-    window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError where a
+    window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError if a
     process cannot start, and what the function raises.
     """
     method = choose_mp_context()

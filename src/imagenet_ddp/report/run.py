@@ -45,7 +45,7 @@ class NotARunError(Exception):
 
 
 def read_run(folder: Path) -> Run:
-    """Raise NotARunError where the files are not those of a training."""
+    """Raise NotARunError if the files are not those of a training."""
     problems: list[str] = []
     config, summary = read_config(folder, problems), read_summary(folder, problems)
     metrics = read_metrics(folder, problems)
@@ -75,7 +75,7 @@ def read_run(folder: Path) -> Run:
 
 
 def as_number(value: Any) -> float | None:
-    """Return the value as a float; None where it is not a finite number."""
+    """Return the value as a float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if np.isfinite(value) else None

@@ -68,7 +68,7 @@ def _silent_s(folder: Path) -> float:
 
 
 def _last_line(folder: Path) -> str:
-    """Return the end of rank 0's log, without its date; "" where there is none."""
+    """Return the end of rank 0's log, without its date; "" if there is none."""
     try:
         with (folder / "logs" / "rank0.log").open("rb") as file:
             file.seek(0, 2)

@@ -64,7 +64,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         super().remove_checkpoint(path)
 
     def then(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function once all files so far are written; not where one of them failed."""
+        """Call a function once all files so far are written; not if one of them failed."""
         before = self._pending
 
         def call() -> None:
@@ -75,7 +75,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         self._submit(call)
 
     def wait(self) -> None:
-        """Return once all is written. Raises RunError where the disk refused."""
+        """Return once all is written. Raises RunError if the disk refused."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -113,7 +113,7 @@ def move(trainer: Trainer, source: Path, target: Path) -> None:
 
 def wait_until_written(trainer: Trainer) -> None:
     """Return once all of the trainer's checkpoints are written. Call on all ranks: of one that ends while rank 0 still
-    writes, the launcher concludes that the others are to be killed. Raises RunError where the disk refused."""
+    writes, the launcher concludes that the others are to be killed. Raises RunError if the disk refused."""
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
         checkpoint_io.wait()
     trainer.strategy.barrier("checkpoints are written")
@@ -163,7 +163,7 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
-    """Make target what source is now; nothing where somebody has removed source. link: by a hard link where the file
+    """Make target what source is now; nothing if somebody has removed source. link: by a hard link where the file
     system has them, because source is only ever replaced, never changed."""
     if not source.exists():
         return
@@ -191,8 +191,8 @@ def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
-    """Load the weights of a checkpoint. origin: its path. Raises ConfigError where they are another net's, or where
-    some are not finite: every answer of such a net would be NaN."""
+    """Load the weights of a checkpoint. origin: its path. Raises ConfigError if they are another net's, or if some are
+    not finite: every answer of such a net would be NaN."""
     broken = [name for name, tensor in state_dict.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise ConfigError(

@@ -21,7 +21,7 @@ class Resume:
 
 
 def find_own(folder: Path) -> Resume | None:
-    """Return the checkpoint of a restarted job's own folder; None where it has none yet."""
+    """Return the checkpoint of a restarted job's own folder; None if it has none yet."""
     if not has_checkpoint(folder):
         return None
     checkpoint, damaged = newest_whole(folder)
@@ -32,8 +32,8 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
     """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
     runs of this name.
 
-    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
-    a fresh start. Raises ConfigError where there is none, or none that is whole.
+    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else a
+    fresh start. Raises ConfigError if there is none, or none that is whole.
     """
     if option != "auto":
         checkpoint, damaged = Path(option), ""
@@ -77,7 +77,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 def newest_whole(folder: Path) -> tuple[Path, str]:
     """Return (the newest checkpoint of a run folder that is as it was written, a sentence on a newer one that is not).
-    Raises ConfigError where all are damaged."""
+    Raises ConfigError if all are damaged."""
     damaged = {}
     for checkpoint in _checkpoints(folder):
         if not (reason := damage(checkpoint)):
@@ -94,8 +94,8 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
 
 
 def require_whole(checkpoint: Path, key: str) -> None:
-    """Raise ConfigError where a checkpoint is not as it was written. key: of the option that names it. Whether the
-    file is a checkpoint at all says who reads it."""
+    """Raise ConfigError if a checkpoint is not as it was written. key: of the option that names it. Whether the file is
+    a checkpoint at all says who reads it."""
     if checkpoint.is_file() and _begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
         others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
         whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
@@ -104,7 +104,7 @@ def require_whole(checkpoint: Path, key: str) -> None:
 
 
 def damage(path: Path) -> str:
-    """Return how a checkpoint differs from what was written, "" where it does not: torch.save stores a CRC-32 of each
+    """Return how a checkpoint differs from what was written, "" if it does not: torch.save stores a CRC-32 of each
     part, which torch.load does not compare."""
     try:
         with zipfile.ZipFile(path) as file:

@@ -19,8 +19,8 @@ Table = dict[str, np.ndarray]
 def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> None:
     """Write a PNG, replacing `out` in one step. Missing columns and cells leave gaps.
 
-    metrics_csv: one row per finished epoch, `epoch` from 1, accuracies as fractions.
-    top_k: what the columns */top5 hold; less than 5 where there are fewer than 5 classes.
+    metrics_csv: one row per finished epoch, `epoch` from 1, accuracies as fractions. top_k: what the columns */top5
+    hold; less than 5 if there are fewer than 5 classes.
     """
     atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title, top_k)))
 

@@ -39,7 +39,7 @@ def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float],
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the values, oldest first, in at most this many characters: where there are more, the mean of each part."""
+    """Draw the values, oldest first, in at most this many characters: if there are more, the mean of each part."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

@@ -53,8 +53,8 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
 
 
 def make_given(folder: Path, *, again: bool = False) -> Path:
-    """Make the folder that hydra.run.dir names. Raises ConfigError where a run already lies in it. again: that run is
-    this one."""
+    """Make the folder that hydra.run.dir names. Raises ConfigError if a run already lies in it. again: that run is this
+    one."""
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
             f"hydra.run.dir={folder} must be a new folder, but holds a run. "
@@ -71,7 +71,7 @@ def make_elsewhere(run_dir: Path, relative: str, must_share: bool) -> Path:
     """Return number 0's folder where this other machine shares its disk; else make one of its own, for its logs.
 
     relative: run_dir as seen from number 0's current folder. must_share: of nodes that come and go, each has to find
-    the run's checkpoints; raises ConfigError where it would not.
+    the run's checkpoints; raises ConfigError if it would not.
     """
     if run_dir.is_dir():
         return run_dir
@@ -115,7 +115,7 @@ def previous_checkpoint(last: Path) -> Path:
 @contextmanager
 def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator[None]:
     """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue. folder: of
-    the run, where it is not the file's own or the one of its checkpoints."""
+    the run if it is not the file's own or the one of its checkpoints."""
     try:
         yield
     except Exception as error:
@@ -153,7 +153,7 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 
 def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
-    """Raise ConfigError where the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
+    """Raise ConfigError if the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
     free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
     if free < needed:
         raise ConfigError(
@@ -164,9 +164,9 @@ def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int
 
 
 def lock(folder: Path) -> object:
-    """Lock the run folder; released with the returned handle. Raises ConfigError where another process trains in it.
-    On a file system without locks, nothing is locked. What a killed run has begun to save is removed: on a full disk,
-    that would be the room for the next checkpoint."""
+    """Lock the run folder; released with the returned handle. Raises ConfigError if another process trains in it. On a
+    file system without locks, nothing is locked. What a killed run has begun to save is removed: on a full disk, that
+    would be the room for the next checkpoint."""
     try:
         file = (folder / ".lock").open("w")
     except OSError as error:

@@ -31,7 +31,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return what write_config wrote; {} where it cannot be read."""
+    """Return what write_config wrote; {} if it cannot be read."""
     try:
         found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -69,7 +69,7 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None where it is
+    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None if it is
     installed."""
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():

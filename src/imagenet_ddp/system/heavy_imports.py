@@ -36,7 +36,7 @@ def cache_bytecode() -> None:
     """Keep compiled modules in the cache folder, where torch's are not compiled and Python would not keep them.
 
     uv and many images install modules without bytecode. Python then writes it at the first start, unless
-    PYTHONDONTWRITEBYTECODE is set or the folder is read-only: each start compiles for 8 s. Does nothing where
+    PYTHONDONTWRITEBYTECODE is set or the folder is read-only: each start compiles for 8 s. Does nothing if
     PYTHONPYCACHEPREFIX is set. The environment passes the folder on to processes that this one starts.
     """
     with suppress(ConfigError, OSError):  # no cache folder: as slow as without

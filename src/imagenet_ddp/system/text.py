@@ -41,7 +41,7 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
+    """Return the first line of an error's text, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

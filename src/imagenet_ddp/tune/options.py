@@ -56,8 +56,7 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Make the folder of a new study; raise ConfigError with every
-    mistake.
+    """Return None if Hydra only prints something. Make the folder of a new study; raise ConfigError with every mistake.
 
     A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder it
     was started in, which becomes the current one.
@@ -149,7 +148,7 @@ def _study_folder(request: parse.Request) -> Path | None:
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
-    """Read tune.yaml and enter the folder of its command; None where tune.resume=auto names a new folder."""
+    """Read tune.yaml and enter the folder of its command; None if tune.resume=auto names a new folder."""
     file = folder / STORED
     if not file.exists():
         return None

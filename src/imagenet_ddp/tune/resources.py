@@ -70,7 +70,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def _cores(num: int) -> list[tuple[int, ...]]:
-    """Split this process's cores into `num` blocks; trials share a core where there are fewer cores than trials."""
+    """Split this process's cores into `num` blocks; trials share a core if there are fewer cores than trials."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * num
     cores = sorted(os.sched_getaffinity(0))

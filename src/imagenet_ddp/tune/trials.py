@@ -80,7 +80,7 @@ class Trial:
         return code if code >= 0 else 128 - code
 
     def new_epochs(self) -> dict[int, float]:
-        """Return epoch -> val/top1 of all epochs in metrics.csv; {} where there is no new row since the last call."""
+        """Return epoch -> val/top1 of all epochs in metrics.csv; {} if there is no new row since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         if len(rows) == self.num_epochs:

@@ -49,7 +49,7 @@ class Background(Logger):
         self._thread: threading.Thread | None = None
 
     def connect(self) -> None:
-        """Begin the run at the service, or continue it. Raises ConfigError where that fails, or takes too long."""
+        """Begin the run at the service, or continue it. Raises ConfigError if that fails, or takes too long."""
         try:
             self._put(self._open).result(START_S if self.server else None)
         except Exception as error:

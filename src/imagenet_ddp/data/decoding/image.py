@@ -19,7 +19,7 @@ from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, UnreadableImage, decod
 
 
 class Picture(Protocol):
-    """An image whose regions are decoded on demand. region raises UnreadableImage where decoding fails."""
+    """An image whose regions are decoded on demand. region raises UnreadableImage if decoding fails."""
 
     @property
     def height(self) -> int: ...

@@ -90,7 +90,7 @@ class Choice:
 
 @functools.cache
 def decoder(name: str) -> Decoder:
-    """Return the decoder, imported once per process. Raises ConfigError where it is not installed."""
+    """Return the decoder, imported once per process. Raises ConfigError if it is not installed."""
     try:
         return _MAKERS[name]()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
@@ -100,7 +100,7 @@ def decoder(name: str) -> Decoder:
 
 
 def choose(option: str) -> Choice:
-    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError where the named one does not."""
+    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError if the named one does not."""
     if option != "auto":
         decoder(option)
         return Choice(option, f"{option}, as set by data.decoder")

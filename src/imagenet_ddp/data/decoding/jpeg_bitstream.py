@@ -131,8 +131,8 @@ def has_end(data: bytes, header: Header) -> bool:
 
 
 def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
-    """Return (data, height) of a JPEG that ends soon below row `bottom`; None where nothing is spared. What is left
-    over behind the last row is garbage to a decoder, which must be told to ignore it."""
+    """Return (data, height) of a JPEG that ends soon below row `bottom`; None if nothing is spared. What is left over
+    behind the last row is garbage to a decoder, which must be told to ignore it."""
     margin = header.row_height if header.subsampled_rows else 0
     height = -(-bottom // header.row_height) * header.row_height + margin
     if height + header.row_height > header.height:
@@ -141,7 +141,7 @@ def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | N
 
 
 def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
-    """Return (data, first row, height) of a whole JPEG of the rows around top to bottom; None where no restart markers
+    """Return (data, first row, height) of a whole JPEG of the rows around top to bottom; None if no restart markers
     stand between its rows of blocks, or nothing is spared."""
     if not header.restart_interval or header.restart_interval % header.blocks_per_row:
         return None

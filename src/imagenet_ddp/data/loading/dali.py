@@ -1,4 +1,4 @@
-"""Load training images with NVIDIA DALI where it is installed (loader=dali).
+"""Load training images with NVIDIA DALI if it is installed (loader=dali).
 
 Everything else is the ordinary loader's: which images, in which order, which crop of each, whether it is flipped, and
 what becomes of those that cannot be read. DALI gets the JPEGs that image.py would take for ordinary ones; all else is
@@ -33,7 +33,7 @@ _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
-    """Return why DALI cannot decode these images, for the log; "" where it can."""
+    """Return why DALI cannot decode these images, for the log; "" if it can."""
     if augment != "crop":
         return "it makes random crops, and data.augment=none asks for none"
     if not images.is_encoded:
@@ -113,7 +113,7 @@ class DaliLoader:
     """Replaces an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
 
     images and transform: such as `unsupported_reason` accepts; say: for the log; on_bad_images: called with the
-    unreadable images of each batch, may raise. Raises ConfigError where DALI is not installed.
+    unreadable images of each batch, may raise. Raises ConfigError if DALI is not installed.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from imagenet_ddp.system.text import count_noun, install
 
 
 def load() -> Any:
-    """Return the module nvidia.dali. Raises ConfigError where it is not installed."""
+    """Return the module nvidia.dali. Raises ConfigError if it is not installed."""
     try:
         for part in ("fn", "pipeline", "types"):
             importlib.import_module(f"nvidia.dali.{part}")

@@ -24,8 +24,8 @@ class StallWatchdog:
     """Watches one loader. who: the process that waits, at the start of messages; timeout_s: 0: no timeout.
 
     The training process marks the start and end of each wait by an assignment; a thread looks at the mark every few
-    seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; where
-    nothing is raised, it ends this process.
+    seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; if nothing
+    is raised, it ends this process.
     """
 
     loader: InitVar[Any]  # a DataLoader, or one without processes

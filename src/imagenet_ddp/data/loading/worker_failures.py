@@ -23,7 +23,7 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
-    """Yield the batches of start(), which may start loader's workers. Raises RunError where the reason of a failure is
+    """Yield the batches of start(), which may start loader's workers. Raises RunError if the reason of a failure is
     known. watchdog: of this loader, not started."""
     raise_open_file_limit()
 

@@ -42,7 +42,7 @@ class Images:
         return None
 
     def verify(self, index: int) -> None:
-        """Raise UnreadableImage where a stored checksum does not match."""
+        """Raise UnreadableImage if a stored checksum does not match."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the order of an epoch, int64 (N,), for storage where a random order is slow; None: any order."""

@@ -76,7 +76,7 @@ def validate_size(path: Path, archive: Archive) -> list[str]:
 
 
 def verify(path: Path, archive: Archive, say: Say) -> None:
-    """Check the MD5 of a download. Raises ConfigError where it is another one; an own .part file is then removed."""
+    """Check the MD5 of a download. Raises ConfigError if it is another one; an own .part file is then removed."""
     say(f"Checking the MD5 of {path}.")
     digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
     with path.open("rb", buffering=0) as file:

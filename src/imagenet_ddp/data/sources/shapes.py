@@ -25,11 +25,10 @@ def cache_folder(seed: int, environ: Mapping[str, str]) -> Path:
 
 
 def ensure(seed: int, environ: Mapping[str, str]) -> Path:
-    """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed, generated first where it is
-    missing.
+    """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed, generated first if it is missing.
 
     Several processes may call it at once: each generates beside the folder, the first to rename wins, all return the
-    same. Raises ConfigError where the folder cannot be written.
+    same. Raises ConfigError if the folder cannot be written.
     """
     folder = cache_folder(seed, environ)
     if folder.is_dir():

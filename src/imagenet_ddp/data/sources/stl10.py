@@ -92,7 +92,7 @@ def notes(folder: Path) -> list[str]:
 def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a split's images, from 0, and their positions in its file; both int64 (N,).
 
-    fold: 0 to 9, of the training images alone. Raises ConfigError where sizes or labels are wrong.
+    fold: 0 to 9, of the training images alone. Raises ConfigError if sizes or labels are wrong.
     """
     fold = fold if split == "train" else None
     if found := _validate_folder(folder, fold):
@@ -128,7 +128,7 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
 
 
 def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
-    """Return the folder with the binary files, made from the archive or the network where it is missing.
+    """Return the folder with the binary files, made from the archive or the network if it is missing.
 
     Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
     """

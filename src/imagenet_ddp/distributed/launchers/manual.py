@@ -50,5 +50,5 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
-    """Return the option to type with the number of nodes, where there is no address yet."""
+    """Return the option to type with the number of nodes if there is no address yet."""
     return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"

@@ -14,7 +14,7 @@ NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTI
 
 
 def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
-    """Name the launcher that determines the world; None where a person or a platform has set the variables.
+    """Name the launcher that determines the world; None if a person or a platform has set the variables.
 
     by_tasks: consider SLURM's steps and OpenMPI.
     """
@@ -24,7 +24,7 @@ def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
 
 
 def _task_name(environ: Mapping[str, str]) -> str | None:
-    """Name the SLURM step or OpenMPI; None where this process is not one of several tasks."""
+    """Name the SLURM step or OpenMPI; None if this process is not one of several tasks."""
     step = slurm_env.read_step(environ)
     return step.name if step else "OpenMPI" if _openmpi(environ) else None
 
@@ -43,7 +43,7 @@ def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this process's rank, where there is one command per process."""
+    """Return this process's rank if there is one command per process."""
     by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
@@ -165,7 +165,7 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
 
 
 def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
-    """Return 0 where it does not follow. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines, but
+    """Return 0 if it does not follow. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines, but
     cluster.world_size (typed) is known to count processes."""
     size, devices, num_nodes = number["WORLD_SIZE"], request.devices, request.num_nodes
     if "LOCAL_WORLD_SIZE" in number:

@@ -45,7 +45,7 @@ class LaunchRequest:
 
 
 def num_devices(devices: Any) -> int | None:
-    """Return the number of devices per node; None where trainer.devices leaves it open."""
+    """Return the number of devices per node; None if trainer.devices leaves it open."""
     if isinstance(devices, str) and devices not in ("auto", "-1"):
         return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
     if isinstance(devices, int) and not isinstance(devices, bool):

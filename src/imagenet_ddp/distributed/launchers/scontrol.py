@@ -13,7 +13,7 @@ TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs answers in 
 
 
 def node_address(name: str) -> str | None:
-    """Return SLURM's NodeAddr of a node whose name does not resolve; None where it has none."""
+    """Return SLURM's NodeAddr of a node whose name does not resolve; None if it has none."""
     done = _scontrol("show", "node", name)
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if done.returncode == 0 and found and found[1] != name else None

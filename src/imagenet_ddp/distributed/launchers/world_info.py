@@ -8,8 +8,8 @@ from imagenet_ddp.distributed.launchers.address import Address
 
 @dataclass(frozen=True)
 class WorldInfo:
-    """The ranks of one process. address, port: of the store; None without other processes. local_world_size: 0 where
-    the launcher does not give it, until all have met."""
+    """The ranks of one process. address, port: of the store; None without other processes. local_world_size: 0 if the
+    launcher does not give it, until all have met."""
 
     rank: int = 0
     local_rank: int = 0

@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 def route_to(address: str) -> Interface | None:
     """Return the interface through which a packet to this numeric address leaves; of an own address, its owner.
 
-    None where there is no route, or the platform does not tell. Raises ValueError for a name.
+    None if there is no route, or the platform does not tell. Raises ValueError for a name.
     """
     known = interfaces()
     wanted = _plain(address)
@@ -80,7 +80,7 @@ def route_to(address: str) -> Interface | None:
 
 
 def source_address(address: str) -> str | None:
-    """Return this machine's address as seen from this numeric address; None where there is no route to it."""
+    """Return this machine's address as seen from this numeric address; None if there is no route to it."""
     _plain(address)
     try:
         family, kind, _, _, target = socket.getaddrinfo(

@@ -54,7 +54,7 @@ def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) ->
 def interface_variables(
     address: str | None, one_machine: bool, nccl: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Choose interfaces where nothing names one; return the variables and a log line for each.
+    """Choose interfaces if nothing names one; return the variables and a log line for each.
 
     address: where several machines meet, a host name or an IP address without port. one_machine: all processes run
     here, so Gloo needs the loopback only.
@@ -132,7 +132,7 @@ def _validate_value(name: str, value: Any) -> list[str]:
 
 
 def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return (value, key or variable) of an interface variable; None where neither names one."""
+    """Return (value, key or variable) of an interface variable; None if neither names one."""
     if nccl["env"].get(name) is not None:
         return str(nccl["env"][name]), f"nccl.env.{name}"
     return (environ[name], name) if environ.get(name) else None

@@ -32,7 +32,7 @@ def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
 
 
 def mistake(where: str, variable: str, value: str, address: str | None) -> list[str]:
-    """Return why this value cannot work on this machine, [] where it can.
+    """Return why this value cannot work on this machine, [] if it can.
 
     where: the key or variable that the error names. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address: where
     the nodes meet.
@@ -64,7 +64,7 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
-    """Return the interface that leads to the address where the nodes meet, and the reason; None where none does.
+    """Return the interface that leads to the address where the nodes meet, and the reason; None if none does.
 
     For a host name that stands for 127.0.1.1 on its own machine (Debian) it is that of the default route.
     """

@@ -52,7 +52,7 @@ def validate(path: str) -> list[str]:
 
 
 def read(path: str) -> StoreAddress | None:
-    """Return None where there is no file, or one that holds something else, or is not yet complete."""
+    """Return None if there is no file, or one that holds something else, or is not yet complete."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         return StoreAddress(**{field.name: content[field.name] for field in fields(StoreAddress)})
@@ -61,7 +61,7 @@ def read(path: str) -> StoreAddress | None:
 
 
 def create(path: str, token: str, job_id: str | None, addresses: list[str], port: int) -> bool:
-    """Create the file, removed when this process ends. Return False where there is one already."""
+    """Create the file, removed when this process ends. Return False if there is one already."""
     content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=port, **this_process())
     try:
         with Path(path).open("x", encoding="utf-8") as stream:

@@ -24,7 +24,7 @@ MAX_KEYS = 8
 
 def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
     """Return plain JSON. config: resolved, as typed on this machine. num_local: workers that the command starts; None
-    where it is itself a rank."""
+    if it is itself a rank."""
     facts: dict[str, Any] = {
         f"option {key}": value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)
     }

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
-    """Return None where the action fails or takes longer: a store whose machine is gone blocks without a bound."""
+    """Return None if the action fails or takes longer: a store whose machine is gone blocks without a bound."""
     result: list[T] = []
 
     def run() -> None:

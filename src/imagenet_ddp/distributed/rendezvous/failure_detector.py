@@ -60,7 +60,7 @@ class FailureDetector:
     def fail(self, what: str, code: int = 1) -> bool:
         """Report to all that this rank ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
 
-        Return False where another failed before, which is likely the cause.
+        Return False if another failed before, which is likely the cause.
         """
         time.sleep(0.2)  # a broken connection is noticed here a little before its cause is reported
         what = " ".join(what.split())  # one line of the connection

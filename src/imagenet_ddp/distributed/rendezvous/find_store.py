@@ -108,7 +108,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
 
 
 def _serve(path: str, job_id: str | None) -> FoundStore | None:
-    """Return None where another process has created the file first."""
+    """Return None if another process has created the file first."""
     served = store.serve("127.0.0.1", 0)
     token = served.get(store.OWNER_KEY).decode() or address_file.new_token()
     served.set(store.OWNER_KEY, token)

@@ -1,7 +1,7 @@
 """Gather all ranks (or nodes) of a run, each once and with equal facts; or give all of them the same error.
 
-Each arrives with a number (its rank, or its node rank; None where it is assigned here) and its facts. The leader (rank
-0, or the node that serves the store) reads all arrivals and posts one decision that all obey.
+Each arrives with a number (its rank, or its node rank; None if it is assigned here) and its facts. The leader (rank 0,
+or the node that serves the store) reads all arrivals and posts one decision that all obey.
 """
 
 import json

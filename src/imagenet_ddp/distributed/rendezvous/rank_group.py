@@ -24,7 +24,7 @@ class SharedError(ConfigError):
 
 
 def abort_mistakes(store: Store) -> list[str]:
-    """Return the mistakes of a member that aborted the group at this store; [] where none has."""
+    """Return the mistakes of a member that aborted the group at this store; [] if none has."""
     return json.loads(store.get(ABORTED)) if store.check([ABORTED]) else []
 
 
@@ -59,7 +59,7 @@ class RankGroup:
 
     @explain_lost_store()
     def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
-        """Return number 0's value (plain JSON) on all. Raises SharedError where number 0 called broadcast_error."""
+        """Return number 0's value (plain JSON) on all. Raises SharedError if number 0 called broadcast_error."""
         if self.number == 0:
             self.store.set(key, json.dumps({"value": value}))
             return value
@@ -83,7 +83,7 @@ class RankGroup:
         self.store.set(ABORTED, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
     def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
-        """Wait until done() is true. missing: the numbers waited for. Raises SharedError where a member aborts."""
+        """Wait until done() is true. missing: the numbers waited for. Raises SharedError if a member aborts."""
 
         def names() -> str:
             return shorten_list([self.name(number) for number in missing()], 10)

@@ -23,10 +23,10 @@ MAX_MISTAKES = 5
 def refused_command(
     launch_info: LaunchInfo | None, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> LaunchInfo | None:
-    """Return how this command would take part; None where nobody waits for it, or another process of its node speaks
-    for it.
+    """Return how this command would take part; None if nobody waits for it, or another process of its node speaks for
+    it.
 
-    launch_info: None where detect() refused config, whose numbers may be wrong. config: resolved.
+    launch_info: None if detect() refused config, whose numbers may be wrong. config: resolved.
     """
     if launch_info is None:
         return _from_options(config, environ)

@@ -17,7 +17,7 @@ def listen() -> socket.socket:
 
 
 def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first host that answers. Raises ConfigError where none does."""
+    """Connect to the first host that answers. Raises ConfigError if none does."""
     reasons = []
     for host in hosts:
         try:

@@ -144,8 +144,8 @@ def client(
 
 
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
-    """Connect at once. Return None where the store is not this owner's. Raises OSError where nobody answers, and
-    ConfigError where another program does and no owner is given."""
+    """Connect at once. Return None if the store is not this owner's. Raises OSError if nobody answers, and ConfigError
+    where another program does and no owner is given."""
     number = interfaces.resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass

@@ -9,7 +9,7 @@ from torch import distributed
 
 
 def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
-    """Return why several processes cannot train so, [] where they can.
+    """Return why several processes cannot train so, [] if they can.
 
     strategy: the resolved strategy.* keys. kind: cpu, cuda or mps.
     """

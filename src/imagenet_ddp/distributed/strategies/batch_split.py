@@ -25,7 +25,7 @@ def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
 def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int:
     """Return the images that one forward of a process takes: batch_size where each device has its own process.
 
-    Raises ConfigError where that is none.
+    Raises ConfigError if that is none.
     """
     if strategy["name"] not in DATA_PARALLEL:
         return batch_size
@@ -139,7 +139,7 @@ def validate(
 ) -> list[str]:
     """Return errors in the strategy.* keys that dp and balanced_dp read or cannot obey.
 
-    num_devices: None where only torch knows it; `images_per_forward()` checks again.
+    num_devices: None if only torch knows it; `images_per_forward()` checks again.
     """
     name, first = strategy["name"], strategy["first_device_batch"]
     errors: list[str] = []

@@ -48,7 +48,7 @@ class StoreDDPStrategy(DDPStrategy):
         super().setup_distributed()
 
     def configure_ddp(self) -> None:
-        """Register the hook on every device: Lightning leaves it out in silence where there is no CUDA."""
+        """Register the hook on every device: Lightning leaves it out in silence if there is no CUDA."""
         assert self.model is not None
         self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
@@ -108,8 +108,8 @@ def make_strategy(
 ) -> Strategy | str:
     """Return Lightning's plain single device ("auto") for one process: it needs no process group.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps, where it is known; raises ConfigError where that
-    device cannot do what strategy.* says.
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps if it is known; raises ConfigError if that device
+    cannot do what strategy.* says.
     """
     if world_size == 1:
         return "auto"

@@ -36,8 +36,8 @@ class LocalSGD:
                 self.average(model, ())
 
     def average(self, model: torch.nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        """Give all ranks the same weights, statistics of batch norm, and state of the given optimizers, where any of
-        it may differ. A collective, which ranks with equal numbers of steps call alike."""
+        """Give all ranks the same weights, statistics of batch norm, and state of the given optimizers if any of it may
+        differ. A collective, which ranks with equal numbers of steps call alike."""
         tensors: list[Tensor] = []
         if self._weights_differ:
             tensors += [*model.parameters(), *model.buffers()]

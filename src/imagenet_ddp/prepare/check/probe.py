@@ -11,8 +11,8 @@ OUT_OF_MEMORY = "MemoryError"
 
 
 class Probe(NamedTuple):
-    """reason: why the image cannot be read; None where it can. content_hash: 64 bits of BLAKE2b of the file's bytes, or
-    of the pixels where there is no file; 0: not read."""
+    """reason: why the image cannot be read; None if it can. content_hash: 64 bits of BLAKE2b of the file's bytes, or of
+    the pixels if there is no file; 0: not read."""
 
     reason: str | None
     content_hash: int = 0

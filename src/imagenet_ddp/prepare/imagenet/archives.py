@@ -73,7 +73,7 @@ def val_classes(path: Path, devkit: Path, classes: Mapping[int, str]) -> list[Cl
 
 
 def regular_files(file: IO[bytes]) -> list[tarfile.TarInfo]:
-    """Return the files of a tar. Raises TarError where there are links or special files, or one name occurs twice."""
+    """Return the files of a tar. Raises TarError if there are links or special files, or one name occurs twice."""
     with tarfile.open(fileobj=file, mode="r:") as tar:
         members = [member for member in tar if not member.isdir()]
     if not all(member.isreg() for member in members):

@@ -47,7 +47,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
 
 
 def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return (split -> its archive, split -> why it is left out). Raises ConfigError where there is none."""
+    """Return (split -> its archive, split -> why it is left out). Raises ConfigError if there is none."""
     found, left_out = {}, {}
     for split, archive in (("val", edition.val), ("train", edition.train)):  # the short work first
         path = archive_dir / archive.name
@@ -68,8 +68,8 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path]
 
 
 def _is_finished(folder: Path, num_images: int) -> bool:
-    """Return whether the split is there, from an earlier run or from elsewhere. Raises ConfigError where the folder is
-    in the way."""
+    """Return whether the split is there, from an earlier run or from elsewhere. Raises ConfigError if the folder is in
+    the way."""
     if not folder.exists():
         return False
     found = sum(len(list_folder(folder / name)[0]) for name in class_folders(folder)) if folder.is_dir() else 0

@@ -29,7 +29,7 @@ def image_names(images: Images, data: Mapping[str, Any]) -> Names:
 
 
 def file_states(images: Images) -> np.ndarray:
-    """Return int64 (N, 3): each file's bytes (-1 where it is missing), mtime and ctime in ns. ctime differs for a new
+    """Return int64 (N, 3): each file's bytes (-1 if it is missing), mtime and ctime in ns. ctime differs for a new
     image of the same size even where a copy restored mtime. Of images packed before, their checksums; of images that
     are no files, 0. 10,000 files of a local disk take 0.1 s."""
     if isinstance(images, PackedImages):

@@ -188,7 +188,7 @@ def _encode_all(
 
 
 def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """List the bad images; raises RunError where there are any, or too many."""
+    """List the bad images; raises RunError if there are any, or too many."""
     finished_list = out / BAD
     if not bad:
         finished_list.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ class PackOptions:
 
 
 def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
-    """Raise ConfigError where `out` was made with other options."""
+    """Raise ConfigError if `out` was made with other options."""
     words = {"source": "other images", "encoder": f"other libraries ({found.get('encoder')}; now {wanted.encoder})"}
     different = [
         words.get(name, f"{name}={found.get(name)} instead of {value}")

@@ -38,7 +38,7 @@ class Resume:
         shards.save(self._file(shard), self._current(shard))
 
     def validate_unchanged(self, images: Mapping[str, Images], names: Mapping[str, Names]) -> None:
-        """Raise RunError where a file changed while the shards were written: the pack would be neither old nor new."""
+        """Raise RunError if a file changed while the shards were written: the pack would be neither old nor new."""
         changed: list[str] = []
         for split, members in images.items():
             old, new = self._states[split][:, :2], file_states(members)[:, :2]

@@ -50,7 +50,7 @@ def divide(split: str, num_images: int, per_shard: int, *, shuffle: bool) -> lis
 
 
 def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad: bool) -> WrittenShard:
-    """Write a shard without its bad images; where there are any and not keep_bad, write none."""
+    """Write a shard without its bad images; if there are any and not keep_bad, write none."""
     part, sha, records = out / WORK / PART, hashlib.sha256(), np.zeros(len(shard.indices), RECORD)
     position, source_bytes, bad = 0, 0, []
     with part.open("wb") as file:

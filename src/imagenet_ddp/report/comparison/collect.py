@@ -62,7 +62,7 @@ def version_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
-    """Return package -> versions where there are several; python and the project's own commit included."""
+    """Return package -> versions if there are several; python and the project's own commit included."""
     versions: dict[str, set[str]] = {}
     for run in runs:
         packages = run.summary.get("versions")

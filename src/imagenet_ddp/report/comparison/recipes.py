@@ -41,7 +41,7 @@ class Recipe:
         return _hardware(self.runs[0])
 
     def values(self, attribute: str) -> list[float]:
-        """Return one value per seed; [] where a run does not have it. attribute: of Run, a number."""
+        """Return one value per seed; [] if a run does not have it. attribute: of Run, a number."""
         values = [getattr(run, attribute) for run in self.runs]
         return [] if None in values else values
 
@@ -63,7 +63,7 @@ def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]
 
 def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
     """Return the number of the recipe with this label, of the only one whose label contains it, or of the one with a
-    run in this folder, which a newer one may have replaced; None where there is none, or several."""
+    run in this folder, which a newer one may have replaced; None if there is none, or several."""
     labels, folder = [recipe.label for recipe in recipes], Path(wanted).resolve()
     for found in (
         [number for number, label in enumerate(labels) if label == wanted],
@@ -132,7 +132,7 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
 
 
 def _words(run: Run) -> list[str]:
-    """Return what was typed after the command's name; [] where the run does not tell."""
+    """Return what was typed after the command's name; [] if the run does not tell."""
     _, _, typed = str(run.summary.get("command") or "").partition("imagenet_ddp.train")
     try:
         return shlex.split(typed)

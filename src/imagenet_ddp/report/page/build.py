@@ -46,9 +46,8 @@ class Pictures:
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why;
-    or older ones, and reason why there are no others.
-    maps: draw class activation maps.
+    name: of the folder. run: None for evaluations alone. found: None if there are no predictions, reason says why; or
+    older ones, and reason why there are no others. maps: draw class activation maps.
     """
     options = (run.options or {}) if run is not None else {}
     summary: Mapping[str, Any] = run.summary if run is not None else {}

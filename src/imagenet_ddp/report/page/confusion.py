@@ -57,7 +57,7 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
 
 
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the matrix of all classes, of groups where there are many, or None where there are too many to group."""
+    """Return the matrix of all classes, of groups if there are many, or None if there are too many to group."""
     size = len(labels)
     if size > MOST_GROUPED:
         return None

@@ -1,4 +1,4 @@
-"""Read what `evaluate` wrote, and start it where it has not run yet."""
+"""Read what `evaluate` wrote, and start it if it has not run yet."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class Predictions:
 
 
 def read(folder: Path) -> Predictions:
-    """Read a folder written by evaluate. Raises ConfigError where a file is not as it should be."""
+    """Read a folder written by evaluate. Raises ConfigError if a file is not as it should be."""
     hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it again."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
@@ -115,8 +115,8 @@ def read(folder: Path) -> Predictions:
 
 
 def join(parts: list[Predictions]) -> Predictions:
-    """Return the predictions of several evaluations as one. Raises ConfigError where their classes differ, or an image
-    was held out by several."""
+    """Return the predictions of several evaluations as one. Raises ConfigError if their classes differ, or an image was
+    held out by several."""
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
@@ -177,7 +177,7 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return the resolved config of an evaluation. Raises ConfigError where there is none."""
+    """Return the resolved config of an evaluation. Raises ConfigError if there is none."""
     if config := read_config(folder):
         return config
     raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read.")

@@ -94,7 +94,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
 
 
 def time_spent(run: Run) -> list[Share]:
-    """Return the parts of a finished training; none where its files do not tell. The last part is what is left."""
+    """Return the parts of a finished training; none if its files do not tell. The last part is what is left."""
     metrics, num_images = run.metrics, as_number(run.summary.get("num_train_images"))
     rates, waits = (metrics.get(name, np.empty(0)) for name in ("images_per_s", "data_wait_frac"))
     if not run.train_s or not num_images or not len(rates) or not (np.isfinite(rates) & (rates > 0)).all():

@@ -36,8 +36,8 @@ class Group:
 
 
 class EvaluatedImages:
-    """The images behind predictions, by their rows. Raises ConfigError where the data is not there, or is other data
-    than was evaluated."""
+    """The images behind predictions, by their rows. Raises ConfigError if the data is not there, or is other data than
+    was evaluated."""
 
     def __init__(self, found: Predictions):
         self._found = found
@@ -127,8 +127,8 @@ class EvaluatedImages:
 
 
 def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
-    """Return the config of an evaluation. Raises ConfigError where this group of it names code that nobody has allowed:
-    a folder may come from anybody."""
+    """Return the config of an evaluation. Raises ConfigError if this group of it names code that nobody has allowed: a
+    folder may come from anybody."""
     config = config_of(folder)
     if refused_targets(config[group], []):
         raise ConfigError(f"{folder / 'config.yaml'} names other code than this program's under {group}: not called.")

@@ -22,7 +22,7 @@ def wants_page(options: Options) -> bool:
 
 
 def make_page(options: Options) -> Page:
-    """Make the page of one run, or of several evaluations. Raises ConfigError where the folders are not such, or not of
+    """Make the page of one run, or of several evaluations. Raises ConfigError if the folders are not such, or not of
     one data set."""
     maps = options.maps == "true"
     if options.by == "fold":

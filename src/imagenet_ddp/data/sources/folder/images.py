@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixel
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole image file. Raises UnreadableImage where it is far too large, and OSError."""
+    """Read a whole image file. Raises UnreadableImage if it is far too large, and OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
         if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
             raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")

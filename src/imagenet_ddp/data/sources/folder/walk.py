@@ -26,7 +26,7 @@ class Listing(NamedTuple):
 
 
 def describe_left_out(left_out: Counter[str]) -> str:
-    """Describe what a Listing left out; "" where nothing was."""
+    """Describe what a Listing left out; "" if nothing was."""
     kinds = left_out.copy()
     parts = [
         f"{number:,} {words}"

@@ -106,7 +106,7 @@ class PackedImages(Images):
         return open_picture(self.encoded(index), self.path(index), self.reading)
 
     def verify(self, index: int) -> None:
-        """Raise UnreadableImage where the bytes are not those that were packed."""
+        """Raise UnreadableImage if the bytes are not those that were packed."""
         record = self.record(index)
         self._check(index, record, self._bytes(index, record))
 

@@ -105,7 +105,7 @@ def _split(plain: Mapping[str, Any]) -> Split:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a finished pack. Raises ConfigError where `folder` is none."""
+    """Read the manifest of a finished pack. Raises ConfigError if `folder` is none."""
     path = folder / FILE
     try:
         return parse(path.read_bytes(), str(path))

@@ -50,7 +50,7 @@ class ShardCache:
         return path
 
     def fetch_if_free(self, file: File) -> bool:
-        """Fetch it, or return False where another process does. Raises ShardError."""
+        """Fetch it, or return False if another process does. Raises ShardError."""
         with self._lock(file).open("a") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

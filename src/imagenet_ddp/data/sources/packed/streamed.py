@@ -35,7 +35,7 @@ REOPEN = 5  # tries to open a shard that others remove from the cache in the sam
 
 
 class StreamedImages(PackedImages):
-    """One split of a remote pack. Raises ShardError where a shard cannot be had."""
+    """One split of a remote pack. Raises ShardError if a shard cannot be had."""
 
     remedy = "remove it, and it is fetched again; or pack the images again"
 
