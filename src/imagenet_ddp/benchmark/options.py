@@ -70,7 +70,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 
 
 def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the mistakes in what the measured training is started with."""
+    """Return the mistakes in the options of the measured training."""
     model, devices = config["model"], config["trainer"]["devices"]
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):

@@ -65,7 +65,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
 
 
 def _share_of_naive(step_s: Mapping[str, Sequence[float]], name: str) -> float | None:
-    """Return what it adds to the bare loop's step over what plain Lightning adds, the median of the turns."""
+    """Return the share (ours - bare) / (naive - bare), the median over the turns."""
     times = zip(step_s[name], step_s["bare"], step_s["naive"], strict=True)
     shares = [(own - bare) / (naive - bare) for own, bare, naive in times if naive > bare]
     return round(statistics.median(shares), 3) if shares else None
@@ -78,7 +78,7 @@ def _name(plan: Plan) -> str:
 
 
 def _counted(trainings: Trainings) -> Found | None:
-    """Count the collectives of two ranks on the CPU; None if there is one core."""
+    """Count the collectives of two ranks on the CPU; None on a single core."""
     if num_cores() < 2:
         return None
     options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")

@@ -41,8 +41,8 @@ def planned(
     read: Callable[[list[str], Mapping[str, str]], T | None],
     for_hydra: Callable[[list[str]], list[str]] = list,
 ) -> T:
-    """Return the plan that read makes of the command line. Where it returns None (--help, --cfg), Hydra prints and the
-    process exits. for_hydra: rewrites argv to what Hydra understands."""
+    """Return the plan that `read` makes from the command line. If it returns None (--help, --cfg), let Hydra print and
+    exit. for_hydra: rewrites argv into what Hydra understands."""
     plan = read(sys.argv[1:], os.environ)
     if plan is None:
         with_hydra(verb, for_hydra(sys.argv[1:]), lambda config: None)
@@ -53,10 +53,11 @@ def planned(
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Run task in hydra.main and return the last job's result.
 
-    Hydra composes a second time here, and the tasks of train and evaluate use the config that was checked. What its own
-    composition is needed for: the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launchers and sweepers
-    of plugins, and what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and shortens the
-    traceback of what a task raises to exit code 1: so refusals and failed workers are raised behind it.
+    Hydra composes a second time here; the tasks of train and evaluate use the config that was checked. Its own
+    composition is needed for the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launcher and sweeper
+    plugins, and for what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and turns whatever a
+    task raises into exit code 1 with a shortened traceback, so refusals and failed workers are raised after it has
+    returned.
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []

@@ -28,7 +28,7 @@ BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # 
 
 
 class Explainer:
-    """Messages about the options of one command. parse: a line as Hydra's grammar reads it, or None."""
+    """Messages about the options of one command. parse: reads a line by Hydra's grammar; None if it cannot."""
 
     def __init__(self, keys: Mapping[str, Key], loader: ConfigLoader, parse: Callable[[str], Override | None]):
         self.keys = keys
@@ -36,7 +36,7 @@ class Explainer:
         self.parse = parse
 
     def unreadable(self, line: str) -> str:
-        """Explain a line that Hydra's grammar does not take."""
+        """Explain a line that does not follow Hydra's grammar."""
         key, equals, value = line.partition("=")
         bare = key.lstrip("+~")
         if not equals or not bare:
@@ -96,7 +96,7 @@ class Explainer:
         return hint
 
     def refused_value(self, override: Override, error: Exception) -> str:
-        """Explain a key=value that could not be merged into the composed config."""
+        """Explain a key=value that does not merge into the composed config."""
         key, line = override.key_or_group, line_of(override)
         parent, _, last = key.rpartition(".")
         cause = error.__cause__ or error
@@ -136,7 +136,7 @@ class Explainer:
         return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def in_file(self, error: Exception, name: str) -> str:
-        """Explain a mistake in a file of the user's --config-dir; conf/ itself is tested."""
+        """Explain a mistake in a file of the user's --config-dir. (The files of conf/ are tested.)"""
         text = str(error)
         where = re.search(r"In '([^']+)'", text)
         file = f" (in {where.group(1) if where else name}.yaml)"
@@ -151,7 +151,7 @@ class Explainer:
 
 
 def _default(options: list[str]) -> str:
-    """Return the group's option with the fewest requirements."""
+    """Return the group's option that needs the fewest other settings."""
     return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
 
 
@@ -167,7 +167,7 @@ def intended_option(group: str, value: str, options: list[str]) -> str | None:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of an error's text, which ends in a full stop."""
+    """Return the first line of an error's text, ending in a full stop."""
     return first_line(error).rstrip(".") + "."
 
 

@@ -1,6 +1,6 @@
 """Read Hydra's own options, those that begin with -, in argv. No torch.
 
-Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares them with it.
+Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares the list with it.
 """
 
 import argparse
@@ -44,12 +44,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def only_prints(argv: Sequence[str]) -> bool:
-    """Return whether Hydra only prints something."""
+    """Return whether these options make Hydra print something and exit."""
     return any(token.partition("=")[0] in _PRINTING for token in argv)
 
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:
-    """Return argv without --local-rank=N, --local_rank=N or --local-rank N, which torch.distributed.launch adds."""
+    """Return argv without the --local-rank=N, --local_rank=N or --local-rank N that torch.distributed.launch adds."""
     kept, skip = [], False
     for token in argv:
         if skip and token.isdecimal():
@@ -62,7 +62,7 @@ def without_local_rank(argv: Sequence[str]) -> list[str]:
 
 
 def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return (Hydra's options, argv for Hydra, mistakes). key=value may stand on either side of an option."""
+    """Return (Hydra's options, argv for Hydra, mistakes). key=value may come before or after an option."""
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     for names, how in _OPTIONS.items():

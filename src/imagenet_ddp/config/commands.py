@@ -284,6 +284,6 @@ COMMANDS: dict[str, type] = {
 
 
 def register(command: str) -> None:
-    """Put the typed node where conf/<command>.yaml finds it: schema/<command>. Only this one: Hydra copies the whole
-    store about a hundred times for --help, and three nodes cost a third of a second."""
+    """Store the typed node under schema/<command>, where conf/<command>.yaml finds it. Only this one: Hydra copies the
+    whole store about a hundred times for --help, and three nodes would cost a third of a second."""
     ConfigStore.instance().store(group="schema", name=command, package="_global_", node=COMMANDS[command])

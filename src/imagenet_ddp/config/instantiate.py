@@ -1,6 +1,6 @@
-"""Objects that a config names by _target_: made in one place, so that what cannot be made is said in one way.
+"""Make the objects that a config names by _target_, in one place with one form of error message.
 
-Which packages may be named is checked before (cli/parse.py); here the names are looked up and called.
+cli/parse.py has checked which packages may be named; here the names are looked up and called.
 """
 
 import inspect
@@ -15,8 +15,8 @@ from imagenet_ddp.system.text import first_line
 
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
-    """Call a class or function by name: target(**arguments, **more). key: where the target stands in the config, for
-    people. Raises ConfigError if there is no such name, and if it does not take these arguments or fails with them."""
+    """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
+    Raises ConfigError if the name does not exist, does not take these arguments, or fails with them."""
     try:
         # more is handed over beside Hydra, which would turn lists of parameters into lists of its own
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
@@ -32,7 +32,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
 
 
 def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values for which the target has a parameter without a default or with default None."""
+    """Return those values for which the target has a parameter with no default, or with default None."""
     try:
         parameters = inspect.signature(get_object(target)).parameters
     except Exception:  # make() says what is wrong with it

@@ -1,7 +1,7 @@
-"""Declare the keys of Lightning's Trainer: the values of each, and which of them this project fills itself.
+"""Declare the keys of Lightning's Trainer: the values of each, and which ones this project sets itself.
 
-A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)` and with conf/trainer/default.yaml,
-where the defaults are. Imports no lightning.
+A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)`, and with conf/trainer/default.yaml,
+which has the defaults. Does not import lightning.
 """
 
 from collections.abc import Mapping
@@ -139,7 +139,8 @@ def refusal(key: str, value: Any) -> str:
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:
-    """Return a message for each key that is refused, missing or not allowed. Unknown keys are cli/parse.py's."""
+    """Return a message for each key that is refused, missing or not allowed. Unknown keys are reported by
+    cli/parse.py."""
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
     if missing := [key for key in ACCEPTED if key not in trainer]:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

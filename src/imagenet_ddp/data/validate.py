@@ -32,8 +32,8 @@ def validate(
     """Return a sentence for each mistake.
 
     verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
-    partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
-    elsewhere: the folders are another machine's, so look only at how they are named.
+    partial: a checkpoint fills in the rest, so check each key by itself, not folders or combinations. elsewhere: the
+    folders are on another machine, so check only how they are named.
     """
     data = config["data"]
     found = validate_group("data", data)

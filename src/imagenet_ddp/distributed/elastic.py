@@ -1,4 +1,4 @@
-"""Read trainer.num_nodes=LEAST:MOST, nodes that may leave and come back, and check what it needs. No torch."""
+"""Read trainer.num_nodes=LEAST:MOST, for nodes that may leave and come back, and check its requirements. No torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class ElasticNodes:
-    """A training on `least` to `most` nodes. host, port: of the node that stays. here: this node's own address."""
+    """A training on `least` to `most` nodes. host, port: of the node that must stay. here: this node's own address."""
 
     least: int
     most: int
@@ -41,7 +41,7 @@ def is_wanted(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str, typed: Sequence[str], multirun: bool
 ) -> list[str]:
-    """Return everything that such a training lacks."""
+    """Return every requirement of such a training that is not met."""
     num_nodes, cluster = config["trainer"]["num_nodes"], config["cluster"]
     key = f"trainer.num_nodes={num_nodes}"
     if verb != "train" or multirun:

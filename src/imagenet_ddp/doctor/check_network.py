@@ -29,7 +29,7 @@ def _interfaces(machine: Machine) -> list[Check]:
 
 
 def link_mbit_per_s(name: str) -> int | None:
-    """Return the rate that the network card reports; None if it reports none (most clouds)."""
+    """Return the rate that the network card reports; None if it reports none (as in most clouds)."""
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether the host name or address stands for the loopback on this machine."""
+    """Return whether the host name or address resolves to the loopback on this machine."""
     try:
         return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
     except OSError:

@@ -23,7 +23,8 @@ class Options:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
-    """Return None if Hydra only prints something. Raises ConfigError with every error in the options themselves."""
+    """Return the request, or None if Hydra only prints something. Raises ConfigError with every error in the options
+    themselves."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts several jobs, but doctor checks one. Hint: type the options of one, without -m.")
     request = parse.command_line("doctor", argv, environ)

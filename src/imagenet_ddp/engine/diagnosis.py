@@ -1,4 +1,4 @@
-"""Say what a training that failed, or learned nothing, may suffer from."""
+"""Explain why a training failed, or did not learn anything."""
 
 import torch
 
@@ -9,7 +9,7 @@ MIN_EPOCHS = 3  # before an accuracy at chance says anything
 
 
 def explain(plan: Plan, error: RuntimeError) -> str:
-    """Return the reason of an error of torch's in training, and what to do; "" if none is known."""
+    """Return the reason for an error raised by torch in training, and what to do; "" if none is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(plan, error)
     return collective_timeout(plan) if "Timed out waiting" in str(error) else ""  # Gloo's words
@@ -33,7 +33,7 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
 
 
 def collective_timeout(plan: Plan) -> str:
-    """Return that another rank was waited for in vain, and what to look at."""
+    """Return the message for a collective in which another rank did not take part, and what to check."""
     return (
         f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
         "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? Where a rank is only "
@@ -42,8 +42,8 @@ def collective_timeout(plan: Plan) -> str:
 
 
 def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
-    """Return a line on a best val/top1 that guessing reaches too; none if it is higher. Fractions. trained: train/top1
-    of the last epoch. num_images: of the validation."""
+    """Return a line about a best val/top1 no better than guessing; none if it is better. Values are fractions. trained:
+    train/top1 of the last epoch. num_images: of the validation."""
     chance = 1 / max(num_classes, 1)
     if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
         return []

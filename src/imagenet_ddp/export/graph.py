@@ -1,4 +1,5 @@
-"""Make one graph of the net and what stands around it: resize, crop, normalisation, mirrored mean, softmax."""
+"""Make one graph of the net and the operations around it: resize, crop, normalisation, mean with the mirror image,
+softmax."""
 
 from typing import Any
 
@@ -59,7 +60,7 @@ class Classifier(nn.Module):
 
 
 def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
-    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branch, no float."""
+    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branches, no floats."""
     height, width = images.shape[2:]
     short = torch.sym_min(height, width)
     tall, wide = transform.resize * height // short, transform.resize * width // short

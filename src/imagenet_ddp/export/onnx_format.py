@@ -1,4 +1,4 @@
-"""Write ONNX: one file, the weights in it."""
+"""Write ONNX: one file that includes the weights."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Write the weights alone, under the names of the net's own library."""
+"""Write only the weights, under the names of torchvision or timm."""
 
 from pathlib import Path
 

@@ -31,8 +31,8 @@ def repeated_blocks(net: nn.Module) -> list[nn.Module]:
 
 
 def checkpoint_activations(net: nn.Module) -> bool:
-    """Let each repeated block keep its input alone in training, and compute the rest again in the backward pass. Names,
-    outputs and gradients stay as they are. Return False if the net has no such blocks."""
+    """Make each repeated block keep only its input in training, and recompute the rest in the backward pass. Names,
+    outputs and gradients do not change. Return False if the net has no such blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
         block.__class__ = _checkpointed(type(block))  # instead of a method of the instance: copies of the net keep it
@@ -41,7 +41,7 @@ def checkpoint_activations(net: nn.Module) -> bool:
 
 @functools.cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return the same class for all blocks of a kind, so that they still count as repeated blocks."""
+    """Return one subclass for all blocks of a class, so that they still count as repeated blocks."""
     return type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
 
 
@@ -59,7 +59,7 @@ class _Checkpointed(nn.Module):
 
 @contextlib.contextmanager
 def _with_copied_buffers(block: nn.Module) -> Iterator[None]:
-    """Let the second forward pass update copies: batch norm's statistics count each batch once."""
+    """Make the second forward pass update copies, so that batch norm's statistics count each batch once."""
     own = [(module, name, buffer) for module in block.modules() for name, buffer in module.named_buffers(recurse=False)]
     for module, name, buffer in own:
         setattr(module, name, buffer.clone())

@@ -1,4 +1,4 @@
-"""Make the loss that the loss.* keys describe: one value per image, so that a mean over ranks is exact."""
+"""Make the loss described by the loss.* keys: one value per image, so that a mean over ranks is exact."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,8 +50,8 @@ class Loss(nn.Module):
 
 
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:
-    """Return float32 (num_classes,), or None for all 1. balanced: images / (classes × images of the class), so that the
-    mean over the training images is 1; a class without images gets 0."""
+    """Return float32 (num_classes,), or None if all are 1. balanced: images / (classes × images of the class), so that
+    the mean over the training images is 1; a class without images gets 0."""
     if option is None:
         return None
     if option == "balanced":

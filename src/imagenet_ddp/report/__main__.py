@@ -1,5 +1,5 @@
-"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders.
-Imports torch only for the images of a page.
+"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders. Imports
+torch only for the images of a page.
 
 Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """
@@ -128,8 +128,8 @@ def _report(options: Options, mistakes: list[str]) -> None:
 
 
 def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) -> Table | None:
-    """Return the table of recipes; None if none was asked for, and no recipe has two seeds. Raise ConfigError if it was
-    asked for and cannot be made."""
+    """Return the table of recipes; None if none was requested and no recipe has two seeds. Raise ConfigError if one was
+    requested but cannot be made."""
     recipes = group_recipes(runs, differences)
     recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
     is_asked = options.by == "recipe" or options.against is not None

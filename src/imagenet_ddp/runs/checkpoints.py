@@ -1,4 +1,4 @@
-"""Find the checkpoint that resume= means, and see whether it is as it was written. No torch."""
+"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch."""
 
 import zipfile
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from imagenet_ddp.system.text import first_line
 
 @dataclass(frozen=True)
 class Resume:
-    """What resume= leads to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
+    """What resume= refers to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
 
     folder: Path | None
     checkpoint: Path | None
@@ -21,7 +21,7 @@ class Resume:
 
 
 def find_own(folder: Path) -> Resume | None:
-    """Return the checkpoint of a restarted job's own folder; None if it has none yet."""
+    """Return the checkpoint in a restarted job's own folder; None if there is none yet."""
     if not has_checkpoint(folder):
         return None
     checkpoint, damaged = newest_whole(folder)
@@ -29,11 +29,11 @@ def find_own(folder: Path) -> Resume | None:
 
 
 def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
-    """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
+    """Find what resume= refers to. option: a path or auto. run_dir: hydra.run.dir if it was typed. runs: the folder of
     runs of this name.
 
-    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else a
-    fresh start. Raises ConfigError if there is none, or none that is whole.
+    auto is the last checkpoint of run_dir if that is given; else that of the newest unfinished run in `runs`; else a
+    fresh start. Raises ConfigError if there is none, or only damaged ones.
     """
     if option != "auto":
         checkpoint, damaged = Path(option), ""
@@ -76,8 +76,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def newest_whole(folder: Path) -> tuple[Path, str]:
-    """Return (the newest checkpoint of a run folder that is as it was written, a sentence on a newer one that is not).
-    Raises ConfigError if all are damaged."""
+    """Return (the newest undamaged checkpoint of a run folder, a sentence on a newer, damaged one). Raises ConfigError
+    if all are damaged."""
     damaged = {}
     for checkpoint in _checkpoints(folder):
         if not (reason := damage(checkpoint)):
@@ -94,8 +94,8 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
 
 
 def require_whole(checkpoint: Path, key: str) -> None:
-    """Raise ConfigError if a checkpoint is not as it was written. key: of the option that names it. Whether the file is
-    a checkpoint at all says who reads it."""
+    """Raise ConfigError if a checkpoint is damaged. key: of the option that names it. Whether the file is a checkpoint
+    at all is checked when it is read."""
     if checkpoint.is_file() and _begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
         others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
         whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
@@ -105,7 +105,7 @@ def require_whole(checkpoint: Path, key: str) -> None:
 
 def damage(path: Path) -> str:
     """Return how a checkpoint differs from what was written, "" if it does not: torch.save stores a CRC-32 of each
-    part, which torch.load does not compare."""
+    part, which torch.load does not verify."""
     try:
         with zipfile.ZipFile(path) as file:
             part = file.testzip()
@@ -120,7 +120,7 @@ def _begins_as_zip(path: Path) -> bool:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return last.ckpt and the one before it, those that are there."""
+    """Return last.ckpt and the one before it, if they exist."""
     last = last_checkpoint(folder)
     return [path for path in (last, previous_checkpoint(last)) if path.is_file()]
 

@@ -30,7 +30,7 @@ REQUESTED = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_s
 
 
 class Log:
-    """say() writes a line to rank 0's screen and to every rank's file; note() to the file alone."""
+    """say() writes a line to rank 0's screen and to every rank's file; note() to the file only."""
 
     def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
         self._stream = (stream or sys.stdout) if rank == 0 else None
@@ -45,8 +45,8 @@ class Log:
         self._live: Live | None = None
 
     def say(self, line: str, *, whole: bool = False, on_screen: str | None = None) -> None:
-        """Print a line, and write it to the log. whole: never wrap the line on a terminal, because it is one to type.
-        on_screen: what a terminal gets in its place, in one line or several that are not wrapped."""
+        """Print a line, and write it to the log. whole: never wrap the line on a terminal, because it is to be copied.
+        on_screen: shown on a terminal instead, as one line or several that are not wrapped."""
         if self._stream is not None:
             self.draw(None)
             stream = self._stream
@@ -70,7 +70,7 @@ class Log:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
 
     def draw(self, view: "RenderableType | None") -> None:
-        """Draw below all lines on a terminal, replacing what was drawn last; None wipes it. Elsewhere do nothing."""
+        """Draw below all lines on a terminal, replacing what was drawn last; None erases it. Elsewhere do nothing."""
         if not self.is_terminal:
             return
         live = self._live  # another thread's warning may wipe it meanwhile
@@ -94,7 +94,7 @@ class Log:
 
     def capture_libraries(self) -> None:
         """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,
-        tables that an option asks for to both."""
+        tables requested by an option to both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]

@@ -1,4 +1,5 @@
-"""A trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no Optuna."""
+"""Run a trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no
+Optuna."""
 
 import csv
 import ctypes
@@ -94,7 +95,7 @@ class Trial:
         return [line for line in f"\n{text}".rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
 
     def wait_until_free(self) -> None:
-        """Wait for a run of an earlier, killed tune, which may still be saving."""
+        """Wait for a run of an earlier, killed tune that may still be saving."""
         end = time.monotonic() + FREE_S
         while is_locked(self.folder) and time.monotonic() < end:
             time.sleep(0.2)

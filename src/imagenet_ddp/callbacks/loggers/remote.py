@@ -1,4 +1,4 @@
-"""Loggers of services: each run folder is one run there, also after a resume."""
+"""Loggers of services: each run folder is one run at the service, also after a resume."""
 
 import os
 import secrets
@@ -158,7 +158,7 @@ def _run_name(folder: Path, group: str | None) -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set variables that are not set."""
+    """Set environment variables that are not set yet."""
     new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:

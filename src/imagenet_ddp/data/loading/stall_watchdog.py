@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass
 class StallWatchdog:
-    """Watches one loader. who: the process that waits, at the start of messages; timeout_s: 0: no timeout.
+    """Watches one loader. who: the waiting process, for the start of messages; timeout_s: 0: no timeout.
 
-    The training process marks the start and end of each wait by an assignment; a thread looks at the mark every few
+    The training process marks the start and end of each wait by an assignment; a thread checks the mark every few
     seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; if nothing
     is raised, it ends this process.
     """
@@ -42,7 +42,7 @@ class StallWatchdog:
         self._loader = weakref.ref(loader)
 
     def watch(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield all of batches(), which is called when the first one is requested."""
+        """Yield all of batches(), which is called when the first batch is requested."""
         threading.Thread(target=self._run, name="stall watchdog", daemon=True).start()
         try:
             self._since = time.monotonic()
@@ -77,7 +77,7 @@ class StallWatchdog:
 
     @property
     def _from(self) -> str:
-        """Name the folder of the images and the processes that read them."""
+        """Return the folder of the images and the processes that read them, in words."""
         pids = [worker.pid for worker in loader_workers(self._loader())] or [os.getpid()]
         folder = f" from {self.location}" if self.location else ""
         return f"{folder} (process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))})"
@@ -97,7 +97,7 @@ class StallWatchdog:
             self._end_process()
 
     def _end_process(self) -> NoReturn:
-        """End a read from a disk that hangs: nothing else can."""
+        """End this process: nothing else interrupts a read from a hanging disk."""
         console.print_message(self.failure)
         unfinished.finish()
         os._exit(1)

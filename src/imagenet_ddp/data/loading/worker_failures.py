@@ -1,4 +1,5 @@
-"""Explain why loading failed where torch only reports that a worker exited: how it ended, and what to set. No torch."""
+"""Explain loading failures of which torch only reports that a worker exited: how it ended, and what to set. No
+torch."""
 
 import multiprocessing.connection
 import resource
@@ -23,8 +24,8 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
-    """Yield the batches of start(), which may start loader's workers. Raises RunError if the reason of a failure is
-    known. watchdog: of this loader, not started."""
+    """Yield the batches of start(), which may start the loader's workers. Raises RunError if the reason for a failure
+    is known. watchdog: of this loader, not started."""
     raise_open_file_limit()
 
     def batches() -> Iterator[T]:
@@ -45,7 +46,7 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: St
 
 
 def explain(error: BaseException, loader: Any) -> RunError | None:
-    """Return the reason of an error that came out of a DataLoader; None: no worker is its reason."""
+    """Return the reason for an error raised by a DataLoader; None if no worker caused it."""
     if isinstance(error, RunError) or not getattr(loader, "num_workers", 0):
         return None
     text = "\n".join(f"{type(each).__name__}: {each}" for each in _causes(error))
@@ -87,7 +88,7 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
 
 
 def _from_text(text: str, loader: Any) -> str:
-    """Explain an error that a worker, or the process receiving its batches, has raised itself."""
+    """Explain an error raised by a worker, or by the process receiving its batches."""
     if "Too many open files" in text or "items of ancdata" in text:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         more = f"ulimit -n {hard} before the command" if hard > soft else "a higher limit (ulimit -Hn)"
@@ -125,7 +126,7 @@ def _less(loader: Any) -> str:
 
 
 def _signal_name(code: int) -> str:
-    """Return the name of the signal that an exit code stands for, "" for none."""
+    """Return the name of the signal that corresponds to an exit code; "" for none."""
     try:
         return signal.Signals(-code).name if code < 0 else ""
     except ValueError:

@@ -43,7 +43,7 @@ def detect(
 ) -> LaunchInfo:
     """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
 
-    config: resolved, its types checked. typed: the options as typed. cpu: without a GPU, or with none requested.
+    config: resolved, its types checked. typed: the options as typed. cpu: there is no GPU, or none is requested.
     """
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL

@@ -8,7 +8,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read node rank and address where trainer.num_nodes > 1."""
+    """Read node rank and address if trainer.num_nodes > 1."""
     cluster, num_nodes = request.cluster, request.num_nodes
     sources = {"cluster.node_rank": cluster["node_rank"]}
     sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}

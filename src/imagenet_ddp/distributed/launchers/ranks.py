@@ -30,7 +30,8 @@ def _task_name(environ: Mapping[str, str]) -> str | None:
 
 
 def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read cluster.rank, cluster.local_rank and cluster.world_size, each else from the variable of its name.
+    """Read cluster.rank, cluster.local_rank and cluster.world_size; those not set come from the variable of the same
+    name.
 
     They correspond to --rank and --world-size of older tutorials.
     """
@@ -99,7 +100,8 @@ def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
 def _read(
     request: LaunchRequest, environ: Mapping[str, str], source: str, names: Mapping[str, str] | None = None
 ) -> LaunchInfo:
-    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: the options they come from."""
+    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: variable -> the option it came
+    from."""
     names = names or {}
     number = _numbers(environ, names)
     size = number.get("WORLD_SIZE")
@@ -165,8 +167,8 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
 
 
 def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
-    """Return 0 if it does not follow. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines, but
-    cluster.world_size (typed) is known to count processes."""
+    """Return the number of processes per node; 0 if it cannot be derived. WORLD_SIZE without LOCAL_RANK, as on
+    Kubeflow, may count machines, but a typed cluster.world_size counts processes."""
     size, devices, num_nodes = number["WORLD_SIZE"], request.devices, request.num_nodes
     if "LOCAL_WORLD_SIZE" in number:
         return number["LOCAL_WORLD_SIZE"]
@@ -185,7 +187,7 @@ def _missing(
     size: int | None,
     names: Mapping[str, str],
 ) -> str:
-    """Write what is missing, and the ways to name it: per process, or per machine."""
+    """Write what is missing, and how to provide it: per process, or per machine."""
     given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
     by_variables = request.cluster["name"] == "env"
     address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)

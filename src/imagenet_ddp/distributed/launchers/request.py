@@ -1,4 +1,4 @@
-"""Hold the options that request nodes, devices and an address, for all launchers. No torch here."""
+"""Hold the options that request nodes, devices and an address, for all launchers. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FORMS = {"tcp": "tcp://HOST:29500", "file": "file:///PATH"}
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """None: not set."""
+    """The requested nodes, devices and address. None: not set."""
 
     num_nodes: int | None
     devices: int | None  # processes per node

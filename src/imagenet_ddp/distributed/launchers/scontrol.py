@@ -1,4 +1,4 @@
-"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch here."""
+"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mappi
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
-    """Requeue the job, print the result, and return whether SLURM accepts."""
+    """Requeue the job, print the outcome, and return whether SLURM accepts."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
     if why := requeue(environ):
@@ -35,9 +35,9 @@ def requeue_and_print(environ: Mapping[str, str]) -> bool:
 
 
 def requeue(environ: Mapping[str, str]) -> str | None:
-    """Let SLURM start the job again, from the process that has saved; return None, or why it does not.
+    """Have SLURM requeue the job; call in the process that has saved. Return None, or the reason why SLURM does not.
 
-    A job that is cancelled meanwhile stays cancelled: only one that runs, or is at its time limit, is requeued.
+    Only a job that is running, or at its time limit, is requeued: one that is cancelled meanwhile stays cancelled.
     """
     # the number alone may be that of a whole array
     job = array_name(environ) or environ.get("SLURM_JOB_ID")

@@ -23,8 +23,8 @@ MAX_MISTAKES = 5
 def refused_command(
     launch_info: LaunchInfo | None, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> LaunchInfo | None:
-    """Return how this command would take part; None if nobody waits for it, or another process of its node speaks for
-    it.
+    """Return how this command would have taken part; None if nobody waits for it, or another process of its node
+    reports.
 
     launch_info: None if detect() refused config, whose numbers may be wrong. config: resolved.
     """
@@ -40,8 +40,8 @@ def refused_command(
 
 
 def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Guess from numbers that a person has typed; those of a launcher are right. Without a rank of its own it is one
-    node of some."""
+    """Guess from numbers that a person has typed; those of a launcher are right. Without a rank of its own, the command
+    is one of several nodes."""
     cluster, num_nodes = config["cluster"], config["trainer"].get("num_nodes")
     if ranks.launcher_name(environ, by_tasks=True) is not None:
         return None
@@ -64,8 +64,8 @@ def _number(option: Any, variable: str | None) -> int | None:
 
 
 def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
-    """End the others with the same mistakes, at the store they meet at: node 0 or rank 0 serves it for that. Takes
-    FOREGROUND_S or BACKGROUND_S, and torch's import, where nobody comes."""
+    """End the others with the same mistakes, at the store where they meet; node 0 or rank 0 serves it just for that. If
+    nobody comes, this takes FOREGROUND_S or BACKGROUND_S, plus torch's import."""
     timeout_s = FOREGROUND_S if _in_foreground() else BACKGROUND_S
     first_mistakes, number, noun = list(mistakes)[:MAX_MISTAKES], refused.number, refused.noun
     name = f"this {noun}" if number is None else f"{noun} {number}"
@@ -87,7 +87,7 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
 
 
 def _in_foreground() -> bool:
-    """Return whether a shell shows its prompt when this process ends."""
+    """Return whether a shell is waiting for this process to show its prompt."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):

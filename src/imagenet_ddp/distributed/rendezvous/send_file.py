@@ -1,4 +1,4 @@
-"""Send a file that only number 0 has to the others, through the store they have met at."""
+"""Send a file that only number 0 has to the others, through their store."""
 
 import atexit
 import shutil
@@ -20,7 +20,7 @@ POLL_S = 0.002
 
 @explain_lost_store()
 def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
-    """Return number 0's file on all: the local one where its content is the same, else a copy. None: no file."""
+    """Return number 0's file on all: the local one if its content is the same, else a copy. None: no file."""
     store, number, timeout_s = rank_group.store, rank_group.number, rank_group.timeout_s
     if rank_group.size == 1:
         return path
@@ -49,7 +49,7 @@ def _is_local(description: Mapping[str, Any]) -> bool:
 
 
 def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
-    """Send chunk by chunk; each is deleted when all have read it."""
+    """Send chunk by chunk; delete each one when all have read it."""
     with path.open("rb") as file:
         chunk = 0
         while content := file.read(CHUNK_BYTES):

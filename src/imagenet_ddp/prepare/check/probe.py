@@ -19,7 +19,7 @@ class Probe(NamedTuple):
 
 
 def probe_image(images: Images, index: int) -> Probe:
-    """Look at one image file. Raises nothing that an image can cause."""
+    """Decode and hash one image. Never raises for a bad image."""
     content = 0
     try:
         if isinstance(images, FileImages):

@@ -19,7 +19,7 @@ SPARE = 0.02  # of the bytes to write: what a file system needs for a million sm
 
 
 def run(plan: Plan, edition: Edition | None = None) -> int:
-    """Return exit code 0. Raises ConfigError for what is refused, RunError for what fails on the way."""
+    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
     assert plan.archive_dir is not None and plan.out is not None
     edition = edition or ilsvrc2012()
     archives, left_out = _find_archives(plan.archive_dir, edition)
@@ -47,7 +47,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
 
 
 def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return (split -> its archive, split -> why it is left out). Raises ConfigError if there is none."""
+    """Return (split -> its archive, split -> why it is left out). Raises ConfigError if no archive is found."""
     found, left_out = {}, {}
     for split, archive in (("val", edition.val), ("train", edition.train)):  # the short work first
         path = archive_dir / archive.name
@@ -68,8 +68,8 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path]
 
 
 def _is_finished(folder: Path, num_images: int) -> bool:
-    """Return whether the split is there, from an earlier run or from elsewhere. Raises ConfigError if the folder is in
-    the way."""
+    """Return whether the split exists, from an earlier run or from elsewhere. Raises ConfigError if the folder is
+    incomplete."""
     if not folder.exists():
         return False
     found = sum(len(list_folder(folder / name)[0]) for name in class_folders(folder)) if folder.is_dir() else 0
@@ -93,7 +93,7 @@ def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
 
 
 def _print_summary(out: Path, edition: Edition) -> None:
-    """Print what there is now, and the command to use it with."""
+    """Print what exists now, and a command that uses it."""
     for split in ("train", "val"):
         if (out / split).is_dir():
             counts = f"{count_noun(edition.num_images[split], 'image')} of {count_noun(len(edition.classes), 'class')}"

@@ -1,8 +1,8 @@
-"""prepare=pack: any source to the packed form.
+"""prepare=pack: write any source in packed form.
 
-The bytes depend on source and options alone: the distribution of images over shards is fixed before the first is
-packed, each shard is written in one go, and packed.json is written last. So a killed pack resumes with the first
-missing shard, and ends with the same bytes.
+The bytes depend only on source and options: the distribution of images over shards is fixed before the first is packed,
+each shard is written in one go, and packed.json is written last. So a killed pack resumes at the first missing shard,
+and ends with the same bytes.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ WINDOW = 12  # images per process that may be packed, or wait, before one is wri
 
 
 def run(plan: Plan) -> int:
-    """Return exit code 0. Raises ConfigError for what is refused, RunError for what fails."""
+    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
     assert plan.out is not None
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
@@ -169,7 +169,7 @@ def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[Enc
 def _encode_all(
     splits: Mapping[str, Images], tasks: Iterable[tuple[str, int]], encoding: Encoding, plan: Plan
 ) -> Generator[EncodedImage, None, None]:
-    """Encode images in the order of the tasks; with one process, in this one."""
+    """Encode images in the order of the tasks; in this process if there is only one."""
     if plan.num_workers == 1:
         yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
         return
@@ -188,7 +188,7 @@ def _encode_all(
 
 
 def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """List the bad images; raises RunError if there are any, or too many."""
+    """Write the list of bad images; raise RunError if there are any, or too many."""
     finished_list = out / BAD
     if not bad:
         finished_list.unlink(missing_ok=True)

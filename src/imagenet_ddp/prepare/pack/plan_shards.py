@@ -1,4 +1,4 @@
-"""Plan a pack: all that determines its bytes, and which images go to which shard."""
+"""Plan a pack: everything that determines its bytes, and which images go into which shard."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 
 @dataclass(frozen=True)
 class PackOptions:
-    """All that determines the bytes."""
+    """Everything that determines the bytes."""
 
     form: str
     short_side: int
@@ -52,7 +52,8 @@ def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what
 def plan_shards(
     out: Path, wanted: PackOptions, splits: Mapping[str, Images], encoding: Encoding, resume: Resume
 ) -> list[Shard]:
-    """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack does the same."""
+    """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack makes the same
+    plan."""
     file = out / WORK / "plan.json"
     if file.exists():
         plain = json.loads(file.read_bytes())
@@ -78,7 +79,7 @@ def plan_shards(
 
 
 def _mean_bytes(images: Images, encoding: Encoding) -> float:
-    """Estimate the size of a packed image, from the same sample each time."""
+    """Estimate the size of a packed image, always from the same sample."""
     sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
     sizes = [len(encode_image(images, index, encoding).data) for index in sample.tolist()]
     return float(np.mean([size for size in sizes if size] or [0]))

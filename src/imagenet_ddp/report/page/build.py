@@ -1,4 +1,4 @@
-"""Put the page of a run together."""
+"""Assemble the page of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Page:
 
 @dataclass
 class Pictures:
-    """What was read from the images; empty where the data is not there."""
+    """What was read from the images; empty if the data is not available."""
 
     thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
     maps: dict[int, str] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class Pictures:
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. run: None for evaluations alone. found: None if there are no predictions, reason says why; or
-    older ones, and reason why there are no others. maps: draw class activation maps.
+    name: of the folder. run: None for evaluations alone. found: None if there are no predictions; it may also be an
+    older evaluation. In both cases reason says why there is no current one. maps: draw class activation maps.
     """
     options = (run.options or {}) if run is not None else {}
     summary: Mapping[str, Any] = run.summary if run is not None else {}
@@ -122,8 +122,8 @@ def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
 
 
 def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
-    """Read thumbnails of these rows, and class activation maps of some. Never raises: what cannot be had has a
-    reason."""
+    """Read thumbnails of these rows, and class activation maps of some. Never raises: for what is unavailable there is
+    a reason."""
     with import_torch():
         from imagenet_ddp.report.page.images import EvaluatedImages
     pictures = Pictures()

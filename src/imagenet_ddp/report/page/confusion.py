@@ -1,4 +1,4 @@
-"""Count which classes are taken for which, and group those that are confused with each other."""
+"""Count which classes are mistaken for which, and group those that are confused with each other."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,8 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
 
 
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the matrix of all classes, of groups if there are many, or None if there are too many to group."""
+    """Return the matrix of all classes; of groups, if there are many classes; None if there are too many even to
+    group."""
     size = len(labels)
     if size > MOST_GROUPED:
         return None
@@ -81,9 +82,9 @@ def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Mat
 
 
 def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.ndarray]:
-    """Return the members of each group: classes that are confused with each other are together, similar groups are
-    neighbours. The largest group is divided in two, again and again, along the second eigenvector of its normalised
-    confusion (Shi and Malik 2000), where the fewest confusions are cut for the size of both parts."""
+    """Return the members of each group: classes that are confused with each other are together, and similar groups are
+    adjacent. Repeatedly divide the largest group in two along the second eigenvector of its normalised confusion (Shi
+    and Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts."""
     affinity = (counts + counts.T).astype(np.float64)
     np.fill_diagonal(affinity, 0)
     affinity += 1e-3  # keeps what is never confused connected

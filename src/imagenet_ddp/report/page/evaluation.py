@@ -1,4 +1,4 @@
-"""Read what `evaluate` wrote, and start it if it has not run yet."""
+"""Read what `evaluate` wrote, and run it first if necessary."""
 
 import json
 import os
@@ -27,9 +27,9 @@ TOP = 5  # most classes of a row
 class Predictions:
     """Predictions for N images that could be read. Classes are positions in `classes`.
 
-    folders: of the evaluations, several where each held out other images; part: int64 (N,), the position of each
-    image's in them; index: int64 (N,), its position in the split evaluated. top, top_probability: (N, k), highest
-    first.
+    folders: of the evaluations; there are several if each held out other images. part: int64 (N,), the position of each
+    image's evaluation in folders. index: int64 (N,), its position in the evaluated split. top, top_probability: (N, k),
+    highest first.
     """
 
     classes: list[str]
@@ -50,7 +50,7 @@ class Predictions:
         return len(self.target)
 
     def checkpoint(self, part: int) -> Path:
-        """Return the file evaluated; in a run folder that was moved since, the one there."""
+        """Return the evaluated file; if the run folder has been moved since, its new path."""
         path = Path(self.evaluations[part]["checkpoint"])
         moved = self.folders[part].parent / "checkpoints" / path.name
         return moved if moved.is_file() and not path.is_file() else path
@@ -69,7 +69,7 @@ class Predictions:
 
 
 def read(folder: Path) -> Predictions:
-    """Read a folder written by evaluate. Raises ConfigError if a file is not as it should be."""
+    """Read a folder written by evaluate. Raises ConfigError if a file is not as expected."""
     hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it again."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
@@ -115,8 +115,8 @@ def read(folder: Path) -> Predictions:
 
 
 def join(parts: list[Predictions]) -> Predictions:
-    """Return the predictions of several evaluations as one. Raises ConfigError if their classes differ, or an image was
-    held out by several."""
+    """Return the predictions of several evaluations as one. Raises ConfigError if their classes differ, or several held
+    out the same image."""
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
@@ -143,8 +143,8 @@ def join(parts: list[Predictions]) -> Predictions:
 
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
-    """Return (predictions of a run's best checkpoint, ""), evaluated in a process of its own where they are missing or
-    older than the checkpoint; or (older ones, why there are no newer ones); or (None, why there are none)."""
+    """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, evaluate
+    in a separate process; if that is impossible, return (the older ones, the reason) or (None, the reason)."""
     checkpoint, folder, reason = run / "checkpoints" / "best.ckpt", run / EVALUATION, ""
     file = folder / "evaluation.json"
     if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
@@ -160,7 +160,7 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Start evaluate. The folder is replaced when it has succeeded. Return why it has not, or ""."""
+    """Run evaluate, and replace the folder once it has succeeded. Return why it has not, or ""."""
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
         return f"{folder} is in the way of an evaluation: evaluate did not write it, or was stopped. Move it away."
     draft = folder.with_name(f".{EVALUATION}")

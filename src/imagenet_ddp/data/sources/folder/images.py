@@ -87,13 +87,13 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
 
 
 def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """Split into (train, val): of each class the same share, at least one image in each where the class has two.
+    """Split into (train, val): the same share of each class, at least one image in each split if the class has two.
 
-    fold: from 0 to round(1 / fraction) - 1; together these hold out each image once. Those after the first share what
-    the first leaves of each class, and may have none of a small class.
+    fold: from 0 to round(1 / fraction) - 1; together the folds hold out each image once. Folds after the first divide
+    what the first leaves of each class, and may have none of a small class.
 
-    The choice depends on the images' names, not on their order: a list that is sorted again, or grows, moves no trained
-    image into the validation, except for the few by which the share grows.
+    The choice depends on the images' names, not on their order: sorting or extending the list moves no trained image
+    into the validation set, except for the few by which the share grows.
     """
     ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)

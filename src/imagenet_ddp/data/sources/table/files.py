@@ -12,10 +12,10 @@ _CHUNK = 64  # folders looked at by a thread, one after the other
 
 
 def find_missing(folder: str, paths: Sequence[str], budget_s: float = BUDGET_S) -> list[int]:
-    """Return the positions of the paths, relative to the folder or absolute, at which nothing is.
+    """Return the positions of the paths (relative to the folder, or absolute) that do not exist.
 
-    A folder is listed once, which takes one question to a network disk for some hundred files: a million files in a
-    thousand folders take seconds. What is left after budget_s counts as there.
+    A folder is listed once, which takes a network disk one request per some hundred files: a million files in a
+    thousand folders take seconds. Paths not checked within budget_s count as existing.
     """
     by_folder: dict[str, list[int]] = {}
     for position, path in enumerate(paths):
