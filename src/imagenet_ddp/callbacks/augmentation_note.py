@@ -65,7 +65,7 @@ def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tupl
 def wait_line(wait: float, augment_s: float, whole_s: float, augmentation: Augmentation) -> str:
     keys = ", ".join(f"data.{key}={value}" for key, value in augmentation.costly().items())
     return (
-        f"Training waits for its images in {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
+        f"Training waits for its images for {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
         f"{1000 * augment_s:.1f} of the {1000 * whole_s:.1f} ms of CPU that the loader takes per image. "
         "Hint: more data.num_workers where there are cores, or a cheaper data.policy: docs/data.md has a table."
     )

@@ -182,7 +182,7 @@ def _product(overrides: list[Override]) -> list[list[str]]:
         swept = override.sweep_string_iterator() if override.is_sweep_override() else None
         values[key] = [f"{key}={value}" for value in swept or [override.get_value_element_as_str()]]
         if not values[key]:
-            raise HydraException(f"{line_of(override)} stands for no value.")
+            raise HydraException(f"{line_of(override)} expands to no value.")
     return [list(lines) for lines in itertools.product(*values.values())]
 
 

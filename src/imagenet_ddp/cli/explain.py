@@ -66,7 +66,7 @@ class Explainer:
         group, value = override.key_or_group, override.value() if not override.is_delete() else None
         if override.is_delete():
             none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
-            return f"{group} is needed and cannot be deleted.{none}"
+            return f"{group} is required and cannot be deleted.{none}"
         if isinstance(value, str) and value in options:
             if override.is_add():
                 return f"{line_of(override)}: {group} is chosen already. Hint: {group}={value}, without +."
@@ -102,7 +102,7 @@ class Explainer:
         cause = error.__cause__ or error
         if override.is_delete():
             if key in self.keys:
-                return f"{key} is needed and cannot be deleted. Hint: leave {line} out."
+                return f"{key} is required and cannot be deleted. Hint: leave {line} out."
             return unknown(key, self.keys)
         value = override.value()
         if parent == "trainer" and last in trainer_options.REFUSED:
@@ -121,10 +121,10 @@ class Explainer:
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")
             if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
-                return f"{key} is not there to be changed. Hint: +{line} adds it."
+                return f"{key} does not exist, so it cannot be changed. Hint: +{line} adds it."
             target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
             more = f" +{line}" if rest not in ("", "_target_") else ""
-            return f"{key} is not there to be changed. Hint: {target}{more} adds it."
+            return f"{key} does not exist, so it cannot be changed. Hint: {target}{more} adds it."
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:

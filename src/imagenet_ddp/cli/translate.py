@@ -117,7 +117,7 @@ def _option(token: str, rest: list[str], keys: Mapping[str, object]) -> Word:
         return _word(term, token, value)
     if close:
         return Word(token, [f"{close[0]}={value or 'true'}"])
-    return Word(token, note="nothing here is called that, or like it")
+    return Word(token, note="no option here has this or a similar name")
 
 
 def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word | None:

@@ -96,7 +96,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
         path = f"{prefix}{key}"
         if OmegaConf.is_missing(node, key):
             if path in _MISSING_HINTS:
-                found.append(f"{path} is needed, but not set. Hint: {_MISSING_HINTS[path]}.")
+                found.append(f"{path} is required, but not set. Hint: {_MISSING_HINTS[path]}.")
             plain[key] = None
             continue
         try:
@@ -122,7 +122,7 @@ def _fitted(
         path = prefix + field.name
         kind = declared[path].type
         if field.name not in node and path not in broken:
-            found.append(f"{path} is needed, but missing. Hint: {_NEEDED}.")
+            found.append(f"{path} is required, but missing. Hint: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())

@@ -92,8 +92,8 @@ class BadImages:
         if self._policy == "raise" and images:
             path, reason = images[0]
             raise RunError(
-                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip goes "
-                f"on without up to {self.most} such (data.bad_image_limit); {self._check} lists them all."
+                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip "
+                f"leaves out up to {self.most} such images (data.bad_image_limit); {self._check} lists them all."
             )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
         if not new:
@@ -102,7 +102,7 @@ class BadImages:
             if number <= SAID:
                 self._say(f"Skipped, because it cannot be read: {path}: {reason}.")
             if number == SAID:
-                self._say("Further ones of this process are only listed in bad_images.csv.")
+                self._say("Further ones found by this process are only listed in bad_images.csv.")
         self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:

@@ -67,7 +67,7 @@ def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
         number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
         if number is None or not 1 <= int(number[1]) <= len(labels):
             raise ConfigError(
-                f"real_labels is for images called ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
+                f"real_labels is for images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
                 "Hint: set real_labels=null."
             )
         found.append(labels[int(number[1]) - 1])

@@ -121,7 +121,7 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
     if data["sampling"] != "balanced":
         return []
     return [
-        f"data.sampling=balanced takes images from all places in an order of its own, but data.{key} is {data[key]}. "
+        f"data.sampling=balanced draws images in an order of its own, but data.{key} is {data[key]}. "
         f"Hint: set data.{key}={off}, or data.sampling=shuffled."
         for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
         if integer(off + 1).accepts(data[key])

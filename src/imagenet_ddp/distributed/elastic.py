@@ -77,6 +77,6 @@ def validate(
     if given.get("resume", "auto") not in ("auto", "null"):
         found.append(f"resume must be auto with {key}, got {given['resume']}. Hint: hydra.run.dir={given['resume']}.")
     numbered = [name for name in ("node_rank", "rank", "local_rank", "world_size") if cluster[name] is not None]
-    found += [f"cluster.{name} must be null with {key}: nodes are numbered as they meet. Hint: leave it out."
+    found += [f"cluster.{name} must be null with {key}: nodes are numbered in order of arrival. Hint: leave it out."
               for name in numbered]  # fmt: skip
     return found

@@ -157,8 +157,8 @@ class Workers:
         if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
             where = f"{self.elastic.host}:{self.elastic.port}"
             print(
-                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: type the same there and here; it "
-                "continues the run.",
+                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: run the same command there "
+                "and here to continue the run.",
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)

@@ -83,7 +83,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
         return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
     if found.standalone:
         return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}", **numbers)
-    which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
+    which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
 

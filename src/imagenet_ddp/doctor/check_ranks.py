@@ -65,7 +65,7 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
         else:
             checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
             if world.rank_group is not None and info.num_nodes > 1:  # tried when they joined
-                checks.append(Check("echo", True, "each node reaches the others at ports that the system chose"))
+                checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
             _check_ranks(checks, plan, world, node_checks, stack)
     return checks if info.rank == 0 else []
 

@@ -28,7 +28,7 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
         )
     return (
         f"rank {plan.world_info.rank} must have memory for batches of {count_noun(data['batch_size'], 'image')} of "
-        f"{data['image_size']} pixels, but has not: {first_line(error)} Hint: {hint}."
+        f"{data['image_size']} pixels, but does not: {first_line(error)} Hint: {hint}."
     )
 
 
@@ -36,8 +36,8 @@ def collective_timeout(plan: Plan) -> str:
     """Return the message for a collective in which another rank did not take part, and what to check."""
     return (
         f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
-        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? Where a rank is only "
-        "slow, a longer strategy.timeout_s."
+        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
+        "slow, set a longer strategy.timeout_s."
     )
 
 
@@ -51,6 +51,6 @@ def at_chance(best: float, trained: float, num_classes: int, num_images: int) ->
     if trained > 2 * chance + 0.1:
         return [
             f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
-            "`python -m imagenet_ddp.report RUN` shows for what they are taken."
+            "`python -m imagenet_ddp.report RUN` shows what they are mistaken for."
         ]
     return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]

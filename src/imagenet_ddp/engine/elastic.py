@@ -91,6 +91,6 @@ def _wait_for(host: str, port: int, timeout_s: float) -> None:
             if time.monotonic() > end:
                 raise RunError(
                     f"the node at {host}:{port} has not answered for {timeout_s:g} s (cluster.timeout_s), last:"
-                    f" {error.strerror or error}. Hint: type the same there and here; it continues the run."
+                    f" {error.strerror or error}. Hint: run the same command there and here to continue the run."
                 ) from error
         time.sleep(PAUSE_S)

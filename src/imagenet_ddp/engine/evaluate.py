@@ -58,7 +58,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     if job.config["classes"] == "subset":
-        log.say(f"Of the checkpoint's {len(classes)} classes only these {num_classes} are predicted (classes=subset).")
+        log.say(f"Only {num_classes} of the checkpoint's {len(classes)} classes can be predicted (classes=subset).")
     try:
         with build.refusing():
             connect(trainer.loggers)

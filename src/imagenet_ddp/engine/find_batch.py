@@ -34,7 +34,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
     if not found:
         raise ConfigError(
             f"rank {rank} must have memory for batches of {batch_finder.MULTIPLE} images of "
-            f"{config['data']['image_size']} pixels (trainer.batch_finder), but has not. Hint: a smaller net or "
+            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: a smaller net or "
             "data.image_size; or trainer.batch_finder=false data.batch_size=1."
         )
     of_all = f", the smallest of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""

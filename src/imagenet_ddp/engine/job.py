@@ -174,7 +174,7 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [
-            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes came with {num_local} each. "
+            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes have {num_local} each. "
             f"Hint: trainer.devices={devices}, or {num_local}, on each node."
         ]
     return []

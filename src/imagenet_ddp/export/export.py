@@ -76,7 +76,7 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     with disk_errors_as_run_error(path):
         if path.exists():
             if not card.is_card(path):
-                return f"Model card: none, because {path} exists, which is not one. Hint: out=FILE in another folder."
+                return f"Model card: none, because {path} is not a model card. Hint: out=FILE in another folder."
             if not overwrite:
                 return f"Model card: {path} of an earlier export is kept. Hint: overwrite=true replaces it."
         atomic_write(path, text)

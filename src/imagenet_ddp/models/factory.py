@@ -129,7 +129,7 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
     named = next((argument for argument in arguments if f"'{argument}'" in str(error)), None)
     key = keys.get(named or "", f"model.args.{named}" if named else "model.args")
     return ConfigError(
-        f"{key} must be an option of model.name={name}, but that model has none such "
+        f"{key} must be an option of model.name={name}, but that model has no such option "
         f"({first_line(error).rstrip('.')}). Hint: leave {key} out."
     )
 

@@ -108,7 +108,7 @@ def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch
         return kind(groups, **arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"optim.name={name} must take the optim.* keys, but refuses them: {error}. Hint: leave out what it names."
+            f"optim.name={name} must accept the optim.* keys, but does not: {error}. Hint: leave out what it names."
         ) from error
 
 

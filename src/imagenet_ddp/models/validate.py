@@ -34,7 +34,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
         elif keys["name"] not in CLASSIFIERS:
             close = get_close_matches(str(keys["name"]).lower(), CLASSIFIERS, 3)
             hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"{group}.name=resnet18."
-            own = ", or model._target_ your own net" if group == "model" else ""
+            own = ", unless model._target_ names your own net" if group == "model" else ""
             found.append(
                 f"{group}.name must be a classifier of torchvision.models{own}, got {shown(keys['name'])}. Hint: {hint}"
             )

@@ -17,6 +17,6 @@ def disk_errors_as_run_error(out: Path) -> Iterator[None]:
         raise
     except (OSError, tarfile.TarError) as error:
         raise RunError(
-            f"{out} cannot be written: {error}. Hint: make room, or check that disk and who may use it, then type the "
-            "same again to resume."
+            f"{out} cannot be written: {error}. Hint: make room, or check that disk and its permissions, then run "
+            "the same command again to resume."
         ) from error

@@ -133,7 +133,7 @@ def process_images(
             retry.append(task)
             return
         failure = (
-            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it ends the decoder{_signal(code)}"
+            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it crashes the decoder{_signal(code)}"
         )
         results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
 

@@ -25,7 +25,7 @@ def find_own(folder: Path) -> Resume | None:
     if not has_checkpoint(folder):
         return None
     checkpoint, damaged = newest_whole(folder)
-    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Started again: going on from {checkpoint}.")
+    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Restarted: continuing from {checkpoint}.")
 
 
 def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
@@ -53,7 +53,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         if not has_checkpoint(run_dir):
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
         checkpoint, damaged = newest_whole(run_dir)
-        sentence = f"{damaged}resume=auto: going on from {checkpoint} (hydra.run.dir)."
+        sentence = f"{damaged}resume=auto: continuing from {checkpoint} (hydra.run.dir)."
         return Resume(run_dir, checkpoint, finished_epochs(run_dir), sentence)
     candidates = [path for path in _run_folders(runs) if has_checkpoint(path)]
     unfinished = [path for path in candidates if finished_epochs(path) is None]
@@ -66,7 +66,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
     newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
     checkpoint, damaged = newest_whole(newest)
-    sentence = f"{damaged}resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
+    sentence = f"{damaged}resume=auto: continuing from {checkpoint}, the newest unfinished run in {runs}."
     return Resume(newest, checkpoint, None, sentence)
 
 
@@ -81,7 +81,7 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
     damaged = {}
     for checkpoint in _checkpoints(folder):
         if not (reason := damage(checkpoint)):
-            said = "".join(f"{path} is damaged ({why}) and left out. " for path, why in damaged.items())
+            said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
             return checkpoint, said
         damaged[checkpoint] = reason
     best = folder / "checkpoints/best.ckpt"

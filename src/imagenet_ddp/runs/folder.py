@@ -126,8 +126,8 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
             f"{' What was saved before is whole.' if is_saved else ''} "
-            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'mend that'}, then "
-            f"{f'resume={folder}' if is_saved else 'type the same again'}."
+            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that'}, then "
+            f"{f'resume={folder}' if is_saved else 'run the same command again'}."
         ) from error
 
 
@@ -172,14 +172,14 @@ def lock(folder: Path) -> object:
     except OSError as error:
         raise ConfigError(
             f"{folder} must be a folder that can be written in, but is not: {(error.strerror or str(error)).lower()}. "
-            "Hint: mend that, then type the same again."
+            "Hint: fix that, then run the same command again."
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
         raise ConfigError(
-            f"{folder} must be free, but another process trains in it. Hint: wait for its end, or stop it first."
+            f"{folder} must be free, but another process trains in it. Hint: wait until it ends, or stop it first."
         ) from error
     except OSError:
         return file

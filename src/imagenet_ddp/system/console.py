@@ -78,7 +78,8 @@ def exit_on_closed_pipe() -> Iterator[None]:
             raise
         discard_output(sys.stdout)
         reason = (error.strerror or str(error)).lower()
-        print_message(f"standard output cannot be written: {reason}. Hint: make room there, then type the same again.")
+        hint = "Hint: make room there, then run the same command again."
+        print_message(f"standard output cannot be written: {reason}. {hint}")
         sys.exit(1)
 
 

@@ -394,9 +394,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
         # SLURM
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
-         "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). Hint: "
+         "trainer.devices=2 needs 4 tasks (one per device) or 2 (one per node). Hint: "
          "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),
-        (ON_ONE, "devices=2", "expected are 2 (one per device) or 1 (one per node)"),
+        (ON_ONE, "devices=2", "trainer.devices=2 needs 2 tasks (one per device) or 1 (one per node)"),
         (STEP, "num_nodes=1", "trainer.num_nodes must equal the nodes of slurm job 4711 (2), got 1. "
          "Hint: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "

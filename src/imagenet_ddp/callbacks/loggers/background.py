@@ -119,7 +119,7 @@ class Background(Logger):
             ended.result(seconds if self.server else None)
         except TimeoutError:
             self._num_lost += self._waiting.qsize() + 1
-            self._failure = f"{self.server} did not take the rest within {seconds:.0f} s"
+            self._failure = f"{self.server} did not accept the rest within {seconds:.0f} s"
         except Exception:
             pass  # reported by the thread
         if self._failure is not None:
@@ -139,7 +139,7 @@ class Background(Logger):
         try:
             self._waiting.put_nowait((call, future))
         except queue.Full:
-            self._fail(future, RuntimeError(f"{MAX_WAITING} messages wait to be sent"))
+            self._fail(future, RuntimeError(f"{MAX_WAITING} messages are waiting to be sent"))
         return future
 
     def _send(self) -> None:

@@ -87,7 +87,7 @@ class StallWatchdog:
         self.failure = (
             f"timed out after {self.timeout_s:g} s (data.loader_timeout_s): {self.who} got no batch of "
             f"images{self._from}. Hint: is the disk of the images still there, or was a process stopped (kill -CONT "
-            "resumes it)? Where the disk is only slow, a longer data.loader_timeout_s."
+            "resumes it)? If the disk is only slow, set a longer data.loader_timeout_s."
         )
         for worker in workers:
             worker.kill()  # also one that is stopped

@@ -79,10 +79,10 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     if code == NOT_SENT:
         return (
             f"{ended}: it could not pass a batch on, for the reason above. Hint: where /dev/shm is full, "
-            f"{_more_shm(loader)}; where too many files are open, a higher limit (ulimit -n)."
+            f"{_more_shm(loader)}; if too many files are open, a higher limit (ulimit -n)."
         )
     return (
-        f"{ended}; its own message, if it left one, stands above. "
+        f"{ended}; its own message, if there is one, is above. "
         "Hint: data.num_workers=0 shows an error in the training process."
     )
 

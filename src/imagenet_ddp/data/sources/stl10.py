@@ -158,8 +158,8 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
             say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
     except OSError as error:
         raise ConfigError(
-            f"data.root must be a folder that takes STL-10, but {root} does not: {error}. "
-            "Hint: set data.root=FOLDER, one that may be written to and has the room."
+            f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
+            "Hint: set data.root=FOLDER, a writable one with enough room."
         ) from error
     return folder
 

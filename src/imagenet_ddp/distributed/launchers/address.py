@@ -60,7 +60,7 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     host = found[1].strip("[]")
     if host in ("0.0.0.0", "::"):
         raise ValueError(
-            f"{key} must be the address of node 0, got {host}, which stands for no machine. "
+            f"{key} must be the address of node 0, got {host}, which names no particular machine. "
             f"Hint: the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
         )
     if found[2] is None:

@@ -48,9 +48,9 @@ def requeue(environ: Mapping[str, str]) -> str | None:
         return shown.stderr.strip() or "scontrol does not answer"
     field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
     if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
-        return f"it is {field.get('JobState', 'gone')}, which is no state to come back from"
+        return f"it is {field.get('JobState', 'gone')}, a state from which a job cannot be requeued"
     if field.get("BatchFlag") == "0":
-        return "only jobs of sbatch can start again, and this is one of srun or salloc"
+        return "only jobs submitted with sbatch can be requeued, and this one was started by srun or salloc"
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)

@@ -38,7 +38,7 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
         where = "one node" if step.num_nodes == 1 else f"each of {step.num_nodes} nodes"
         raise ConfigError(
             f"{step.name} started {step.num_tasks} tasks (SLURM_STEP_NUM_TASKS), {per_node} on {where}, but "
-            f"trainer.devices is {devices}: expected are {step.num_nodes * request.devices} "
+            f"trainer.devices={devices} needs {step.num_nodes * request.devices} tasks "
             f"(one per device) or {step.num_nodes} (one per node). Hint: #SBATCH --ntasks-per-node={devices}, or "
             f"trainer.devices={per_node}. In scripts/*.sbatch: --gpus-per-node={devices}, or DEVICES={devices} "
             "without GPUs."

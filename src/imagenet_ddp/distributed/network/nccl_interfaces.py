@@ -51,9 +51,9 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
     if fault:
         text = f"{where} must {expected} ({listing(known)}), got {fault}."
     elif only_here and address and not _is_loopback(address):
-        how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
+        how = "" if only_here == value.removeprefix("=") else f", which matches {only_here} first"
         text = (
-            f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
+            f"{where} must name an interface that other machines reach, because the nodes meet at {address}, "
             f"got {value}{how}."
         )
     else:

@@ -101,9 +101,9 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
         waiting = f"Waiting for rank 0 to {reason}"
         if not deadline.pause(lambda seconds, waiting=waiting: f"{waiting}, {seconds:.0f} s.", store.POLL_S):
             raise ConfigError(
-                f"waited {deadline.elapsed_s:.0f} s for rank 0 to {reason}, in vain. Missing: rank 0 (node 0). "
+                f"timed out after waiting {deadline.elapsed_s:.0f} s for rank 0 to {reason}. Missing: rank 0 (node 0). "
                 f"Hint: start its command; is {Path(path).parent} really the same disk on every node, and do the nodes "
-                "reach each other at all TCP ports? Where its job was killed, remove the file."
+                "reach each other on all TCP ports? If its job was killed, remove the file."
             )
 
 

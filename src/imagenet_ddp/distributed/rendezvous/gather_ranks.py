@@ -78,7 +78,7 @@ class Roster:
             if len(same) > 1:
                 key = "cluster.node_rank or NODE_RANK" if self.noun == "node" else "RANK or cluster.rank"
                 found.append(
-                    f"{self.noun} {number} must be given once, got claimed by {_hosts(same, pids=True)}. "
+                    f"{self.noun} {number} must be unique, but is claimed by {_hosts(same, pids=True)}. "
                     f"Hint: {key} must differ on each."
                 )
         if not found and len(arrived) > self.size:

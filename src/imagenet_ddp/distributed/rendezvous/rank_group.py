@@ -36,8 +36,8 @@ def explain_lost_store() -> Iterator[None]:
         yield
     except DistError as error:
         raise ConfigError(
-            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, that "
-            "of rank 0, or the launcher, has ended or cannot be reached. Hint: look at its own message."
+            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, rank "
+            "0 or the launcher, has ended or cannot be reached. Hint: look at its own message."
         ) from error
 
 

@@ -181,8 +181,8 @@ def _encode_all(
             if result.failure:
                 raise RunError(
                     f"{splits[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
-                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then type the same "
-                    "again to resume."
+                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then run the same "
+                    "command again to resume."
                 )
             yield result.value
 
@@ -202,8 +202,8 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
     text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
     if not is_skip:
         raise RunError(
-            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then type the same again to "
-            "resume."
+            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then run the same "
+            "command again to resume."
         )
     if len(bad) > most:
         raise RunError(

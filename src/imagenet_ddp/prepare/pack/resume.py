@@ -46,8 +46,8 @@ class Resume:
             changed += [f"{split}/{names[split][index]}" for index in np.flatnonzero(differ).tolist()]
         if changed:
             raise RunError(
-                f"{count_noun(len(changed), 'image')} changed during packing, the first {changed[0]}. Hint: type the "
-                "same again: only shards with changed images are made again."
+                f"{count_noun(len(changed), 'image')} changed during packing, the first {changed[0]}. Hint: run the "
+                "same command again, which rebuilds only the shards with changed images."
             )
 
     def _stored(self, shard: Shard) -> bytes | None:

@@ -127,7 +127,7 @@ def join(parts: list[Predictions]) -> Predictions:
     if len(set(paths)) < len(paths):
         path, times = Counter(paths).most_common(1)[0]
         raise ConfigError(
-            f"runs of folds must each hold out other images, but {times} of them held out {path}. Hint: train all "
+            f"runs of folds must each hold out different images, but {times} of them held out {path}. Hint: train all "
             "with one seed and one data.val_fraction, as a sweep over data.val_fold does."
         )
     arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")

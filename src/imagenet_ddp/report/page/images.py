@@ -131,7 +131,7 @@ def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
     folder may come from anyone."""
     config = config_of(folder)
     if refused_targets(config[group], []):
-        raise ConfigError(f"{folder / 'config.yaml'} names other code than this program's under {group}: not called.")
+        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}, which is not run.")
     return config
 
 

@@ -146,7 +146,7 @@ class PackedImages(Images):
             except OSError as error:
                 raise self._no_index(path, error.strerror or str(error)) from error
             if found != array.sha256:
-                raise self._no_index(path, f"its bytes are not those that {manifests.FILE} names (SHA-256)")
+                raise self._no_index(path, f"its bytes do not match the SHA-256 in {manifests.FILE}")
 
     def _no_index(self, path: Path, reason: str) -> ConfigError:
         return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")

@@ -81,7 +81,7 @@ class StreamedImages(PackedImages):
             with contextlib.suppress(FileNotFoundError):
                 return super()._shard(number)
         raise ShardError(
-            f"{self.split.shards[number].file} was removed from {self.folder} again and again before it "
+            f"{self.split.shards[number].file} was repeatedly removed from {self.folder} before it "
             "could be opened. Hint: a larger data.cache_gib."
         )
 

@@ -59,7 +59,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
                     append(same.setdefault(cell, cell) if len(cell) < 32 else cell)  # not a million copies of a label
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} must be a CSV file in UTF-8, or a Parquet file that is called *.parquet, but cannot be read as "
+            f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
             f"UTF-8 ({error.reason} at byte {error.start}). Hint: save it as CSV in UTF-8, and set data.root=FILE.csv."
         ) from error
     except csv.Error as error:

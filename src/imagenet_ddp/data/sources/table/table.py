@@ -147,9 +147,9 @@ def _wrong_rows(
     numbers, paths = cells.numbers, columns["path"]
     ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
     found = _rows(
-        f"{path}: a row must have as many cells as the first one, {len(cells.header)}, but has not",
+        f"{path}: a row must have as many cells as the header, {len(cells.header)}, but does not",
         ragged,
-        "correct those rows; a text with a comma stands in quotes",
+        "correct those rows; put quotes around text that contains a comma",
     )
     if not paths and not ragged:
         return [f"{path} must have a row for each image, but has none. Hint: data.root=FILE.csv names another table."]
@@ -193,8 +193,8 @@ def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns:
         (leaks if is_leak else others).append((numbers[row], f"{name}, as row {numbers[earlier]}"))
     hint = "correct those rows, or remove them"
     return [
-        *_rows(f"{path}: no image of val may be in train too, but it is", leaks, hint),
-        *_rows(f"{path}: an image must have one row, but is named again", others, hint),
+        *_rows(f"{path}: an image of val must not be in train too, but is", leaks, hint),
+        *_rows(f"{path}: an image must have only one row, but is repeated", others, hint),
     ]
 
 
