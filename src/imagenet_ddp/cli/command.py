@@ -16,7 +16,7 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system import console
+from imagenet_ddp.system import closed_pipe, console
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def run_command(verb: str) -> Iterator[None]:
     """Exit with code 2 on a refusal, 1 on a failure, and 128 + n on signal n. For commands of one process that have
     nothing to save."""
     exit_on_signal()
-    with console.exit_on_closed_pipe():
+    with closed_pipe.exit_on_closed_pipe():
         try:
             yield
         except RunError as error:
@@ -70,7 +70,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return results[-1]
 
     if {"--help", "-h"} & set(argv):
-        with console.exit_on_closed_pipe():
+        with closed_pipe.exit_on_closed_pipe():
             print(help.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
@@ -79,7 +79,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if hydra_flags.only_prints(argv):
         printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback
-        with console.exit_on_closed_pipe():
+        with closed_pipe.exit_on_closed_pipe():
             try:
                 with contextlib.redirect_stdout(printed):
                     start()

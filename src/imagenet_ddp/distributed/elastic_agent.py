@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
-from imagenet_ddp.distributed.elastic import ElasticNodes
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import count_noun
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed.elastic import ElasticNodes
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.

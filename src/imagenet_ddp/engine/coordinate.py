@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo

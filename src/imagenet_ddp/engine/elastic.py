@@ -11,7 +11,7 @@ from typing import Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import in_folder, plain, typed_value
-from imagenet_ddp.distributed.elastic import ElasticNodes, node_range
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes, node_range
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.spawn import Workers

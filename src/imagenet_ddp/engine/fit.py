@@ -5,7 +5,7 @@ import os
 import torch
 
 from imagenet_ddp.callbacks.loggers.background import connect
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue

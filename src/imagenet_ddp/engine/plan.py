@@ -9,7 +9,7 @@ from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from imagenet_ddp.system import console
+from imagenet_ddp.system import closed_pipe, console
 
 if TYPE_CHECKING:  # imported where a terminal is drawn on: a tenth of a second
     from rich.console import RenderableType
@@ -60,7 +60,7 @@ class Log:
                 plain = text.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else console.fit_to_terminal(plain, self._stream), file=stream, flush=True)
             except OSError:  # its reader has left (| head): the run continues
-                console.discard_output(self._stream)
+                closed_pipe.discard_output(self._stream)
                 self._stream = None
         self.note(line)
 

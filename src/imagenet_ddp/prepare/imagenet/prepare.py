@@ -1,13 +1,12 @@
 """prepare=imagenet: from ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/. No torch."""
 
-import shutil
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
-from imagenet_ddp.data.sources.download import MIB, lock_or_wait, validate_size, verify
+from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
 from imagenet_ddp.prepare.options import Plan, option
@@ -25,7 +24,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
     archives, left_out = _find_archives(plan.archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
         raise ConfigError(mistakes)
-    with disk_errors_as_run_error(plan.out):
+    with explain_disk_errors(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(plan.out / LOCK, None, print_message):
             todo = [split for split in archives if not _is_finished(plan.out / split, edition.num_images[split])]
@@ -85,11 +84,7 @@ def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
     """Raise ConfigError without room to extract. todo: (archive, folder with what was extracted from it before)."""
     need = sum(archive.stat().st_size for archive, _ in todo) * (1 + SPARE)
     need -= sum(path.stat().st_size for _, draft in todo for path in draft.rglob("*.JPEG"))
-    if (free := shutil.disk_usage(out).free) < need:
-        raise ConfigError(
-            f"out must have {need // MIB:,.0f} MiB free, got {free // MIB:,} MiB in {out}. Hint: out=FOLDER on another "
-            "disk, or make room; classes already extracted are kept."
-        )
+    require_free_space(out, need, "; classes already extracted are kept")
 
 
 def _print_summary(out: Path, edition: Edition) -> None:

@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.prepare.disk_space import explain_disk_errors
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
@@ -61,7 +61,7 @@ def run(plan: Plan) -> int:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for small images more threads cost more than they give: half the time with one
     try:
-        with disk_errors_as_run_error(out):
+        with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
                 _run(plan, out)

@@ -1,7 +1,6 @@
 """Plan a pack: everything that determines its bytes, and which images go into which shard."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed.manifest import WORK
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.disk_space import require_free_space
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import Encoding, encode_image
 from imagenet_ddp.prepare.pack.resume import Resume
@@ -66,12 +66,7 @@ def plan_shards(
         per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
         plans += shards.divide(name, len(images), per_shard, shuffle=name == "train")
     need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not resume.find(shard))
-    free = shutil.disk_usage(out).free
-    if need > free:
-        raise ConfigError(
-            f"out must have about {need / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: make room, "
-            "out=FOLDER on another disk, or a smaller prepare.short_side."
-        )
+    require_free_space(out, need, ", or a smaller prepare.short_side")
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
         shards.save(file, json.dumps({"options": asdict(wanted), "mean_bytes": mean_bytes}).encode())

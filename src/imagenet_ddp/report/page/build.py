@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
+from imagenet_ddp.report.page import calibration, classes, confusion, curves, facts, label_errors
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -75,7 +75,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = calibration.bins(found.confidence, found.is_right)
-    table = confusion.class_rows(found.target, found.prediction, found.classes, found.labels)
+    table = classes.class_rows(found.target, found.prediction, found.classes, found.labels)
     context |= {
         "pictures": pictures,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
