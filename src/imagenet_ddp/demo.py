@@ -83,7 +83,7 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
             # the file as it is: what training refuses is refused here in the same words. Not by a subclass, for which
-            # Gradio writes a file beside this one.
+            # Gradio writes a file next to this one.
             picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
                 classes = gradio.Label(label="Classes", num_top_classes=5)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
 SHEET = ".png"
-MOST_WHOLE = 4  # images in a batch, in their own size: of 12 megapixels each takes 36 MB, and again in the batch
+MOST_WHOLE = 4  # images in a batch at their original size: 12 megapixels take 36 MB, and the same again in the batch
 
 
 def main() -> None:

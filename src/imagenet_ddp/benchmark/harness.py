@@ -21,7 +21,7 @@ from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.progress_bar import Progress
 
 Found = dict[str, Any]  # what a Probe, or another script, has written
-# What a measured training has besides the options: no validation, and nothing that ends it or is written meanwhile.
+# Options added to a measured training: no validation, and nothing that ends it or writes files during it.
 MEASURED = (
     "trainer.limit_val_batches=0", "trainer.limit_train_batches=null", "trainer.max_epochs=1000",
     "trainer.max_time=null", "trainer.max_steps=-1", "trainer.min_epochs=null", "trainer.min_steps=null",

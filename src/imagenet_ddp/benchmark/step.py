@@ -9,7 +9,7 @@ from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.cpu_cores import num_cores
 
 HOST_STEPS = 100  # several of trainer.log_every_n_steps, at which figures are logged
-# The net whose computation is negligible. One thread: more of them would wait for each other in so small operations.
+# A net with negligible computation. One thread: for such small operations, more threads would wait for each other.
 HOST = (
     "model._target_=imagenet_ddp.benchmark.bare.OneLayer", "data.image_size=32", "data.batch_size=16",
     "cluster.num_threads=1", "logger=csv",

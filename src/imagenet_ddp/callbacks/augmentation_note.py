@@ -51,7 +51,7 @@ def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tupl
         start_s = time.thread_time()
         try:
             transform.base.into(out, data.train_images.open(number), generator)
-        except Exception:  # unreadable: the loader has said so
+        except Exception:  # unreadable: reported by the loader
             continue
         cropped_s = time.thread_time()
         transform.augmentation.apply(out, generator)

@@ -50,7 +50,7 @@ class ResumeCheckpoint(Checkpoint):
         self.contents = dict(contents or {})
         self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
         self.best = BestScore(monitor, mode)
-        self._is_validated = False  # a validation has ended whose score is not taken yet
+        self._is_validated = False  # a validation has ended, but its score is not read yet
         self._improved = False  # the last validation's score is the best, and best.ckpt is not yet written
         self._before_validation = False  # state of the checkpoint that is being written
         self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt

@@ -20,9 +20,9 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.csv_file import csv_bytes
 
 FILE = "nonfinite_batch.csv"
-MAX_KEPT = 1000  # steps whose losses are kept until they are looked at
+MAX_KEPT = 1000  # steps whose losses are kept until the next check
 MAX_SKIPPED = 20  # updates in a row
-PAUSE_S = 1.0  # the rank whose loss it was has more to say, and the first to end is heard
+PAUSE_S = 1.0  # the rank with that loss has the better message, and only the first rank to end is shown
 LOWER = (
     "a lower optim.lr, trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates "
     "out"
@@ -44,7 +44,7 @@ class NonFiniteLoss(L.Callback):
     def __init__(self, on_nan: str = "raise", run_dir: str | Path | None = None) -> None:
         self.on_nan = on_nan
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not looked at
+        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not checked yet
         self._buffers: list[Tensor] = []  # after the last update, for skip
         self._num_skipped = 0  # in a row
 

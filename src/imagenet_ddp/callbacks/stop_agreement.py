@@ -22,7 +22,7 @@ from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.text import first_line
 
-POLL_S = 0.1  # between two looks of the thread at the store
+POLL_S = 0.1  # between two reads of the store by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread, which answers also during a long step
 
 
@@ -84,7 +84,7 @@ class StopAgreement:
                     return
                 time.sleep(POLL_S)
         except Exception as error:
-            # the run goes on without the store, but the next signal cannot be agreed upon
+            # the run continues without the store, but the ranks cannot agree on the next signal
             while not self._ending and not self._signals.received:
                 time.sleep(POLL_S)
             if not self._ending:

@@ -70,7 +70,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     args, rest = parser.parse_known_args(argv)
     found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
-        # argparse gives up on words behind an option in the middle; Hydra would refuse them
+        # argparse stops at words after an option in the middle; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
         words = list(args.overrides)
         flags = [token for token in argv if not (token in words and not words.remove(token))]

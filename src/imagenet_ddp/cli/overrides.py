@@ -112,6 +112,6 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     few characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
+    # next to the others: Hydra's parser accepts no key=value on both sides of an option such as -m
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
     return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]

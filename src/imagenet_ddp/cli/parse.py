@@ -38,12 +38,12 @@ class Request:
     argv: list[str]  # for Hydra: as typed, without --local-rank
     typed: list[str]  # the key=value options
     configs: list[DictConfig]  # one per job, without the hydra node, interpolations as they are
-    jobs: list[list[str]]  # of -m: each job's options, and what tells it from the others
+    jobs: list[list[str]]  # with -m: each job's options, and what distinguishes it
     names: list[str]
     hydra: DictConfig | None  # the hydra node of the first job; its interpolations resolve
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
-    again: bool = False  # a job of a sweep that goes on in its folder, where it has one
+    again: bool = False  # a job of a sweep that continues in its folder, if it has one
     launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where none is recognised
 
 

@@ -17,7 +17,7 @@ class SingleProcess:
     request: parse.Request
     config: dict[str, Any]  # resolved, plain
     environ: Mapping[str, str]  # without a launcher
-    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
+    found: list[str]  # mistakes in single keys; the command checks combinations
 
 
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:

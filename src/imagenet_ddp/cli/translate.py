@@ -22,7 +22,7 @@ from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.system.text import uv_run
 
-# Keys below these are typed ones; below callbacks.*, search.*, model.args.* and the like anything may stand.
+# Groups with declared keys only; callbacks.*, search.*, model.args.* and the like accept any key.
 _TYPED = ("data", "model", "optim", "schedule", "loss", "trainer", "strategy", "cluster", "nccl")
 _CHECKPOINTS = (".ckpt", ".pt", ".pth", ".tar")
 _PLACEHOLDER = re.compile(r"(=|//)(HOST|FILE|RANK|LOCAL_RANK|WORLD_SIZE)\b")

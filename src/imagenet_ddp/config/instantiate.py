@@ -18,7 +18,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
     Raises ConfigError if the name does not exist, does not take these arguments, or fails with them."""
     try:
-        # more is handed over beside Hydra, which would turn lists of parameters into lists of its own
+        # `more` bypasses Hydra, which would convert lists of parameters into its own list type
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
     except (InstantiationException, TypeError, ValueError) as error:
         cause: BaseException = error
@@ -35,7 +35,7 @@ def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those values for which the target has a parameter with no default, or with default None."""
     try:
         parameters = inspect.signature(get_object(target)).parameters
-    except Exception:  # make() says what is wrong with it
+    except Exception:  # make() reports what is wrong with it
         return {}
     is_open = (inspect.Parameter.empty, None)
     return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

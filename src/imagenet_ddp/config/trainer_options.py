@@ -40,7 +40,7 @@ class TrainerKey(NamedTuple):
     meaning: str
 
 
-# auto of num_nodes and precision is this project's own; all else means what Lightning's documentation says.
+# auto is this project's own value of num_nodes and precision; everything else is as in Lightning's documentation.
 ACCEPTED: dict[str, TrainerKey] = {
     "accelerator": TrainerKey(choice("auto", "cpu", "gpu", "cuda", "mps"), "auto", "Kind of device."),
     "devices": TrainerKey(

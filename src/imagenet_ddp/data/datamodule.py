@@ -168,7 +168,7 @@ class ImageDataModule(L.LightningDataModule):
         if split in self._loaders:
             self._loaders[split].close()
         if isinstance(loader, EpochLoader) and not self._overfit:
-            # Lightning asks here whether batches are divided among the ranks; with overfit_batches, whether in order
+            # Lightning checks here that batches are divided among the ranks and, with overfit_batches, are in order
             loader.__dict__["sampler"] = loader.batch_sampler
         self._loaders[split] = loader
         return loader
@@ -185,7 +185,7 @@ class ImageDataModule(L.LightningDataModule):
             order_of=images.order,
             # GradientAccumulationScheduler changes it from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
-            # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
+            # Lightning computes it only after it has the loader, and includes trainer.limit_train_batches
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
             **options,
         )

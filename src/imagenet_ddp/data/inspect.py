@@ -32,7 +32,7 @@ class Split:
     counts: dict[str, int]  # class -> images, those that were counted in time
     num_classes: int
     samples: list[Path]  # one image of each class
-    num_stray: int  # images beside the class folders, which are never read
+    num_stray: int  # images next to the class folders, which are never read
 
     @property
     def num_images(self) -> int:

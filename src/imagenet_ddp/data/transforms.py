@@ -187,7 +187,7 @@ def normalise(
     """Normalise uint8 (B, 3, H, W) to float32 on its own device: (x / 255 - mean) / std per channel. flip: bool (B,),
     the images to mirror."""
     if flip is not None:
-        # on uint8, a quarter of the bytes; without a look at the values, which would wait for the device
+        # on uint8, a quarter of the bytes; without reading the values, which would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
     scale, shift = _scale_and_shift(mean, std, images.device)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format

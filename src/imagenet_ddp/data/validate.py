@@ -37,7 +37,7 @@ def validate(
     """
     data = config["data"]
     found = validate_group("data", data)
-    if "loader" in config:  # inspect.py asks about the data alone
+    if "loader" in config:  # inspect.py passes only data
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
         name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")

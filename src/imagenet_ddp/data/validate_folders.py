@@ -27,7 +27,7 @@ def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
         hint = f"data.root=FOLDER, with {layout}"
         if root.suffix.lower() in table.SUFFIXES:
             hint = shlex.join(options_for(data["root"]))
-        if data["root"].startswith("~"):  # no shell expands it behind "data.root="
+        if data["root"].startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
         return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: {hint}."]
     return []

@@ -28,7 +28,7 @@ class _Agent(LocalElasticAgent):
     be due to a node that was lost during the rendezvous."""
 
     def __init__(self, nodes: ElasticNodes, state: dict[str, Any], wait_s: int, spec: WorkerSpec):
-        # wait_s: workers that are stopped because a node has come save first
+        # wait_s: workers that are stopped because a node has joined save first
         super().__init__(spec, DefaultLogsSpecs(), exit_barrier_timeout=STORE_S, shutdown_timeout=wait_s)
         self._nodes, self._state, self._wait_s, self._num_refused = nodes, state, wait_s, 0
 

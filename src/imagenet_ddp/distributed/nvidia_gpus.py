@@ -34,7 +34,7 @@ class RankGpu:
     number: int
     model: str
     uuid: str  # as nvidia-smi -L shows it
-    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" where torch does not know
+    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" if torch does not provide it
     visible: str | None = None
 
     @classmethod
@@ -60,7 +60,7 @@ class RankGpu:
             name = f"GPU {self.number}"
         elif entry is not None and entry.isdecimal():
             name = f"cuda:{self.number} = GPU {entry}"
-        else:  # named by a UUID, which does not tell its number
+        else:  # given by UUID, which does not show its number
             name = f"cuda:{self.number}"
         bus = f", bus {self.bus}" if self.bus else ""
         return f"{name} ({self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]}{bus})"

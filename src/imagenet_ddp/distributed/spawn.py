@@ -201,7 +201,7 @@ def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
 
 
 def _prepare(parent: int) -> None:
-    os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which forwards it
+    os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:

@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 class Options:
     request: Request  # as if it were train's
     config: dict[str, Any]  # resolved, plain
-    run_dir: Path  # where the run would lie
+    run_dir: Path  # where the run would be
     format: str
 
 

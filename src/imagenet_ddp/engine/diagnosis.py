@@ -5,7 +5,7 @@ import torch
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
-MIN_EPOCHS = 3  # before an accuracy at chance says anything
+MIN_EPOCHS = 3  # before an accuracy at chance level is meaningful
 
 
 def explain(plan: Plan, error: RuntimeError) -> str:

@@ -90,7 +90,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
             return Job(plain(config), new_folder(request, again=True, run_key=run_key))
         found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
-        # a run that died before its first checkpoint begins again in the folder it was given
+        # a run that died before its first checkpoint starts over in its folder
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -208,11 +208,11 @@ def new_folder(
         wanted = wanted.parent.with_name(name) / wanted.name
     if run_key is None:
         return folder.make_new(wanted)
-    # the same name when the launcher starts the job again, whatever the time
+    # the same name when the launcher restarts the job, whatever the time
     return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ), options=request.typed)
 
 
-# Whose code may run is the word of the person who types, never of a file from elsewhere.
+# Only the person who types may allow code to run, never a file from elsewhere.
 TYPED_ONLY = ("allow_targets",)
 
 # Where the processes of one command meet, and which of them it is.

@@ -32,7 +32,7 @@ def prepare_training(
                 f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
                 "Hint: model.freeze=null."
             )
-        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel must know all parameters
+        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel need all parameters
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, head))
         until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"

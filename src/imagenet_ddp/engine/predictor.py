@@ -28,7 +28,7 @@ class Predictor:
     """
 
     classes: list[str]
-    labels: list[str]  # people's names, in the same order
+    labels: list[str]  # names for display, in the same order
     read: FileReader
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device

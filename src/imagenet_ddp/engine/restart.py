@@ -41,7 +41,7 @@ def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
     if error.exit_code != 1 or error.is_stopped or count > most:
         return
     console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")
-    with raise_on_signal():  # the new command would know nothing of one that came before it
+    with raise_on_signal():  # the new command would miss a signal that arrives before it
         time.sleep(PAUSE_S)
     os.environ[RESTART_COUNT] = str(count)
     sys.stdout.flush()

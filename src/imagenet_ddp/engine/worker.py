@@ -96,7 +96,7 @@ def run_in_process(
         return result
     except ConfigError as error:
         if is_command:
-            raise  # said where it was typed
+            raise  # reported by the command that was typed
         _refuse(error, world)
     except SignalExit as left:
         if is_command:

@@ -70,6 +70,6 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
     for axis, length in ((2, tall), (3, wide)):
         spare = length - transform.image_size
         start: Any = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
-        # a slice would need to know whether it is the whole axis
+        # a slice would have to be specialised on whether it covers the whole axis
         resized = resized.index_select(axis, start + positions)
     return resized

@@ -49,7 +49,7 @@ class _Checkpointed(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
-        # the compiler computes again what the gradients need, which the updates of buffers are not
+        # the compiler recomputes only what the gradients need, which excludes buffer updates
         contexts = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
         return checkpoint(super().forward, *args, use_reentrant=False, **contexts, **kwargs)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 
-LEAST_SIDE = 4  # rows and columns: a layer of 2 × 2, as of 32-pixel images, says little and favours a corner
+LEAST_SIDE = 4  # rows and columns: a 2 × 2 layer, as for 32-pixel images, shows little and favours a corner
 STRENGTH = 0.55  # of the colours over the image, where the map is 1
 
 
@@ -21,7 +21,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
     with a spatial extent. Raises ConfigError if there is none, as in a transformer over a sequence of patches, or in a
     ResNet below about 100 pixels.
     """
-    found: list[Tensor] = []  # the output of the last such layer; empty again behind one that gives a sequence
+    found: list[Tensor] = []  # the output of the last such layer; emptied after a layer that outputs a sequence
 
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):

@@ -33,7 +33,7 @@ class Loss(nn.Module):
             labels = target if soft_target is None else soft_target
             return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction="none")
         shares = soft_target
-        if shares is None:  # not F.one_hot, which looks at the values
+        if shares is None:  # not F.one_hot, which reads the values
             shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
         labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
         if self._name == "bce":

@@ -79,7 +79,7 @@ def make_optimizer(
         kind, keys = TORCH[name]
         if fused and name in FUSED:
             arguments.setdefault("fused", True)
-        if name == "nadam":  # as AdamW: decay beside the gradient, not in it
+        if name == "nadam":  # as in AdamW: decay decoupled from the gradient
             arguments.setdefault("decoupled_weight_decay", True)
         return _call(name, kind, groups, {**_given(optim, keys), **arguments})
     keys = ("betas", "eps", *(("momentum",) if name in MOMENTUM else ()))

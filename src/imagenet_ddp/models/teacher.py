@@ -65,7 +65,7 @@ def make_teacher(
         own = tuple(transform["mean"]), tuple(transform["std"])
         if teacher["name"] is None:
             model = {**model, **weights.contents["config"]["model"]}
-    if model["_target_"]:  # a file says what is called, which allow_targets has not seen
+    if model["_target_"]:  # the file names the code to call, which allow_targets has not checked
         raise ConfigError(
             f"teacher.weights must be of a network of torchvision or timm, but {weights.origin} is of "
             f"{model['_target_']}. Hint: teacher.weights=null."

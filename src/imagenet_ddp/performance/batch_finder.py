@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.train_step import make_training
 
-MULTIPLE = 8  # which tensor cores want; also the smallest batch tried
+MULTIPLE = 8  # required by tensor cores; also the smallest batch tried
 MOST = 4096
 USABLE = 0.9  # share of the free memory: batches differ, and memory becomes fragmented
 CLASSES = 1000  # of the net that is tried

@@ -85,7 +85,7 @@ def _validate_out(name: str, value: str | None) -> list[str]:
         if name in ("imagenet", "pack"):
             return ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
         return []
-    if value.startswith("~"):  # no shell expands it behind "out="
+    if value.startswith("~"):  # no shell expands ~ after "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
     if not (reason := not_writable_reason(path)):

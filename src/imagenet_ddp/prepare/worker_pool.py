@@ -20,7 +20,7 @@ from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_w
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 
-DEPTH = 4  # images a process has at a time, so that it need not wait for the next one
+DEPTH = 4  # images queued per process, so that it need not wait for the next one
 POLL_S = 0.5  # between two checks of which processes are late
 START_S = 120.0  # longest start of a process: it imports torch
 MIB = 2**20

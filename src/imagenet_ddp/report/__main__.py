@@ -152,7 +152,7 @@ def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) 
 
 def _write(options: Options, contents: dict[str, bytes]) -> None:
     folder = options.out_folder
-    stream = sys.stdout if options.format == "text" else sys.stderr  # beside a document
+    stream = sys.stdout if options.format == "text" else sys.stderr  # next to a document
     print(file=stream)
     try:
         written, foreign = write.write_files(folder, contents)

@@ -13,7 +13,7 @@ from imagenet_ddp.runs.folder import is_locked
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
-UNKNOWN = object()  # value of an option that the files do not tell
+UNKNOWN = object()  # value of an option that the files do not record
 STATES = ("finished", "running", "interrupted")
 
 

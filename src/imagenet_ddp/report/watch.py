@@ -11,7 +11,7 @@ from imagenet_ddp.runs import epoch_table
 from imagenet_ddp.runs.log import Log
 
 POLL_S = 2.0
-QUIET_S = 120.0  # without a line in the log: the run is over, also where its lock is not seen from this machine
+QUIET_S = 120.0  # without a line in the log: the run has ended, even if its lock cannot be seen from this machine
 SPARK_COLUMNS = 24
 
 

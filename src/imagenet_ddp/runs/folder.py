@@ -137,7 +137,7 @@ def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # said without a name where it is noticed late
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # the name is missing if the error is noticed late
         path = Path(error.filename or folder / "logs").absolute()
         if not path.is_relative_to(folder.absolute()) or not (error.filename or is_full):
             raise

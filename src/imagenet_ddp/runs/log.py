@@ -19,13 +19,13 @@ HARMLESS = (
     "does not have many workers",  # choose_num_workers decides by the cores
     "smaller than the logging interval",  # Progress and RunningMetrics follow it themselves
     "sync_dist=True",  # what is logged is already the sum over all ranks
-    "Checkpoint directory",  # a resumed run goes on in its folder
+    "Checkpoint directory",  # a resumed run continues in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
     "The `srun` command is available",  # decided in distributed/launchers/slurm.py
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
-# Loggers whose messages an option asks for: trainer.profiler, trainer.enable_model_summary.
+# Loggers whose messages an option requests: trainer.profiler, trainer.enable_model_summary.
 REQUESTED = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
 
 
@@ -51,8 +51,8 @@ class Log:
             self.draw(None)
             stream = self._stream
             try:
-                if self.has_other_bar:  # on a terminal it is wiped, and drawn again below the line
-                    stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
+                if self.has_other_bar:  # on a terminal it is erased, and redrawn below the line
+                    stream = sys.stdout if self._is_stdout else stream  # rich replaces sys.stdout during a live view
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 text = on_screen if on_screen is not None and self.is_terminal else line
@@ -73,7 +73,7 @@ class Log:
         """Draw below all lines on a terminal, replacing what was drawn last; None erases it. Elsewhere do nothing."""
         if not self.is_terminal:
             return
-        live = self._live  # another thread's warning may wipe it meanwhile
+        live = self._live  # another thread's warning may erase it in the meantime
         if view is None:
             self._live = None
             if live is not None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-# SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
+# SIGUSR2: stop, and restart later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
 # SLURM signals every process of a step, and a parent passes on what it receives: one request arrives twice.
 DUPLICATE_S = 0.5

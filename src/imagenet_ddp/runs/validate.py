@@ -158,6 +158,6 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
         what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
         inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
-    elif value.startswith("~"):  # no shell expands it behind "resume="
+    elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]

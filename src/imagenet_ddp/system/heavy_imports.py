@@ -51,6 +51,6 @@ def cache_bytecode() -> None:
                 return
             Path(folder).mkdir(parents=True, exist_ok=True)
             sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
-        if sys.pycache_prefix == folder:  # also in a child, whose command line forbids writing
+        if sys.pycache_prefix == folder:  # also in a child process whose command line forbids writing
             sys.dont_write_bytecode = False
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -97,7 +97,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     config = request.configs[0].copy()
     with open_dict(config):
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
-        config.show = None  # of train alone, which runs the trials
+        config.show = None  # for the trials, which are runs of train
     train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = validate_group("tune", options, "tune")

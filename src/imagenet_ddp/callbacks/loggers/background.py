@@ -156,7 +156,7 @@ class Background(Logger):
         self._num_lost += 1
         if self._failure is None:
             self._failure = first_line(error).rstrip(".")
-            if self.stored.get("id"):  # else connect() says it
+            if self.stored.get("id"):  # else connect() reports it
                 warnings.warn(
                     f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=2
                 )

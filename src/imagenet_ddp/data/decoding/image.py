@@ -82,7 +82,7 @@ class JpegPicture:
         try:
             return self._region(top, left, height, width, size)
         except Exception:  # decoders raise nearly anything
-            # what this decoder refuses, Pillow may read, or say better what is wrong
+            # Pillow may read what this decoder refuses, or has a better error message
             return Pixels(decode_pillow(self._data, self._path, False)).region(top, left, height, width)
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:

@@ -34,7 +34,7 @@ class Header:
     restart_interval: int  # blocks between two restart markers; 0: none
     data_at: int  # position of the first byte of the image data
     is_one_pass: bool  # sequential, and all components in one scan
-    subsampled_rows: bool  # a row of colour stands for two rows: its neighbours are smoothed into it
+    subsampled_rows: bool  # a row of chroma covers two rows, and is interpolated with its neighbours
 
 
 def read_header(data: bytes) -> Header | None:

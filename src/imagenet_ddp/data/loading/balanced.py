@@ -27,7 +27,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         _draw(members, int(begin), int(end), (seed, 2, int(target)))
         for target, members, begin, end in zip(classes, np.split(by_class, begins[1:]), first, last, strict=True)
     ]
-    # which class stands where is drawn for the epoch; its images then follow each other in their sequence
+    # the positions of the classes are drawn for the epoch; each class fills its positions from its sequence
     generator = _generator(seed, 3, epoch)
     places = np.argsort(generator.permutation(np.repeat(np.arange(len(classes)), last - first)), kind="stable")
     order = np.empty(len(targets), np.int64)

@@ -25,7 +25,9 @@ class CopyToDevice:
         compute.wait_stream(self._copies)
         for value in moved.values():
             if isinstance(value, torch.Tensor):
-                value.record_stream(compute)  # its memory is not given to the next copy before the computation is over
+                value.record_stream(
+                    compute
+                )  # its memory is not reused for the next copy before the computation has ended
         return moved
 
 

@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import TrainTransform, Transform, empty
 
-READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
+READ_AHEAD = 2  # batches whose files are read while DALI decodes earlier ones
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
 
 

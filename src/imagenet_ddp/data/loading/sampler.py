@@ -82,7 +82,7 @@ class BatchSampler(DistributedSampler):
     def _order_of_images(self) -> np.ndarray:
         if not self.shuffle:
             return np.arange(self.num_images)
-        # asked in any case: a remote source begins to fetch the epoch's files
+        # called in any case: a remote source starts fetching the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
         if self._balance is not None:
             return balanced_order(self._balance, self.seed, self.epoch)
@@ -117,7 +117,7 @@ class BatchSampler(DistributedSampler):
         update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
         for (begin, end), in_update in zip(steps, update_images, strict=True):
             share, rest = divmod(end - begin, self.num_replicas)
-            # every rank's images stand together: the first `rest` ranks take one more
+            # the images of a rank are consecutive; the first `rest` ranks take one more
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
             sizes = end - begin, in_update

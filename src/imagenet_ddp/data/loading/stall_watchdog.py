@@ -38,7 +38,7 @@ class StallWatchdog:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self, loader: Any) -> None:
-        # a loader kept alive by this thread alone would not end its processes before Python waits for them
+        # if only this thread kept the loader alive, its processes would not end before Python waits for them
         self._loader = weakref.ref(loader)
 
     def watch(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:

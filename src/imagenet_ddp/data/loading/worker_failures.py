@@ -16,7 +16,7 @@ from imagenet_ddp.data.loading.worker_processes import (
 )
 from imagenet_ddp.errors import RunError
 
-SETTLE_S = 2.0  # from the end of a process until its parent knows the exit code
+SETTLE_S = 2.0  # from the end of a process until its parent can read the exit code
 T = TypeVar("T")
 
 _END: Any = object()
@@ -59,7 +59,7 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     by_name = {_signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
     if not by_name:
         return ""
-    # several may have ended, one because of another: the most telling cause comes first
+    # several may have ended, one because of another: the most informative cause comes first
     name = next((name for name in ("SIGKILL", "SIGBUS", *_CRASHES) if name in by_name), next(iter(by_name)))
     pid, code = by_name[name]
     ended = f"was killed by {name}" if name else f"ended with exit code {code}"
@@ -113,7 +113,7 @@ def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
         for worker in workers:
-            if worker.sentinel in ready:  # its files are closed, but its exit code may still be to come
+            if worker.sentinel in ready:  # its files are closed, but its exit code may not be available yet
                 worker.join(SETTLE_S)
     return [(worker.pid, worker.exitcode) for worker in workers if worker.exitcode is not None]
 

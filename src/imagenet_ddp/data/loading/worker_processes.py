@@ -55,7 +55,7 @@ def start_fork_server(preload: Sequence[str] = ()) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the tracker's start lets two of them through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # starting the tracker unblocks two of them
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -106,7 +106,7 @@ def raise_open_file_limit() -> None:
     exists for select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # macOS allows less than it says
+        with suppress(ValueError, OSError):  # macOS allows less than the limit it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

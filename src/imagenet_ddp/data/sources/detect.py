@@ -28,7 +28,7 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
     folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)
-    except OSError:  # not readable: the check of that form says so
+    except OSError:  # not readable: the check of that form reports it
         return [f"data={otherwise}", f"data.root={root}"]
 
 

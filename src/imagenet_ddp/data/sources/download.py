@@ -130,7 +130,7 @@ def _receive(part: Path, have: int, archive: Archive, progress: Progress) -> Non
     with urllib.request.urlopen(request, timeout=READ_S) as response:
         resumed = response.status == 206
         expected, sent = archive.num_bytes - have * resumed, response.headers.get("Content-Length")
-        if sent is not None and int(sent) != expected:  # a login page of the network, say
+        if sent is not None and int(sent) != expected:  # such as a login page of the network
             raise http.client.HTTPException(f"the server sends {sent} bytes instead of {expected}")
         with part.open("ab" if resumed else "wb") as file:
             while block := response.read1(MIB):

@@ -86,7 +86,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     in_val = class_folders(val_dir)
-    if not set(in_val) <= set(classes):  # since the checks, a class of the training images has gone
+    if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)

@@ -34,7 +34,7 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
     folder = cache_folder(seed, environ)
     if folder.is_dir():
         return folder
-    # Hidden, and named by chance: what a killed process leaves behind is never taken for the set nor written into.
+    # Hidden, with a random name, so that the leftovers of a killed process are never used or written into.
     draft = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.part"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

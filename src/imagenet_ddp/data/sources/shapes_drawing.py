@@ -147,7 +147,7 @@ def _checker(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Arr
 
 def _dots(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Array:
     period = rng.uniform(15, 23) / radius
-    row = np.floor(v / (0.87 * period))  # rows stand closer than columns, every other one is moved by half a period
+    row = np.floor(v / (0.87 * period))  # rows are closer than columns; every other row is shifted by half a period
     spot = np.hypot(_bands(u + row % 2 * period / 2, period, 0), _bands(v, 0.87 * period, 0))
     return spot - rng.uniform(0.18, 0.26) * period
 

@@ -30,7 +30,7 @@ from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
-RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has started this command again
+RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has restarted this command
 
 
 def detect(

@@ -125,7 +125,7 @@ def _read(
         port=address.port,
         store_is_served=is_served,
         source=source,
-        # a store of rank 0's own is new in each attempt; and nodes that come and go count differently
+        # a store served by rank 0 is new in each attempt, and nodes that come and go count attempts differently
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
     if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):

@@ -39,7 +39,7 @@ def requeue(environ: Mapping[str, str]) -> str | None:
 
     Only a job that is running, or at its time limit, is requeued: one that is cancelled meanwhile stays cancelled.
     """
-    # the number alone may be that of a whole array
+    # the plain number may be that of a whole array
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return "this is no SLURM job"

@@ -21,7 +21,7 @@ class WorldInfo:
     port: int | None = None
     store_is_served: bool = True  # by the launcher; False: rank 0 must serve it
     source: str = "one process"
-    attempt: int = 0  # torchrun --max-restarts starts all workers again, with the same store
+    attempt: int = 0  # torchrun --max-restarts restarts all workers, with the same store
     is_worker: bool = False  # started by spawn.py, for the command that was typed
 
     def sentence(self) -> str:

@@ -73,7 +73,7 @@ def interface_variables(
         return {}, [f"no interface of this machine leads to {address}: NCCL and Gloo choose by themselves"]
     variables, lines = {}, []
     if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
-        # = for the whole name: ens3 alone would also match ens3f1. NCCL does not know the label after a colon.
+        # "=" matches the whole name: "ens3" would also match ens3f1. NCCL does not support the label after a colon.
         name = interface.name.partition(":")[0]
         variables["NCCL_SOCKET_IFNAME"] = f"={name}"
         lines.append(f'NCCL_SOCKET_IFNAME="={name}": {reason}')

@@ -168,7 +168,7 @@ class FailureDetector:
 
 
 def _send(connection: socket.socket, line: str) -> None:
-    with contextlib.suppress(OSError):  # the peer is gone
+    with contextlib.suppress(OSError):  # the peer has gone
         connection.sendall(f"{line}\n".encode())
 
 

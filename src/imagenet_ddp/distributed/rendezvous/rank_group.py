@@ -15,7 +15,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, shorten_list
 
 POLL_S = 0.05
-GRACE_S = 5.0  # the decision of number 0 may come that much later than its own wait ends
+GRACE_S = 5.0  # the decision of number 0 may arrive this long after its own wait ends
 ABORTED = "aborted"
 
 

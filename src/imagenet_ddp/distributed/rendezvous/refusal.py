@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-FOREGROUND_S = 3.0  # a person waits for the shell's prompt; others that have started already look every 0.2 s
+FOREGROUND_S = 3.0  # a person waits for the prompt; commands that have already started check every 0.2 s
 BACKGROUND_S = 12.0  # by how much commands that are started together may differ, most of it torch's import
 SEND_S = 30.0  # torch's import, the looking for the others, and the sending
 MAX_MISTAKES = 5
@@ -35,7 +35,7 @@ def refused_command(
         return None
     follows = launch_info.world_info is not None and launch_info.world_info.local_rank > 0
     if not launch_info.manual and (launch_info.num_nodes == 1 or follows):
-        return None  # the launcher ends the others, or the node's first process speaks
+        return None  # the launcher ends the others, or the node's first process reports
     return launch_info
 
 

@@ -53,7 +53,7 @@ def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
     with path.open("rb") as file:
         chunk = 0
         while content := file.read(CHUNK_BYTES):
-            store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
+            store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # accepts bytes, but its annotation does not
             what = f"{path} could not be sent to all"
             _wait(lambda n=chunk: int(store.add(f"file/{n}/read", 0)) >= num_readers, timeout_s, what)
             store.delete_key(f"file/{chunk}")

@@ -18,7 +18,7 @@ from imagenet_ddp.distributed.rendezvous.deadline import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
-OWNER_KEY = "imagenet_ddp/owner"  # set by the process that serves: tells our store from another program's port
+OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process: distinguishes our store from another program's port
 COMMANDS = "commands"
 POLL_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection

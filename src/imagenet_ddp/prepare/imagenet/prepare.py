@@ -14,7 +14,7 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 LOCK = ".prepare.lock"
-SPARE = 0.02  # of the bytes to write: what a file system needs for a million small files beside their content
+SPARE = 0.02  # of the bytes to write: overhead of a file system for a million small files
 
 
 def run(plan: Plan, edition: Edition | None = None) -> int:

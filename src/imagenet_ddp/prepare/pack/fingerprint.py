@@ -16,7 +16,7 @@ from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed.local import PackedImages
 
-_CHUNK = 1_000  # files looked at by a thread, one after the other
+_CHUNK = 1_000  # files that a thread checks, one after the other
 _MISSING = (-1, 0, 0)
 
 

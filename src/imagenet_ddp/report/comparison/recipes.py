@@ -90,7 +90,7 @@ def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[s
         typed = {_key(word) for word in _words(run)}
         shown.append([key for key in keys if key in typed or key.removesuffix(".name") in typed])
     labels = [_label(run, own, differences) for run, own in zip(first, shown, strict=True)]
-    # the same words for different options: a resumed run, or one of an older version, does not tell what was typed
+    # the same words for different options: a resumed run, or an older version, does not record what was typed
     seen = [(label, _data(run)) for label, run in zip(labels, first, strict=True)]
     for clash in [each for each, number in Counter(seen).items() if number > 1]:
         members = [number for number, each in enumerate(seen) if each == clash]

@@ -142,7 +142,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     if for_maps:
         try:
             pictures.maps = images.activation_maps(for_maps)
-        except Exception as error:  # a net of one's own may do anything; the rest of the page stands without
+        except Exception as error:  # a user's own net may raise anything; the rest of the page does not need it
             pictures.reason_maps = first_line(error)
     return pictures
 

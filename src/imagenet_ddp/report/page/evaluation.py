@@ -33,7 +33,7 @@ class Predictions:
     """
 
     classes: list[str]
-    labels: list[str]  # people's names of the classes
+    labels: list[str]  # names of the classes for display
     folders: list[Path]
     evaluations: list[dict[str, Any]]  # evaluation.json of each folder
     part: np.ndarray
@@ -79,7 +79,7 @@ def read(folder: Path) -> Predictions:
             )
         path = folder / evaluation["predictions"]
         classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
-        if labels == classes:  # such as folders called by WordNet ids
+        if labels == classes:  # such as folders named by WordNet ids
             known = class_labels()
             labels = [known.get(name) or name for name in classes]
         names = ["index", "path", "label", "loss", "label_probability", "error"]

@@ -188,7 +188,7 @@ class PackedImages(Images):
         try:
             shard = self._shard(record.shard)
             assert shard.pixels is not None
-            # A page behind the end of a file ends the process (SIGBUS) without an error. Checked for each image: 1 µs.
+            # Reading a page beyond the end of a file kills the process (SIGBUS). Checked for each image: 1 µs.
             if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
                 raise self._cut_off(index, record)
             pixels = shard.pixels[record.offset : record.offset + record.num_bytes]

@@ -29,7 +29,7 @@ from imagenet_ddp.data.sources.packed.shard_file import Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
-LOOK_S = 0.2  # between two looks at which shards are in use
+LOOK_S = 0.2  # between two checks of which shards are in use
 AFTER_FAILURE_S = 5.0  # the process that needs the shard meets the same failure, and reports it
 REOPEN = 5  # tries to open a shard that others remove from the cache in the same moment
 
@@ -113,7 +113,7 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
             if not cache.is_there(sequence[position]):
                 if not _quietly(cache, sequence[position]):
                     stop.wait(AFTER_FAILURE_S)
-                break  # look again: what is needed may be another shard by now
+                break  # check again: by now another shard may be needed
         if opened and max(opened) // window == (len(sequence) - 1) // window and all(map(cache.is_there, sequence)):
             return
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 
 BUDGET_S = 20.0
-FEW = 8  # files of a folder that are looked up one by one; for more, the folder is listed
-_CHUNK = 64  # folders looked at by a thread, one after the other
+FEW = 8  # up to so many files of a folder are checked one by one; for more, the folder is listed
+_CHUNK = 64  # folders that a thread checks, one after the other
 
 
 def find_missing(folder: str, paths: Sequence[str], budget_s: float = BUDGET_S) -> list[int]:
@@ -44,7 +44,7 @@ def _missing(folder: str, below: str, paths: Sequence[str], positions: list[int]
                 return
     for position in positions:
         path = paths[position]
-        # looked up where it is not listed: some file systems encode ü differently from the table
+        # checked even if it is not listed: some file systems encode ü differently from the table
         if path.rpartition("/")[2] in names or os.path.exists(os.path.join(folder, path)):  # noqa: PTH110, PTH118
             continue
         if time.monotonic() > end_s:

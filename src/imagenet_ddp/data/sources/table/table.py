@@ -117,7 +117,7 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
         )
     if not path.exists():
         hint = "data.root=FILE.csv"
-        if root.startswith("~"):  # no shell expands it behind "data.root="
+        if root.startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
         raise ConfigError(f"data.root must be a table, but {describe_path(path)} does not exist. Hint: {hint}.")
     return path
@@ -184,7 +184,7 @@ def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns:
     for row, name in enumerate(paths):
         if not name:
             continue
-        # by the words alone: to follow links takes a question to the disk for each
+        # compared as text: resolving links would take one disk request each
         whole = os.path.normpath(name if name.startswith("/") else folder + name)
         earlier = first.setdefault(whole, row)
         if earlier == row:
