@@ -1,7 +1,7 @@
 """Renew docs/reliability.md: python scripts/reliability.py, the table; python scripts/reliability.py soak=220 [seed=1].
 
-Both run trainings; root, namespaces and SLURM are needed for some faults. Let nothing else run on the machine: the
-table takes about ten minutes with two cores, a soak of 220 about an hour: 20 runs of each of the eleven faults.
+Both run trainings; some faults need root, namespaces and SLURM. Run nothing else on the machine: on two cores the table
+takes about ten minutes, and a soak of 220 about an hour, 20 runs of each of the eleven faults.
 """
 
 import datetime
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
-# Faults whose tests are those of the module that answers them: "what is done: what must happen" -> the test.
+# Faults tested with the module that handles them: "the fault: the required outcome" -> the test.
 ELSEWHERE = {
     "SIGKILL of a rank of two nodes: both commands end within 10 s, with its number":
         "tests/distributed/test_several_hosts.py::test_a_rank_that_dies_ends_all",
@@ -68,7 +68,7 @@ def table() -> int:
 
 
 def _rows(cases: list[ElementTree.Element]) -> list[str]:
-    """Return a line of the table for each test, once for all of its parameters."""
+    """Return a row of the table for each test, one for all of its parameters."""
     tests: dict[str, list[ElementTree.Element]] = {}
     for case in cases:
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
@@ -92,7 +92,7 @@ def _rows(cases: list[ElementTree.Element]) -> list[str]:
 
 
 def soak(number: int, seed: int) -> int:
-    """Run the soak, and write its counts. Return 1 where a run hung, was lost or is wrong."""
+    """Run the soak, and write its counts. Return 1 if a run was hanging, lost or wrong."""
     sys.path.insert(0, str(ROOT / "tests"))
     from faults.soak import soak as run_soak  # pyright: ignore[reportMissingImports]
 
@@ -120,7 +120,7 @@ def _where() -> str:
 
 
 def _replace(part: str, lines: list[str]) -> None:
-    """Put lines between a part's two marks in the page."""
+    """Replace the lines between the two marks of a part of the page."""
     text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- begin: {part} -->", f"<!-- end: {part} -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)

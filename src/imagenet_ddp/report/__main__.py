@@ -30,15 +30,15 @@ from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
-Of one run: a page, report.html, with curves, classes, confusion, mistakes,
-likely wrong labels, calibration and activation maps. Where the best checkpoint
-has not been evaluated image by image, evaluate is started first.
+For one run: a page, report.html, with curves, classes, confusion, mistakes,
+likely wrong labels, calibration and activation maps. If the best checkpoint
+has not been evaluated image by image, evaluate runs first.
 
   python -m imagenet_ddp.report RUN [maps=false] [out=FOLDER]
 
-Of several: the leaderboard, a table, best first, with the options in which the
-runs differ; their curves in one figure. For runs that differ only in their
-seed, medians and significance.
+For several: the leaderboard, a table, best first, with the options in which
+the runs differ; their curves in one figure; and for runs that differ only in
+their seed, medians and significance.
 
   python -m imagenet_ddp.report DIR... [by=recipe] [format=text] [out=FOLDER]
 
@@ -48,7 +48,7 @@ seed, medians and significance.
   by=       run: a row per run; recipe: a row per recipe, over its seeds;
             fold: one page of runs that differ in data.val_fold, over all
             images, each from the run that did not train on it
-  against=  the recipe that the others are compared with: words of its row, or
+  against=  the recipe that the others are compared with: text in its row, or
             a run folder; by default the best
   format=   what is printed: text, markdown, csv; the latter two are the table
             for one run, too
