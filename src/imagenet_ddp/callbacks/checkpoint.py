@@ -19,8 +19,8 @@ from imagenet_ddp.runs.folder import previous_checkpoint
 
 class ResumeCheckpoint(Checkpoint):
     """Write last.ckpt every `every_n_epochs` epochs, at the end, and when a signal stops the run; and best.ckpt with
-    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, in case
-    the disk damages the newer one.
+    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, in case of
+    damage.
 
     every_n_steps: also write last.ckpt within an epoch, every so many steps of the optimizer. every_s: also once so
     many seconds have passed since the last write; checked every trainer.log_every_n_steps steps.

@@ -102,8 +102,8 @@ def command_line(
 
 
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:
-    """Return (config, mistakes) of one job. If data= is missing, compose as if it had been typed, so that everything
-    that depends on it is validated too."""
+    """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate what depends
+    on it."""
     config, mistakes = composer.compose(job)
     if options := _missing_data_options(verb, config, job):
         config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])

@@ -57,8 +57,8 @@ class ImageDataModule(L.LightningDataModule):
         say: Callable[[str], None] = print,
     ):
         """data and loader: the resolved options of these groups (config.schema.data.DataConfig and LoaderConfig).
-        local_world_size: number of processes that share this machine's CPU cores; None: as many as the Trainer has
-        devices. say: writes a line to the log."""
+        local_world_size: processes that share this machine's CPU cores; None: the Trainer's devices. say: writes a line
+        to the log."""
         super().__init__()
         self.source = source
         self.options = dict(data)
@@ -138,8 +138,7 @@ class ImageDataModule(L.LightningDataModule):
         return self.options["batch_size"] * (self.trainer.world_size if self.trainer else 1)
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Skip the first `image` images of this epoch, already trained on in `step` steps. Call before the loaders are
-        made."""
+        """Skip the first `image` images of this epoch, trained on in `step` steps. Call before the loaders are made."""
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:

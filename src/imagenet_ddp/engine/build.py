@@ -91,8 +91,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
 def make_module(
     plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the module with random weights, to be filled from a checkpoint. num_train_images: of each class; None if
-    nothing is trained."""
+    """Return the module with random weights, for a checkpoint to fill. num_train_images: of each class; None: no
+    training."""
     config, num_classes = plan.config, len(classes)
     data, model = config["data"], config["model"]
     net = create_model(model, num_classes, config["seed"], data["image_size"])

@@ -45,8 +45,7 @@ class Job:
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM is to requeue a stopped job: only with a checkpoint, because without one it would start from
-    scratch each time."""
+    """Return whether SLURM is to requeue a stopped job: only with a checkpoint, else it would start over each time."""
     has_checkpoint = checkpoints.has_checkpoint(job.run_dir)
     return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
 

@@ -66,8 +66,8 @@ class Plan:
         return self.num_own_devices * self.world_info.world_size
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
-        """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training:
-        include what only a training uses."""
+        """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include what only a training
+        uses."""
         left_out = () if training else ("batch", "learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()

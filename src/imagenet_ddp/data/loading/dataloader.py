@@ -39,8 +39,7 @@ class Batch(TypedDict):
 
 
 class ImageDataset(Dataset):
-    """Transformed images, a batch at a time. Each sample's randomness depends on (seed, epoch, index) only, not on
-    worker, rank or history.
+    """Transformed images, a batch at a time. Each sample's randomness is a function of (seed, epoch, index) only.
 
     replace: another image replaces an unreadable one, so that the number of images per rank stays the same (in
     training); otherwise the image is left out, and one that does not count pads the batch.
@@ -133,8 +132,7 @@ def open_image(images: Images, index: int) -> Picture:
 
 
 def _new_images(count: int, size: int) -> Tensor:
-    """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent without a
-    copy."""
+    """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
     num_bytes = count * size * size * 3
     if get_worker_info() is None:
         flat = torch.empty(num_bytes, dtype=torch.uint8)

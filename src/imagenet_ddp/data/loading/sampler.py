@@ -93,8 +93,8 @@ class BatchSampler(DistributedSampler):
 
     def steps(self, first: int = 0) -> list[int]:
         """Return the position at which each step of an epoch begins, from the image `first` on, and the number of
-        images at the end. The last two steps share an incomplete step: a handful of images, or a single one, is a bad
-        estimate for batch norm and can undo an epoch."""
+        images at the end. The last two steps share an incomplete step: a few images, or one, are a bad estimate for
+        batch norm and can undo an epoch."""
         begins = list(range(first, self.num_images, self.global_batch_size))
         left = self.num_images - begins[-1] if begins else 0
         if len(begins) > 1 and left < self.global_batch_size:
@@ -128,8 +128,8 @@ class BatchSampler(DistributedSampler):
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
-        """Return, for each step of this epoch, the number of images in its update. Lightning updates the weights after
-        every `accumulate` steps of the epoch, and after its last."""
+        """Return the number of images in the update of each step. Lightning updates the weights after every
+        `accumulate` steps of the epoch, and after its last."""
         sums: Counter[int] = Counter()
         accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):
