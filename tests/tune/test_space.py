@@ -129,7 +129,7 @@ def test_a_typed_list_or_range_replaces_the_other_kind():
     assert choices.distribution == Choices([1.0, 2.0])
     (span,), _ = read(search, ("++search.optim.lr={low:0.1,high:1.0}",))
     assert span.distribution == Float(0.1, 1.0, log=True)
-    assert "or choices alone" in mistakes(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
+    assert "or only choices" in mistakes(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
             cause = cause.__cause__
         reason = first_line(cause)
         raise ConfigError(
-            f"{key}={target} must be something that can be called, but cannot be made: {reason.rstrip('.')}. "
+            f"{key}={target} must be callable, but cannot be made: {reason.rstrip('.')}. "
             "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
         ) from error
 

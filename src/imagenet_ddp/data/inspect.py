@@ -132,7 +132,7 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
         more = f" {imagenet_layout.SEE}" if is_imagenet else ""
         layout.mistakes.append(
             f"{count_noun(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not "
-            f"be read. Hint: move each into the folder of its class, or away.{more}"
+            f"be read. Hint: move each into the folder of its class, or elsewhere.{more}"
         )
     if not split.is_whole:
         layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes, no more time")

@@ -54,7 +54,7 @@ def validate(
         found.append(f"trainer.num_nodes must be LEAST:MOST, got {num_nodes}. Hint: trainer.num_nodes={most}:{least}.")
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         name = config["strategy"]["name"]
-        found.append(f"strategy={name} runs in one process, but {key} asks for nodes. Hint: strategy=ddp.")
+        found.append(f"strategy={name} runs in one process, but {key} requests several nodes. Hint: strategy=ddp.")
     try:
         address = LaunchRequest(None, None, cluster, "", False).address(environ)
         if address is None or address.host is None:

@@ -127,8 +127,8 @@ def run_job(
     *,
     own_processes: bool = False,
 ) -> T:
-    """Call task(world_info, payload) in every process of this node. payload: must be picklable. own_processes: start a
-    process even if there is only one (a job of a sweep)."""
+    """Call task(world_info, payload) in every process of this node. own_processes: start one even if it is the only
+    one."""
     if launch_info.world_info is not None:
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices

@@ -77,8 +77,8 @@ def run_in_process(
     *,
     job: Job | None = None,
 ) -> Any:
-    """Join the other ranks, run body, and turn every outcome into an exit code shared by all ranks. world: given if
-    this process has joined already. job: one that a stop may requeue."""
+    """Join the other ranks, run body, and turn every outcome into one exit code for all ranks. world: given if this
+    process has joined already. job: one that a stop may requeue."""
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:

@@ -117,9 +117,10 @@ class ImageClassifier(L.LightningModule):
             torch.mps.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
-        """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
-        gradients add up to those of the mean over all images of the update. batch["weight"], if there is one,
-        multiplies the loss of each image; the mean is over the number of images, not the sum of weights."""
+        """Return the loss, the sum of the losses and the logits. loss: after DDP's mean over the ranks and Lightning's
+        division by trainer.accumulate_grad_batches, its gradients add up to those of the mean over all images of the
+        update. batch["weight"] multiplies each image's loss; the mean is over the number of images, not the sum of
+        weights."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))

@@ -176,7 +176,7 @@ def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "
         )
     if not {"low", "high"} <= set(entry) <= RANGE:
         raise ConfigError(
-            f"{name} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+            f"{name} must have low and high, optionally log or step; or only choices, {got}. {_hint(key)}"
         )
     kind = of_train.type if of_train and of_train.type else Any
     if of_train and kind not in (int, float, Any):

@@ -66,7 +66,7 @@ def detect(
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     if one_process and not found.standalone:
         raise ConfigError(
-            f"strategy={config['strategy']['name']} runs in one process, but {found.source} asks for several. "
+            f"strategy={config['strategy']['name']} runs in one process, but {found.source} requests several. "
             "Hint: strategy=ddp, or start it once, without a launcher."
         )
     if launcher is not None:

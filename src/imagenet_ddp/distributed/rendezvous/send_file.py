@@ -75,7 +75,9 @@ def _receive(store: Store, description: Mapping[str, Any], timeout_s: float) -> 
             num_bytes += file.write(content)
             chunk += 1
     if sha256(target) != description["sha256"]:
-        raise ConfigError(f"{name} arrived from rank 0 with another content. Hint: is somebody writing to it there?")
+        raise ConfigError(
+            f"{name} arrived from rank 0 with different content. Hint: is another program writing to it there?"
+        )
     return target
 
 

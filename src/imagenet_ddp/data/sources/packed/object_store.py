@@ -70,7 +70,7 @@ class Remote:
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
-                f"no room on the disk for {name} beside the other shards in the cache. "
+                f"no room on the disk for {name} with the other shards in the cache. "
                 "Hint: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
             )
         return (
