@@ -67,9 +67,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
         return folder.summary(job.run_dir).get("best/val/top1")
 
     def run(_: object) -> float | None:
-        own = (
-            own_processes or job.config["cluster"]["max_restarts"] > 0
-        )  # the process that restarts them must survive them
+        own = own_processes or job.config["cluster"]["max_restarts"] > 0  # this process must survive to restart them
         return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own)
 
     try:

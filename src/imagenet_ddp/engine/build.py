@@ -156,8 +156,8 @@ def _has(callbacks: list[L.Callback], kind: type) -> bool:
 
 @contextmanager
 def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn an error by which Lightning refuses its arguments into a sentence: ConfigError before the first training
-    step, RunError after it. begun: returns whether there was one."""
+    """Turn what Lightning refuses into a sentence: ConfigError before the first training step, else RunError. begun:
+    returns whether there was one."""
     try:
         yield
     except MisconfigurationException as error:

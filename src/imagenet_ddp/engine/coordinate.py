@@ -127,7 +127,7 @@ def run_job(
     *,
     own_processes: bool = False,
 ) -> T:
-    """Call task(world_info, payload) in every process of this node. own_processes: start one even if it is the only
+    """Call task(world_info, payload) in every process of this node. own_processes: start one even if there is just
     one."""
     if launch_info.world_info is not None:
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)

@@ -57,8 +57,8 @@ def decide(
     command: str,
     num_local: int | None = None,
 ) -> Job:
-    """Decide folder and checkpoint of a training. Makes the folder and nothing else; the caller removes it if the run
-    does not start. num_local: number of workers announced by each node; None if none were."""
+    """Decide folder and checkpoint of a training. Makes only the folder; the caller removes it if the run does not
+    start. num_local: number of workers announced by each node; None if none were."""
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:

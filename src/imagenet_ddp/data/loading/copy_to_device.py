@@ -25,9 +25,7 @@ class CopyToDevice:
         compute.wait_stream(self._copies)
         for value in moved.values():
             if isinstance(value, torch.Tensor):
-                value.record_stream(
-                    compute
-                )  # its memory is not reused for the next copy before the computation has ended
+                value.record_stream(compute)  # the next copy must not reuse its memory before the computation ends
         return moved
 
 

@@ -128,8 +128,8 @@ class BatchSampler(DistributedSampler):
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
-        """Return the number of images in the update of each step. Lightning updates the weights after every
-        `accumulate` steps of the epoch, and after its last."""
+        """Return the images in the update of each step. Lightning updates after every `accumulate` steps and after the
+        last."""
         sums: Counter[int] = Counter()
         accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):
