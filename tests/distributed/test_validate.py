@@ -118,7 +118,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 3},
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
-            "2 on one node, but trainer.devices is 3",
+            "2 on one node, but trainer.devices=3 needs",
         ),
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},

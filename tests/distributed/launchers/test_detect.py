@@ -430,7 +430,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
          "asks"),
-        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun asks for several. Hint:"),
+        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun requests several. Hint:"),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
         ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: cluster.address=file:///PATH."),

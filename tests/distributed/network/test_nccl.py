@@ -205,7 +205,7 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
         ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves none."),
         ("NCCL", "=lo", MASTER, "got =lo. Hint: `unset NCCL_SOCKET_IFNAME`, or NCCL_SOCKET_IFNAME=ens3 (it routes to"),
         ("NCCL", "^docker", MASTER, "got ^docker, which matches lo first."),
-        ("NCCL", "^docker", "node-a", "as nodes meet at node-a"),
+        ("NCCL", "^docker", "node-a", "because the nodes meet at node-a"),
         ("NCCL", "^docker", "node-z", "(it leads to other machines; here node-z is an address of the loopback)"),
         ("NCCL", "typo", "10.9.9.9", "or NCCL_SOCKET_IFNAME=ens3 (it leads to other machines)"),
     ],

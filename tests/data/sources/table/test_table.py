@@ -51,7 +51,7 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
         (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
         (GOOD + "d.jpg,cat,val,nan\n", "row 5 (nan)."),
         (GOOD + "./x/../a.jpg,cat,val,1\n", "an image of val must not be in train too, but is in 1 row: row 5 (./x"),
-        (GOOD + "c.jpg,dog,val,1\n", "must have one row, but is named again in 1 row: row 5 (c.jpg, as row 4)"),
+        (GOOD + "c.jpg,dog,val,1\n", "must have only one row, but is repeated in 1 row: row 5 (c.jpg, as row 4)"),
         (GOOD + "x.jpg,cat,val,1\n", "must name a file, below {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
         (GOOD + "d.jpg,owl,val,1\n", "each label of val must be one of train too, but 1 of 2 is not: owl. Hint"),
         ("path,label,split\na.jpg,cat,train\n", "split must be val in some rows, but is in none."),
