@@ -129,7 +129,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"strategy__name": "dp", "trainer__devices": 2},
             STEP,
-            "strategy=dp runs in one process, but slurm job 7 asks",
+            "strategy=dp runs in one process, but slurm job 7 requests",
         ),
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},

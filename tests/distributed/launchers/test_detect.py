@@ -429,7 +429,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "must equal WORLD_SIZE (4), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 3)."),
         (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
-         "asks"),
+         "requests"),
         (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun requests several. Hint:"),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),

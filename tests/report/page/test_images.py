@@ -81,5 +81,5 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     pictures = read_pictures(read(folder), [0], [0])
     assert len(pictures.thumbnails) == 1
-    assert pictures.reason_maps.endswith("under model: not called.")
+    assert pictures.reason_maps.endswith("under model, which is not run.")
     assert not (tmp_path / "to").exists()
