@@ -77,7 +77,7 @@ class TrainConfig(RunConfig):
         str | None,
         choice("augmented"),
         Example("augmented"),
-        "augmented: write train_batch.png and end without training.",
+        "augmented: only write train_batch.png, do not train.",
     ] = None
 
 

@@ -57,7 +57,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_nodes": TrainerKey(
         AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
         "auto",
-        "Number of machines, or LEAST:MOST for nodes that may come and go.",
+        "Number of machines; LEAST:MOST if nodes come and go.",
     ),
     "precision": TrainerKey(
         (
