@@ -1,12 +1,12 @@
-"""Train a recipe, the recipe with each of its parts switched off alone, and plain references, over several seeds:
+"""Train a recipe, its variants with one part switched off, and plain references, over several seeds:
 
     python scripts/ablation.py experiment=quick data=imagefolder data.root=FOLDER [seeds=1,2] [variants=FILE] [out=DIR]
 
-seeds: by default 1,2,3. variants: a YAML file, {name: [options instead of those typed]}; by default
+seeds: by default 1,2,3. variants: a YAML file, {name: [options that replace typed ones]}; by default
 scripts/ablations/<experiment>.yaml. out: by default runs/ablation_<experiment>; each run is in <out>/<name>/seed<seed>.
 
-The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes with
-time meets all of them. The same command continues a stopped ablation, trains again what failed, and adds seeds to a
+The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes over
+time affects all of them. The same command continues a stopped ablation, repeats failed runs, and adds seeds to a
 finished one. Exit code 1: a run failed, or the options were refused; 128 + number: stopped by a signal.
 """
 
@@ -27,7 +27,7 @@ FILE = "ablation.yaml"  # in the folder: what its runs were made with
 
 
 def read(argv: list[str]) -> tuple[list[str], list[int], dict[str, list[str]], Path]:
-    """Return (options of all runs, seeds, {variant: its own options}, folder). Exit where they are not valid."""
+    """Return (options of all runs, seeds, {variant: its own options}, folder). Exit if they are not valid."""
     words = {word.partition("=")[0]: word.partition("=")[2] for word in argv}
     experiment = words.get("experiment", "")
     seeds = words.get("seeds", "1,2,3").split(",")
@@ -60,13 +60,13 @@ def _variants(path: Path) -> dict[str, list[str]]:
 
 
 def merged(options: list[str], own: list[str]) -> list[str]:
-    """Return the options of all with a variant's own in place of those with the same key."""
+    """Return the options of all runs, with a variant's own replacing those with the same key."""
     keys = {word.partition("=")[0] for word in own}
     return [*(word for word in options if word.partition("=")[0] not in keys), *own]
 
 
 def require_same(folder: Path, options: list[str], variants: dict[str, list[str]]) -> None:
-    """Exit where the folder holds runs of other options: they would be taken for finished ones of these."""
+    """Exit if the folder contains runs with other options, which would be mistaken for finished ones of these."""
     path, made = folder / FILE, variants
     if path.exists():
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def require_same(folder: Path, options: list[str], variants: dict[str, list[str]
 
 
 def summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return what a finished run left; None where there is none."""
+    """Return the summary of a finished run; None if there is none."""
     try:
         return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -87,8 +87,8 @@ def summary(run_dir: Path) -> dict[str, Any] | None:
 
 
 def train(options: list[str], seed: int, run_dir: Path) -> None:
-    """Train one run, from its last checkpoint where it has one. Report a failure. Exit where a signal came: with 128 +
-    its number, also after a training that had no steps left to stop at."""
+    """Train one run, from its last checkpoint if there is one. Report a failure. On a signal exit with 128 + its
+    number, also after a training that had no steps left at which to stop."""
     words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
     process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
     came = []

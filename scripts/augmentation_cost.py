@@ -1,9 +1,9 @@
-"""Milliseconds of CPU that each augmentation of data.* takes per image, on one core, as the table of docs/data.md:
+"""Measure the CPU milliseconds per image of each augmentation of data.*, on one core, for the table of docs/data.md:
 
     taskset -c 0 python scripts/augmentation_cost.py FOLDER [image_size ...]
 
-FOLDER/train/<class>/ holds photographs. First row: what every image costs, decoded, cropped and resized; the others:
-what comes on top. Medians over the repeats, which take turns, so that other load on the machine falls on all alike.
+FOLDER/train/<class>/ contains photographs. The first row is the cost of every image (decode, crop, resize), the others
+are added to it. Medians over interleaved repeats, so that other load on the machine affects all alike.
 """
 
 import random
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _costs(pictures: list[Any], size: int) -> dict[str, float]:
-    """Milliseconds per image."""
+    """Return the milliseconds per image."""
     data = {**asdict(DataConfig()), "image_size": size}
     crop, out = make_train_transform(data), empty(len(pictures), size, size, 3)
 

@@ -1,7 +1,7 @@
-"""Measure the tables of docs/performance.md anew: python scripts/benchmark_docs.py FOLDER [MODE ...]
+"""Measure the tables of docs/performance.md again: python scripts/benchmark_docs.py FOLDER [MODE ...]
 
-FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks;
-without any, all. Let nothing else run on the machine: with two cores this takes about an hour.
+FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks; by default all.
+Run nothing else on the machine: on two cores this takes about an hour.
 """
 
 import json
@@ -25,7 +25,7 @@ NOT_SHOWN = ("one_layer", "model", "runs", "parts", "plain", "best")  # details 
 
 
 def main(folder: str, *modes: str) -> None:
-    """Write docs/benchmarks/MODE.json of each, and the page."""
+    """Write docs/benchmarks/MODE.json of each mode, and the page."""
     for mode in modes or OPTIONS:
         with tempfile.TemporaryDirectory() as work:
             options = [word.replace("FOLDER", folder) for word in OPTIONS[mode].split()]

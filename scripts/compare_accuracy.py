@@ -1,10 +1,11 @@
-"""Validation top-1 of one recipe with the plain pipeline's pixels and with this project's, from files and packed, in
-turns, over several seeds:
+"""Compare the validation top-1 of one recipe with the plain pipeline's pixels and with this project's, from files and
+packed, alternating, over several seeds:
 
     python scripts/compare_accuracy.py SEEDS OPTIONS        for example: 3 experiment=quick data.root=FOLDER
 
-Everything but the way from an image file to pixels is the same: net, optimizer, order of images, flips by half. Plain:
-Pillow decodes whole, torchvision crops and resizes as in https://github.com/pytorch/examples/blob/main/imagenet/main.py
+Only the way from an image file to pixels differs; net, optimizer, order of images and flips are the same. Plain: Pillow
+decodes the whole image, torchvision crops and resizes as in
+https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
 
 import json
@@ -20,7 +21,7 @@ PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # set for the command that this script sta
 
 
 def plain_training() -> None:
-    """`python -m imagenet_ddp.train`, with another way from a file to pixels."""
+    """Run `python -m imagenet_ddp.train` with the plain way from a file to pixels."""
     import torch
     from torch import Tensor
     from torchvision import transforms

@@ -1,9 +1,11 @@
-"""Images/s of the ordinary loader without loader processes and of DALI's with one thread, in turns, in this process:
+"""Compare the images/s of the ordinary loader without loader processes and of DALI's with one thread, alternating in
+one process:
 
     taskset -c 0 python scripts/compare_dali.py FOLDER [image_size]
 
-FOLDER/train/<class>/ holds the images. Decode, crop and collate only: no model, no copy to a device. On a machine with
-other work the images per CPU second tell more than those per second: DALI's two threads get more of a shared core.
+FOLDER/train/<class>/ contains the images. Decode, crop and collate only: no model, no copy to a device. On a busy
+machine, images per CPU second are more reliable than images per second, because DALI's two threads get a larger part of
+a shared core.
 """
 
 import statistics

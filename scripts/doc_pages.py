@@ -62,7 +62,7 @@ def _row(key: Key) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text whose characters mean nothing to Markdown, except between backticks."""
+    """Return text with Markdown's special characters escaped, except between backticks."""
     return text if text.startswith("`") else re.sub(r"[|<*_]", r"\\\g<0>", text)
 
 
@@ -209,7 +209,7 @@ t-test, as [runs](runs.md#over-seeds) explains it. The commands are in the order
 
 
 def _measured(results: Path) -> str:
-    """Return the section of the rows in this file, which report by=recipe has written; "" where there are none."""
+    """Return the section for the rows in this file, written by report by=recipe; "" if there are none."""
     if not results.is_file():
         return ""
     with results.open(encoding="utf-8", newline="") as file:
@@ -276,12 +276,12 @@ def commands() -> str:
 
 
 def index() -> str:
-    """Return the text of docs/index.md, the README with the links of a site whose root is docs/."""
+    """Return the text of docs/index.md: the README, with links for a site whose root is docs/."""
     return (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
 def scaling_tables(results: Path) -> str:
-    """Return the table of images/s over slow links that scripts/scaling_table.py has measured, "" without one."""
+    """Return the table of images/s over slow links measured by scripts/scaling_table.py; "" if there is none."""
     if not results.is_file():
         return ""
     found = json.loads(results.read_text(encoding="utf-8"))
@@ -310,7 +310,7 @@ def _code(options: str) -> list[str]:
 
 
 def performance() -> str:
-    """Return the text of docs/performance.md, with each table as the stored file of its name has it."""
+    """Return the text of docs/performance.md, with each table taken from the stored file of its name."""
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
 
     def table(match: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
-"""Compare images per second of predict with a plain torchvision loop:
+"""Compare the images per second of predict with those of a plain torchvision loop:
 
-python scripts/predict_speed.py CHECKPOINT IMAGES [MODEL.onnx ...]
+    python scripts/predict_speed.py CHECKPOINT IMAGES [MODEL.onnx ...]
 
-From files to probabilities, in one process, the ways taking turns; the median of the rounds is printed as Markdown.
+From files to probabilities, in one process, alternating; the medians over the rounds are printed as Markdown.
 """
 
 import os
@@ -43,7 +43,7 @@ def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]
 
 
 def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
-    """The loop of a tutorial: Pillow, transforms, batches; the same sizes, weights and batch size."""
+    """Predict as tutorials do: Pillow, transforms, batches; with the same sizes, weights and batch size."""
     stored = read(Path(checkpoint))
     request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x"], os.environ)
     config = resolved_config(request, os.environ)

@@ -1,7 +1,7 @@
 """Renew docs/reliability.md: python scripts/reliability.py, the table; python scripts/reliability.py soak=220 [seed=1].
 
-Both run trainings; root, namespaces and SLURM are needed for some faults. Let nothing else run on the machine: the
-table takes about ten minutes with two cores, a soak of 220 about an hour: 20 runs of each of the eleven faults.
+Both run trainings; some faults need root, namespaces and SLURM. Run nothing else on the machine: on two cores the table
+takes about ten minutes, and a soak of 220 about an hour, 20 runs of each of the eleven faults.
 """
 
 import datetime
@@ -16,29 +16,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
-# Faults whose tests are those of the module that answers them: "what is done: what must happen" -> the test.
+# Faults tested with the module that handles them: "the fault: the required outcome" -> the test.
 ELSEWHERE = {
     "SIGKILL of a rank of two nodes: both commands end within 10 s, with its number":
         "tests/distributed/test_several_hosts.py::test_a_rank_that_dies_ends_all",
-    "SIGKILL of one node's command: the other saves and ends, or says who is gone":
+    "SIGKILL of one node's command: the other saves and ends, or names the lost one":
         "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
-    "SIGKILL of a loader process: the run ends with one sentence":
+    "SIGKILL of a loader process: the run ends with a one-sentence error":
         "tests/data/loading/test_worker_processes.py::test_training_ends_with_one_sentence",
     "SIGKILL of `prepare=pack` at random moments: the pack of the next command has the same bytes":
         "tests/prepare/pack/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
-    "SIGKILL of `tune` while it resumes: no trial is lost, or there twice":
+    "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":
         "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",
-    "last.ckpt is damaged, empty or gone when SLURM starts a job again, or at resume=: the one before is taken":
+    "last.ckpt is damaged, empty or gone when SLURM restarts a job, or at resume=: the previous one is used":
         "tests/runs/test_checkpoints.py::test_the_one_before_is_taken",
-    "A file of a pack is cut off while it is read: the file is named":
+    "A file of a pack is truncated while it is read: the error names the file":
         "tests/data/sources/packed/test_local.py::test_a_shard_cut_off_under_way_is_named",
     "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
         "tests/data/sources/packed/test_local.py::test_an_altered_image_is_found",
-    "A logger's server hangs (takes a message and never answers): the run goes on, and at its end says what was lost":
+    "A logger's server hangs (takes a message and never answers): the run continues and finally reports what was lost":
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at the start: refused within 30 s":
         "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
-    "A logger's server dies in mid-run: the logger is switched off, and the run goes on":
+    "A logger's server dies in mid-run: the logger is switched off, and the run continues":
         "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
 }  # fmt: skip
 
@@ -61,14 +61,14 @@ def table() -> int:
         code = subprocess.run([*command, "tests/faults", *ELSEWHERE.values()], cwd=ROOT).returncode
         cases = ElementTree.parse(report).getroot().iter("testcase")
         rows = _rows(list(cases))
-    lines = [f"{_where()}, by `python scripts/reliability.py`:", "", "| fault | must | read by the user | exit code "
+    lines = [f"{_where()}, by `python scripts/reliability.py`:", "", "| fault | required | message | exit code "
              "| seconds to the message | outcome |", "|---|---|---|---|---|---|", *rows]  # fmt: skip
     _replace("table", lines)
     return code
 
 
 def _rows(cases: list[ElementTree.Element]) -> list[str]:
-    """Return a line of the table for each test, once for all of its parameters."""
+    """Return a row of the table for each test, one for all of its parameters."""
     tests: dict[str, list[ElementTree.Element]] = {}
     for case in cases:
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
@@ -84,7 +84,7 @@ def _rows(cases: list[ElementTree.Element]) -> list[str]:
             continue
         held = sum(run.find("failure") is None and run.find("error") is None for run in runs)
         skipped = sum(run.find("skipped") is not None for run in runs)
-        outcome = "not run here" if skipped == len(runs) else "as it must" if held == len(runs) else "FAILED"
+        outcome = "not run here" if skipped == len(runs) else "as required" if held == len(runs) else "FAILED"
         said = told.get("said", "").replace("`", "'")
         cells = (done, must.rstrip("."), said and f"`{said}`", told.get("code", ""), told.get("seconds", ""), outcome)
         rows.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
@@ -92,7 +92,7 @@ def _rows(cases: list[ElementTree.Element]) -> list[str]:
 
 
 def soak(number: int, seed: int) -> int:
-    """Run the soak, and write its counts. Return 1 where a run hung, was lost or is wrong."""
+    """Run the soak, and write its counts. Return 1 if a run was hanging, lost or wrong."""
     sys.path.insert(0, str(ROOT / "tests"))
     from faults.soak import soak as run_soak  # pyright: ignore[reportMissingImports]
 
@@ -120,7 +120,7 @@ def _where() -> str:
 
 
 def _replace(part: str, lines: list[str]) -> None:
-    """Put lines between a part's two marks in the page."""
+    """Replace the lines between the two marks of a part of the page."""
     text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- begin: {part} -->", f"<!-- end: {part} -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)

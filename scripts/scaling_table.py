@@ -1,11 +1,13 @@
-"""Images/s of one and two nodes over a slow link, with each option that sends less: docs/benchmarks/scaling.json.
+"""Measure images/s of one and two nodes over a slow link, with each option that sends less:
+docs/benchmarks/scaling.json.
 
     python scripts/scaling_table.py
 
 Needs root and two CPU cores (Linux, iproute2, util-linux): the nodes are two processes, one core each, in network
-namespaces of their own joined by a link that `tc` limits. Nothing of it outlives the script. Takes about 10 minutes;
+namespaces joined by a link that `tc` limits. All of this is removed when the script ends. Takes about 10 minutes;
 `python scripts/doc_pages.py` then renews the table of docs/performance.md. Each figure is the sum of both nodes; "1
-node" is half of what both reach alone at the same time, because they share the machine's caches in all measurements.
+node" is half of what both reach separately at the same time, because they share the machine's caches in all
+measurements.
 """
 
 import contextlib
@@ -127,7 +129,7 @@ def _versions() -> str:
 
 
 def node(rank: int, turns: int) -> None:
-    """Measure all variants in turns, and print what the first node has found."""
+    """Measure all variants in turns, and print the results of the first node."""
     import torch
     from torch import distributed
     from torch.distributed import TCPStore
@@ -185,7 +187,7 @@ def _training() -> Any:
 
 
 def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int, int] | None) -> float:
-    """Train some batches with Lightning and this project's strategy; None: on this node alone."""
+    """Train some batches with Lightning and this project's strategy; None: only on this node."""
     import lightning.pytorch as L
     from torch import distributed
 
@@ -232,7 +234,7 @@ def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int
 
 
 def _sent_share(hook: str | None, net: Any) -> float:
-    """Bytes that are sent, of those of the gradients in fp32."""
+    """Return the bytes sent as a share of those of the gradients in fp32."""
     if hook != "powersgd":
         return {"bf16": 0.5, "fp16": 0.5}.get(hook or "", 1.0)
     sizes = [(each.numel(), len(each)) for each in net.parameters()]

@@ -6,14 +6,14 @@ import sys
 
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.commands import COMMANDS
-from imagenet_ddp.system import console
+from imagenet_ddp.system import closed_pipe
 
 
 def main() -> None:
     names = [*COMMANDS, "report"]
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("--help", "-h"):
-        with console.exit_on_closed_pipe():
+        with closed_pipe.exit_on_closed_pipe():
             print(help.commands())
     elif command in names:
         del sys.argv[1]

@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.demo checkpoint=PATH: a page on which a picture is dropped, and its classes are seen."""
+"""python -m imagenet_ddp.demo checkpoint=PATH: serve a page that classifies the pictures dropped on it."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
-    """Return a Gradio Blocks. gradio: the module."""
+    """Return a Gradio Blocks. gradio: the imported module."""
     import torch
 
     from imagenet_ddp.data.decoding.image import UnreadableImage
@@ -63,7 +63,8 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
             explain = None
 
     def answer(path: str | None) -> tuple[dict[str, float] | None, Any]:
-        """Return (label -> probability of the top 5, the picture under its map or as the net sees it)."""
+        """Return (label -> probability of the top 5, the picture under its activation map, or without one if there is
+        none)."""
         if path is None:
             return None, None
         image = predictor.read(path)
@@ -82,7 +83,7 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
             # the file as it is: what training refuses is refused here in the same words. Not by a subclass, for which
-            # Gradio writes a file beside this one.
+            # Gradio writes a file next to this one.
             picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
                 classes = gradio.Label(label="Classes", num_top_classes=5)

@@ -1,10 +1,10 @@
-"""Define the errors that are shown to a person without a traceback."""
+"""Define the errors that are shown to the user without a traceback."""
 
 
 class ConfigError(Exception):
     """Mistakes in the command or its input: shown without a traceback, exit code 2.
 
-    mistakes: one sentence each, of the form "expected, found (and where it came from). Hint: what to set."
+    mistakes: one sentence each, of the form "KEY must be A, got B. Hint: what to set."
     """
 
     def __init__(self, mistakes: str | list[str]):
@@ -13,5 +13,5 @@ class ConfigError(Exception):
 
 
 class RunError(Exception):
-    """What went wrong while a run was going on, and is explained by one sentence with a Hint: a broken image, a loader
-    process without memory. Shown without a traceback, exit code 1."""
+    """A failure during a run that one sentence with a Hint explains: a broken image, a loader process out of memory.
+    Shown without a traceback, exit code 1."""

@@ -1,5 +1,5 @@
-"""python -m imagenet_ddp.evaluate checkpoint=PATH: top-1, top-5 and loss of a checkpoint, each validation image
-counted once."""
+"""python -m imagenet_ddp.evaluate checkpoint=PATH: compute top-1, top-5 and loss of a checkpoint, counting each
+validation image once."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: predict the top classes of each image.
 
-Exit codes: 0 done, also where single files cannot be read (the error is in their row); 1 failed; 2 refused.
+Exit codes: 0 done, even if single files cannot be read (the error is in their row); 1 failed; 2 refused.
 """
 
 import csv
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
 SHEET = ".png"
-MOST_WHOLE = 4  # images in a batch, in their own size: of 12 megapixels each takes 36 MB, and again in the batch
+MOST_WHOLE = 4  # images in a batch at their original size: 12 megapixels take 36 MB, and the same again in the batch
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> "Writer":
-    """Return what writes out=; closed with the stack."""
+    """Return the writer for out=; the stack closes it."""
     if str(config["out"]).lower().endswith(SHEET):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
@@ -96,12 +96,12 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
 
 class Writer(Protocol):
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
-        """Write one image's classes. top: (class index, probability), most likely first; empty where error says why
-        there is none."""
+        """Write one image's classes. top: (class index, probability), most likely first; empty if the image could not
+        be read, and error says why."""
 
 
 class CsvWriter:
-    """Write columns path, class_1, probability_1, ..., error; a class as its label."""
+    """Writes columns path, class_1, probability_1, ..., error; a class by its label."""
 
     def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
         self._writer = csv.writer(stream, lineterminator="\n")
@@ -116,7 +116,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """Write one object per line: path, classes (class, label, probability), error or null."""
+    """Writes one object per line: path, classes (class, label, probability), error or null."""
 
     def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
         self._stream, self._predictor = stream, predictor

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something; raise ConfigError with every mistake."""
+    """Return the request, or None if Hydra only prints something; raise ConfigError with every mistake."""
     if hydra_flags.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
@@ -82,7 +82,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 def _validate(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
 ) -> tuple[parse.Request | None, list[str]]:
-    """Return the request, None where it cannot be read, and its mistakes."""
+    """Return the request, None if it cannot be read, and its mistakes."""
     try:
         return parse.command_line(verb, argv, environ, **how), []
     except ConfigError as error:
@@ -90,7 +90,7 @@ def _validate(
 
 
 def _unsupported(request: parse.Request, options: Any) -> list[str]:
-    """Report what train can do, but one sbatch command cannot request."""
+    """Report options that train accepts but a single sbatch command cannot request."""
     found = []
     for devices in (config.trainer.devices for config in request.configs):
         if re.match(r"-1$|\[|\d+,", shown(devices)):
@@ -134,7 +134,8 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
 
 
 def _shape(config: DictConfig, options: Any) -> Iterator[str]:
-    """Yield the options of sbatch that follow from train's; --gpus-per-node=0 too, as the script requests a GPU."""
+    """Yield the options of sbatch that follow from train's; also --gpus-per-node=0, because the script requests a
+    GPU."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
     tasks = batch_split.num_processes(config.strategy, devices)

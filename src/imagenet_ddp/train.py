@@ -4,10 +4,9 @@ import os
 import sys
 
 from imagenet_ddp.cli import command, mistakes, overrides, parse
-from imagenet_ddp.distributed import elastic
+from imagenet_ddp.distributed import elastic_nodes
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import coordinate, restart, sweep, worker
-from imagenet_ddp.engine import elastic as engine_elastic
+from imagenet_ddp.engine import coordinate, elastic, restart, sweep, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
@@ -49,8 +48,8 @@ def _job(request: parse.Request) -> float | None:
 
 
 def _start(request: parse.Request, *, own_processes: bool) -> float | None:
-    if elastic.is_wanted(request.configs[0], os.environ):
-        return engine_elastic.run(request, main)
+    if elastic_nodes.is_wanted(request.configs[0], os.environ):
+        return elastic.run(request, main)
     with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
         restart.validate(request.configs[0], launch_info, in_sweep=own_processes)
@@ -68,7 +67,7 @@ def _start(request: parse.Request, *, own_processes: bool) -> float | None:
         return folder.summary(job.run_dir).get("best/val/top1")
 
     def run(_: object) -> float | None:
-        own = own_processes or job.config["cluster"]["max_restarts"] > 0  # what starts them again must survive them
+        own = own_processes or job.config["cluster"]["max_restarts"] > 0  # this process must survive to restart them
         return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own)
 
     try:

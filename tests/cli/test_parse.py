@@ -188,7 +188,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
         "Hint: `'trainer.devices=[0,3]'` for all of them together, or add -m",
-        "trainer.strategy is filled by this project. Hint: strategy=ddp.",
+        "trainer.strategy is set by this project. Hint: strategy=ddp.",
         "data.bogus is not a known key.",
     ]:
         assert sum(said in text for text in found) == 1, said
@@ -217,8 +217,8 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("experiment=gone", "experiment must be one of aws_stl10, deit_small, "),
         ("callbacks=null", "Hint: set callbacks=none."),
         ("+data=stl10", "Hint: data=stl10, without +."),
-        ("~data", "data is needed and cannot be deleted."),
-        ("~data.batch_size", "data.batch_size is needed and cannot be deleted. Hint: leave ~data.batch_size out."),
+        ("~data", "data is required and cannot be deleted."),
+        ("~data.batch_size", "data.batch_size is required and cannot be deleted. Hint: leave ~data.batch_size out."),
         ("~trainer.devices", "trainer lacks 1 of its keys (devices)."),
         ("data.batch_size=null", "data.batch_size must be an integer ≥ 1, got null."),
         ("data.mean=3", "data.mean must be three numbers, one per channel or null, got 3."),
@@ -283,7 +283,7 @@ def test_a_tilde_is_answered_with_the_home_folder():
 
 
 def test_mandatory_paths():
-    assert refused(verb="evaluate")[0].startswith("checkpoint is needed, but not set. Hint: checkpoint=runs/")
+    assert refused(verb="evaluate")[0].startswith("checkpoint is required, but not set. Hint: checkpoint=runs/")
     assert [text.split()[0] for text in refused(verb="predict")] == ["checkpoint", "images"]
 
 

@@ -393,7 +393,7 @@ def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_p
         in found[2].said
     )
     assert "1 of 2 ranks joined after 12 s. Missing: rank 1 (node 1, local rank 0)." in found[3].said
-    assert f"waited 12 s for rank 0 to make {tmp_path}/job, in vain. Missing: rank 0" in found[4].said
+    assert f"waiting 12 s for rank 0 to make {tmp_path}/job. Missing: rank 0" in found[4].said
     assert files(zeta) == files(alpha) == set()
 
 
@@ -413,7 +413,7 @@ def test_a_node_rank_given_twice(two: tuple[Host, Host], small: list[str]) -> No
     options = [*small, "trainer.num_nodes=3", "trainer.devices=1"]
     ranks = [["cluster.node_rank=0"], ["cluster.node_rank=1"], ["cluster.node_rank=1"]]
     found = ends(*start((zeta, alpha, alpha), *options, each=ranks, env=AT_ZETA))
-    refused(found, "node 1 must be given once, got claimed by alpha (process ", "cluster.node_rank")
+    refused(found, "node 1 must be unique, but is claimed by alpha (process ", "cluster.node_rank")
 
 
 def test_two_jobs_in_one_file(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 3},
             STEP | {"SLURM_STEP_NUM_NODES": "1"},
-            "2 on one node, but trainer.devices is 3",
+            "2 on one node, but trainer.devices=3 needs",
         ),
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
@@ -129,7 +129,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"strategy__name": "dp", "trainer__devices": 2},
             STEP,
-            "strategy=dp runs in one process, but slurm job 7 asks",
+            "strategy=dp runs in one process, but slurm job 7 requests",
         ),
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},

@@ -137,7 +137,7 @@ def test_a_subset_of_the_classes_from_a_table(run: Run, tree: Path, checkpoint: 
         "data.num_workers=0", "hydra.run.dir=e",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Of the checkpoint's 3 classes only these 2 are predicted (classes=subset).\n" in done.stdout
+    assert "Only 2 of the checkpoint's 3 classes can be predicted (classes=subset).\n" in done.stdout
     logits = logits_of(checkpoint, paths, mirror=False)
     logits[:, CLASSES.index("dog")] = float("-inf")
     rows = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "e/predictions.parquet").to_pylist()

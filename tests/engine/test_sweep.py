@@ -77,7 +77,7 @@ def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
     assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps
     assert summary(tmp_path / "s/1")["epochs"] == 2
-    assert "Started again: going on from" in again.stdout
+    assert "Restarted: continuing from" in again.stdout
 
 
 def array(task: str) -> dict[str, str]:

@@ -27,8 +27,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
-    """The disk of the run folder fills up in mid-run: what was saved stays whole, and the run continues to the bit once
-    there is room."""
+    """The disk of the run folder fills up in mid-run: files saved before stay intact, and once there is room the run
+    continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
     make_room = breakages.fill_the_disk(Scene(running, disk / "r", tree))
@@ -43,20 +43,20 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
 
 
 def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
-    """The disk of the run folder becomes read-only in mid-run: it ends with the reason, is not resumed before the disk
-    can be written on, and then to the bit."""
+    """The disk of the run folder becomes read-only in mid-run: the run ends with the reason, cannot be resumed while
+    the disk is read-only, and afterwards continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
     mend = breakages.make_read_only(Scene(running, disk / "r", tree))
     try:
         ended = end(running)
         assert ended.code == 1
-        told(ended, "cannot be written: read-only file system. What was saved before is whole. Hint: mend that, then")
+        told(ended, "cannot be written: read-only file system. What was saved before is whole. Hint: fix that, then")
         new = [option for option in options if option != "resume=auto"]
         for where, sentence in (
             (
                 "resume=d/r",
-                "d/r must be a folder that can be written in, but is not: read-only file system. Hint: mend that",
+                "d/r must be a folder that can be written in, but is not: read-only file system. Hint: fix that",
             ),
             ("hydra.run.dir=d/new", f"{disk} cannot be written in. Hint: hydra.run.dir=FOLDER."),
         ):
@@ -70,13 +70,13 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
 
 
 def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """The run folder is deleted in mid-run: it is made again, with all epochs, and the run ends as if it had not been;
-    where a logger had a file there, it ends with the file's name."""
+    """The run folder is deleted in mid-run: it is created again with all epochs, and the run ends as if nothing had
+    happened; if a logger had a file there, the run ends with an error that names the file."""
     running = begin(tmp_path, *short(tree), run_dir="logged")
     shutil.rmtree(tmp_path / "logged")
     ended = end(running)
     assert ended.code == 1
-    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: mend that, then type the same")
+    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: fix that, then run the same")
     running = begin(tmp_path, *short(tree, "logger=none"))
     shutil.rmtree(tmp_path / "r")
     ended = end(running)
@@ -87,8 +87,8 @@ def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told
 
 
 def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """Images are deleted, end in their middle, or come from a disk that no longer answers, in mid-run: it ends with
-    their name, and continues to the bit once they are back."""
+    """Images are deleted or truncated, or their disk stops answering, in mid-run: the run ends with an error that
+    names the image, and continues bit-exactly once it is back."""
     own = tmp_path / "tree"
     shutil.copytree(tree, own)
     options = short(own, "data.loader_timeout_s=8")
@@ -123,8 +123,8 @@ def no_answer(scene: Scene) -> breakages.Mend:
 
 
 def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """A second command is started in the folder of a run under way: it is refused, and the first one notices
-    nothing."""
+    """A second command is started in the folder of a running training: it is refused, and the first one is not
+    affected."""
     options = short(tree)
     running = begin(tmp_path, *options)
     second = start(
@@ -133,6 +133,6 @@ def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: P
     assert isinstance(second, Command)
     refused = end(second)
     assert refused.code == 2
-    told(refused, "r must be free, but another process trains in it. Hint: wait for its end, or stop it first.")
+    told(refused, "r must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
     assert end(running).code == 0
     assert_same(unharmed(), tmp_path / "r")

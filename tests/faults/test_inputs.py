@@ -25,8 +25,8 @@ class Hostile:
 
 
 def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path, told: Told) -> None:
-    """A checkpoint whose loading would run a command, given to train, evaluate, predict and export: all refuse it, and
-    the command is not run."""
+    """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all refuse it,
+    and the command is not run."""
     forged = tmp_path / "forged.ckpt"
     torch.save({**torch.load(trained, weights_only=True), "more": Hostile(tmp_path / "ran")}, forged)
     weights = [*SMALL, f"data.root={tree}", "model.name=resnet18"]
@@ -61,8 +61,9 @@ class Tags(HTMLParser):
 
 @pytest.mark.slow
 def test_names(tmp_path: Path, told: Told) -> None:
-    """Names of folders and files with HTML, quotes, commas, newlines, a shell's and Hydra's signs and emoji go through
-    train, report, evaluate and predict: each file has them as they are, and no page runs them."""
+    """Folders and files whose names contain HTML, quotes, commas, newlines, special characters of the shell and of
+    Hydra, and emoji, go through train, report, evaluate and predict: each file has the names unchanged, and no page
+    executes them."""
     folder = tmp_path / "tree"
     write_images(folder / "train", CLASSES)
     write_images(folder / "val", dict.fromkeys(CLASSES, 3), seed=1)

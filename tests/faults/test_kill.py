@@ -52,8 +52,8 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments: all
-    end, and the last command ends the run to the bit."""
+    """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments:
+    all processes end, and the last command completes the run bit-exactly."""
     seed = random.randrange(10**6)
     draw, environment = random.Random(seed), clean_environ(PYTHONPATH=PROBES)
     told = [f"seed {seed}"]
@@ -80,8 +80,8 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder, to the
-    bit."""
+    """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder,
+    bit-exactly."""
     options = [*options_of(tree, 0)[:-1], "cluster.max_restarts=2"]
     command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
     assert isinstance(command, Command)
@@ -104,8 +104,8 @@ def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: P
 
 
 def test_power_cuts(tree: Path, tmp_path: Path) -> None:
-    """The power is cut, four times in one run at random moments: what was not synced to the disk is gone, and the last
-    command ends the run to the bit. The rows of loggers, which they do not sync, may be missing."""
+    """The power is cut, four times in one run at random moments: what was not synced to the disk is lost, and the
+    last command completes the run bit-exactly. Rows of loggers, which do not sync them, may be missing."""
     options, environment = short(tree), clean_environ(PYTHONPATH=PROBES)
     done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,7 +128,7 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
 
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
-    """A callback that always fails, with cluster.max_restarts=1: one restart, and none for what is refused."""
+    """A callback that always fails, with cluster.max_restarts=1: there is one restart, and none after a refusal."""
     (tmp_path / "broken.py").write_text(
         "from lightning.pytorch import Callback\n"
         "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
@@ -150,7 +150,8 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
 def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
-    """last.ckpt has a wrong byte, or is cut off: it is named, the one before is taken, and the run ends to the bit."""
+    """last.ckpt has a wrong byte, or is cut off: the message names it, the previous one is used, and the run ends
+    bit-exactly."""
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
     shutil.copytree(whole, tmp_path / "r")
     (tmp_path / "r/summary.json").unlink()  # as if it had been killed before its end
@@ -162,5 +163,5 @@ def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how:
     done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last.ckpt is damaged (" in done.stdout
-    assert "going on from r/checkpoints/previous.ckpt" in done.stdout
+    assert "continuing from r/checkpoints/previous.ckpt" in done.stdout
     assert_same(whole, tmp_path / "r")

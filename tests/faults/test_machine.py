@@ -37,7 +37,7 @@ def in_shell(before: str, folder: Path, *options: str) -> End:
 
 @pytest.mark.slow
 def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
-    """/dev/shm of 64 KB, with 2 ranks of 2 loader processes each: they end with what to set."""
+    """/dev/shm of 64 KB, with 2 ranks of 2 loader processes each: the run ends with a message that says what to set."""
     options = short(tree, "trainer.devices=2", "data.num_workers=2")
     ended = in_shell("mount -t tmpfs -o size=64k tmpfs /dev/shm", tmp_path, *options)
     assert ended.code == 1, ended.out + ended.err
@@ -48,7 +48,7 @@ def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
 
 @pytest.mark.slow
 def test_few_open_files(tree: Path, tmp_path: Path, told: Told) -> None:
-    """64 open files (ulimit -n), with 8 loader processes: it ends with what to set."""
+    """64 open files (ulimit -n), with 8 loader processes: the run ends with a message that says what to set."""
     ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
     assert ended.code == 1, ended.out + ended.err
     told(ended, "too many open files: each batch in transit is several, and this process may open 64 (ulimit -n). "

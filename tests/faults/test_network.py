@@ -12,8 +12,8 @@ from helpers.hosts import Host, Hosts, Process
 
 @pytest.mark.slow
 def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
-    """The cable between two nodes is pulled for 3 s, then for 30 s: the run goes on after the first; in the second both
-    say which rank is gone, and the run continues to the bit."""
+    """The cable between two nodes is pulled for 3 s, then for 30 s: the run survives the first cut; after the
+    second, both nodes name the lost rank, and the run continues bit-exactly."""
     options = [*short(tree, "trainer.num_nodes=2"), f"hydra.run.dir={tmp_path}/r"]
     seen = tmp_path / "p/seen0.jsonl"
     slow = [option.replace("folder=p", f"folder={tmp_path}/p") for option in SLOW]

@@ -12,7 +12,7 @@ pytest.importorskip("optuna", reason="the extra `tune` is not installed")
 
 @pytest.mark.slow
 def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
-    """A second tune is started on a study under way: it is refused, and the first one has each trial once."""
+    """A second tune is started on a running study: it is refused, and the first one has each trial once."""
     small = [option for option in SMALL if not option.startswith("optim.lr")]
     options = [*small, f"data.root={tree}", "trainer.max_epochs=1", "search=none", "search.optim.lr=[0.01,0.02]",
                "tune.num_trials=2", "hydra.run.dir=s"]  # fmt: skip
@@ -26,6 +26,6 @@ def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
     wait_for((tmp_path / "s/trials/0").exists, first)
     refused = end(tune("tune.resume=s"))
     assert refused.code == 2
-    told(refused, "s must be free, but another process trains in it. Hint: wait for its end, or stop it first.")
+    told(refused, "s must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
     assert first.wait(240) == 0, first.err
     assert "2 trials: 2 finished." in first.out

@@ -239,7 +239,7 @@ def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: in
 
 
 def test_what_an_optimizer_refuses_is_a_config_error():
-    with pytest.raises(ConfigError, match="must take the optim"):
+    with pytest.raises(ConfigError, match="must accept the optim"):
         make_optimizer(optim(args={"speed": 1}), nn.Linear(2, 2), lr=0.1)
 
 

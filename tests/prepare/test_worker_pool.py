@@ -67,10 +67,10 @@ def test_the_image_at_fault_is_named_and_the_others_are_processed():
     assert [result.index for result in found] == list(range(9))
     assert [result.value for result in found] == [0, None, 2, None, 4, None, 6, None, 8]
     assert {result.index: (result.failure, result.is_timeout) for result in found if result.failure} == {
-        1: ("it ends the decoder (SIGSEGV)", False),
-        3: ("it ends the decoder (SIGKILL, twice: the machine ran out of memory?)", False),
+        1: ("it crashes the decoder (SIGSEGV)", False),
+        3: ("it crashes the decoder (SIGKILL, twice: the machine ran out of memory?)", False),
         5: ("it takes longer than 2 s", True),
-        7: ("it ends the decoder", False),
+        7: ("it crashes the decoder", False),
     }
 
 

@@ -45,7 +45,7 @@ def test_a_restarted_job(tmp_path: Path) -> None:
     checkpoint = finished(tmp_path, 0, None)
     found = find_own(tmp_path)
     assert found is not None
-    assert (found.checkpoint, found.sentence) == (checkpoint, f"Started again: going on from {checkpoint}.")
+    assert (found.checkpoint, found.sentence) == (checkpoint, f"Restarted: continuing from {checkpoint}.")
 
 
 def test_a_path(tmp_path: Path) -> None:

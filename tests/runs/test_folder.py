@@ -111,8 +111,8 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
             True,
             "no space left on device. What was saved before is whole. Hint: make room there, then resume=",
         ),
-        (errno.ENOSPC, False, "no space left on device. Hint: make room there, then type the same again."),
-        (errno.EISDIR, False, "is a directory. Hint: mend that, then type the same again."),
+        (errno.ENOSPC, False, "no space left on device. Hint: make room there, then run the same command again."),
+        (errno.EISDIR, False, "is a directory. Hint: fix that, then run the same command again."),
     ],
 )
 @pytest.mark.parametrize("name", ["metrics.csv", "checkpoints/last.ckpt"])

@@ -24,7 +24,7 @@ def test_a_row_for_each_fault():
     a, b, c = reliability._rows(list(ElementTree.fromstring(CASES).iter("testcase")))
     assert a == "| A / is cut | it ends | `use 'b'` | 1 | 0.4 | FAILED |"
     assert b == "| B | it goes on |  |  |  | not run here |"
-    assert c.startswith("| last.ckpt is damaged") and c.endswith("| the one before is taken |  |  |  | as it must |")
+    assert c.startswith("| last.ckpt is damaged") and c.endswith("| the previous one is used |  |  |  | as required |")
 
 
 def test_parts_of_the_page_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -45,4 +45,4 @@ def test_tests_of_other_modules_exist(test: str):
 def test_the_page_has_a_count_and_a_table():
     text = reliability.PAGE.read_text(encoding="utf-8")
     assert re.search(r"\*\*\d+ runs, 0 hanging, \d+ lost, 0 wrong\*\*", text)
-    assert "| fault | must |" in text and "| FAILED |" not in text
+    assert "| fault | required |" in text and "| FAILED |" not in text

@@ -150,7 +150,7 @@ def test_drained_requeued_cancelled(cluster: Cluster, work: Path, tree: Path, su
     finally:
         cluster.run(["scontrol", "update", f"NodeName={first}", "State=RESUME"], check=False)
     assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "2")
-    assert "Started again: going on from" in log(work, job)
+    assert "Restarted: continuing from" in log(work, job)
     assert log(work, job).count("Stopped and saved after step") == 3
     assert log(work, job).count("Asking SLURM to requeue job") == 1
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]

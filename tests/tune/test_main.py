@@ -258,7 +258,7 @@ def test_real_trials_two_at_once_killed_and_resumed(run: Run, tree: Path, tmp_pa
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 trials: 2 finished." in result.stdout
     for trial in (0, 1):
-        assert "resume=auto: going on from" in logs[trial].read_text()
+        assert "resume=auto: continuing from" in logs[trial].read_text()
         epochs = [line.split(",")[0] for line in (tmp_path / f"s/trials/{trial}/metrics.csv").read_text().split()]
         assert epochs == ["epoch", *(str(epoch) for epoch in range(1, 16))]
 

@@ -72,9 +72,9 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distrib
         ({"optim": {"lr": {"low": 1, "high": 9, "log": True, "step": 2}}}, "not supported when `log` is true"),
         ({"optim": {"lr": {"low": 1, "high": 9, "step": -2}}}, "`step > 0` must hold, but got step=-2"),
         ({"data": {"batch_size": {"low": 0, "high": 9, "log": True}}}, "`low >= 1` must hold for `log=True`"),
-        ({"optim": {"lr": {"low": 0.1}}}, "search.optim.lr must have low, high"),
-        ({"optim": {"lr": {"low": 1, "high": 2, "lo": 3}}}, "search.optim.lr must have low, high"),
-        ({"optim": {"lr": {"low": 1, "high": 2, "choices": [1, 2]}}}, "search.optim.lr must have low, high"),
+        ({"optim": {"lr": {"low": 0.1}}}, "search.optim.lr must have low and high"),
+        ({"optim": {"lr": {"low": 1, "high": 2, "lo": 3}}}, "search.optim.lr must have low and high"),
+        ({"optim": {"lr": {"low": 1, "high": 2, "choices": [1, 2]}}}, "search.optim.lr must have low and high"),
         ({"optim": {"lr": {"low": "a", "high": 1}}}, "search.optim.lr.low must be a number, got a"),
         ({"optim": {"lr": {"low": 1, "high": float("inf")}}}, "search.optim.lr.high must be a number, got inf"),
         ({"optim": {"lr": {"low": 1, "high": 2, "log": 1}}}, "search.optim.lr.log must be true or false, got 1"),
@@ -129,7 +129,7 @@ def test_a_typed_list_or_range_replaces_the_other_kind():
     assert choices.distribution == Choices([1.0, 2.0])
     (span,), _ = read(search, ("++search.optim.lr={low:0.1,high:1.0}",))
     assert span.distribution == Float(0.1, 1.0, log=True)
-    assert "or choices alone" in mistakes(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
+    assert "or only choices" in mistakes(search, "++search.optim.lr.choices=[1.0]", "++search.optim.lr.low=0.1")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What training is compared with: the same net and optimizer in a bare loop, and in a plain LightningModule."""
+"""Build the loops that training is compared with: the same net and optimizer in a bare loop, and in plain Lightning."""
 
 import contextlib
 import copy
@@ -24,14 +24,14 @@ SETTLE = 1  # steps at the start of a turn that are not timed: after another loo
 
 
 class OneLayer(nn.Sequential):
-    """A net whose computation is negligible: what is left of a step is the time of the host."""
+    """A net with negligible computation: a step takes only the time of the host."""
 
     def __init__(self, num_classes: int):
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
 
 
 class Ready:
-    """A loader whose batches are in memory: each of them again and again, `length` in all."""
+    """A loader that cycles through batches in memory; an epoch has `length` batches."""
 
     def __init__(self, batches: Sequence[Mapping[str, Any]], length: int):
         self.batches, self._length = batches, length
@@ -47,8 +47,8 @@ class BareLoop:
     """A hand-written training loop on copies of a trainer's net and optimizer, as it is about to start.
 
     It does the same work per step: copies uint8 images to the device, flips and normalises them, forward and backward
-    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel
-    where there is a process group.
+    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel if
+    there is a process group.
     """
 
     def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]]):
@@ -97,7 +97,7 @@ class BareLoop:
         self.optimizer.zero_grad()
 
     def turn(self, num_steps: int) -> float:
-        """Return the seconds of one step, on average over num_steps of them."""
+        """Run num_steps steps and return the mean seconds per step."""
         for number in range(SETTLE):
             self.step(number)
         synchronize(self._device)
@@ -109,7 +109,8 @@ class BareLoop:
 
 
 class _NaiveModule(L.LightningModule):
-    """As tutorials write it: two accuracies, updated and logged in every step. logs: False leaves them out."""
+    """A LightningModule as tutorials write it: two accuracies, updated and logged in every step. logs=False omits
+    them."""
 
     def __init__(self, loop: BareLoop, num_classes: int, logs: bool):
         super().__init__()
@@ -136,7 +137,7 @@ class _NaiveModule(L.LightningModule):
 
 
 class _Clock(L.Callback):
-    """Time steps SETTLE to SETTLE + num_steps of an epoch, with all that happens between them."""
+    """Time steps SETTLE to SETTLE + num_steps of an epoch, including everything that happens between them."""
 
     def __init__(self) -> None:
         self.num_steps, self.step_s = 0, 0.0
@@ -151,8 +152,8 @@ class _Clock(L.Callback):
 
 
 class NaiveLightning:
-    """Plain Lightning with accuracies, progress bar and CSVLogger; logs: False leaves them out, and what remains is
-    Lightning's loop. A turn is an epoch of one Trainer."""
+    """Plain Lightning with two accuracies, a progress bar and CSVLogger. With logs=False only Lightning's loop remains.
+    A turn is one epoch of the same Trainer."""
 
     def __init__(
         self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]], folder: Path, logs: bool = True
@@ -175,7 +176,7 @@ class NaiveLightning:
         )
 
     def turn(self, num_steps: int) -> float:
-        """Return the seconds of one step, on average over num_steps of them."""
+        """Run num_steps steps and return the mean seconds per step."""
         self._clock.num_steps = num_steps
         assert self._trainer.fit_loop.max_epochs is not None
         self._trainer.fit_loop.max_epochs += 1

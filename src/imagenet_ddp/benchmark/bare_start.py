@@ -1,6 +1,6 @@
-"""Import torch, torchvision and Lightning, take one training step, and write when: what each start is compared with.
+"""Import torch, torchvision and Lightning, take one training step, and write the time: the baseline of benchmark=start.
 
-It imports nothing of this package.
+Imports nothing from this package.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Say what a chip could do at most, how many operations a net needs, and at which clock a GPU runs."""
+"""Look up the peak speed of a chip, the operations that a net needs, and the current clocks of a GPU."""
 
 import copy
 import subprocess
@@ -29,7 +29,7 @@ HALF = ("16-mixed", "bf16-mixed", "16-true", "bf16-true")
 
 
 def peak_tflops(name: str, precision: str) -> float | None:
-    """Return the dense peak of a GPU by torch's name of it; None: unknown. precision: Lightning's."""
+    """Return the dense peak in Tflop/s of a GPU, given torch's name for it; None if unknown. precision: Lightning's."""
     words = name.split()
     for known, half, single in PEAKS:
         parts = known.split()
@@ -42,8 +42,8 @@ def peak_tflops(name: str, precision: str) -> float | None:
 
 
 def flops_per_image(net: nn.Module, image_size: int) -> int | None:
-    """Count the floating-point operations of a training step, multiplications and additions apart, without computing
-    any; None where the net cannot be traced so."""
+    """Count the floating-point operations of a training step, counting multiplications and additions separately. Traces
+    the net on the meta device; None if it cannot be traced."""
     try:
         copied = copy.deepcopy(net).to(device="meta", dtype=torch.float32).train()
         with FlopCounterMode(display=False) as counter:
@@ -54,7 +54,7 @@ def flops_per_image(net: nn.Module, image_size: int) -> int | None:
 
 
 def describe(net: nn.Module, device: torch.device, image_size: int, precision: str) -> dict[str, Any]:
-    """Return chip, peak_tflops, flops_per_image and clocks, each None where unknown."""
+    """Return chip, peak_tflops, flops_per_image and clocks, each None if unknown."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "device": name or device.type,
@@ -65,7 +65,7 @@ def describe(net: nn.Module, device: torch.device, image_size: int, precision: s
 
 
 def _clocks(device: torch.device) -> dict[str, float] | None:
-    """Return MHz and watts of a GPU as nvidia-smi reports them now; None where it does not."""
+    """Return the clock in MHz and the power in watts that nvidia-smi reports now; None if it reports none."""
     fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]

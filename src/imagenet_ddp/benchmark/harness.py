@@ -1,4 +1,4 @@
-"""What all measurements share: trainings with a probe in them, rows of figures, and the results' file. No torch."""
+"""Define what all measurements share: training runs with a probe, rows of figures, the file of results. No torch."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.progress_bar import Progress
 
 Found = dict[str, Any]  # what a Probe, or another script, has written
-# What a measured training has besides the options: no validation, and nothing that ends it or is written meanwhile.
+# Options added to a measured training: no validation, and nothing that ends it or writes files during it.
 MEASURED = (
     "trainer.limit_val_batches=0", "trainer.limit_train_batches=null", "trainer.max_epochs=1000",
     "trainer.max_time=null", "trainer.max_steps=-1", "trainer.min_epochs=null", "trainer.min_steps=null",
@@ -33,7 +33,7 @@ LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_
 
 @dataclass
 class Results:
-    """rows: of tables and picture, each made by row(). figures: all else that was measured."""
+    """rows: those of tables and picture, each made by row(). figures: everything else that was measured."""
 
     ratios: dict[str, float | None]
     rows: list[dict[str, Any]]
@@ -46,7 +46,7 @@ class Results:
 def row(
     group: str, title: str, unit: str, values: Sequence[float], ratio: float | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return one line of a table. values: one for each repeat. group: title of the table. ratio: to its first line."""
+    """Return one row of a table. values: one per repeat. group: the title of the table. ratio: to the first row."""
     rounded = [round(value, 4) for value in values]
     over = None if ratio is None else round(ratio, 3)
     figures = {"median": statistics.median(rounded), "all": rounded, "ratio": over}
@@ -54,7 +54,7 @@ def row(
 
 
 class Trainings:
-    """Run trainings and scripts one after the other. work: a folder that ends with the benchmark."""
+    """Run training commands and scripts one after the other. work: a folder that is deleted with the benchmark."""
 
     def __init__(self, plan: Plan, work: Path):
         self.work = work
@@ -62,12 +62,12 @@ class Trainings:
         self._progress: Progress | None = None
 
     def expect(self, number: int) -> None:
-        """Set how many runs there will be, for the progress shown."""
+        """Set the number of runs to expect, for the progress bar."""
         self._progress = Progress("benchmark", number, "runs", rate=False)
 
     def train(self, options: Sequence[str] = (), *, typed: Sequence[str] | None = None, **probe: Any) -> Found:
-        """Run train with the options of the command line and these, and return what the Probe in it found. typed: in
-        place of those of the command line. probe: arguments of Probe."""
+        """Run train with the options of the command line and these; return what its Probe measured. typed: replaces the
+        options of the command line. probe: arguments of Probe."""
         folder = self.work / str(self._number)
         arguments = {"_target_": "imagenet_ddp.benchmark.probe.Probe", "out": str(folder.with_suffix(".json")), **probe}
         lines = [f"+callbacks.benchmark.{key}={json.dumps(value)}" for key, value in arguments.items()]
@@ -76,8 +76,8 @@ class Trainings:
         return self.run(["-m", "imagenet_ddp.train", *argv])
 
     def run(self, command: Sequence[str]) -> Found:
-        """Run Python in a process, and return the JSON that it has written to self.out. Raises RunError with its last
-        lines where it fails. started_at: when."""
+        """Run a Python script in a process; return the JSON that it wrote to self.out, and started_at. Raises RunError
+        with its last lines if it fails."""
         out, log = self.out, (self.work / str(self._number)).with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
@@ -101,7 +101,7 @@ class Trainings:
 
 
 def device_figures(found: Found, images_per_s: float) -> tuple[dict[str, Any], str]:
-    """Return (figures, one line) of the chip at this speed."""
+    """Return (figures, a line for the report) of the chip at this speed."""
     flops, peak = found["flops_per_image"], found["peak_tflops"]
     tflops = flops * images_per_s / 1e12 if flops else None
     share = tflops / peak if tflops and peak else None

@@ -1,4 +1,4 @@
-"""Conclude from the figures of benchmark=loader what the bottleneck is, and what would help. No torch."""
+"""Conclude from the figures of benchmark=loader what the bottleneck is and what would relieve it. No torch."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ PREPARE = {"packed_raw": "prepare.form=raw"}  # any other packed variant: prepar
 
 
 def conclusion(results: Results) -> str:
-    """Say whether the model waits for its images, and what would help."""
+    """Report whether the model waits for its images, and what would relieve that."""
     num_workers = results["num_workers"]
     rate = results["workers_images_per_s"][str(num_workers)]["median"]
     processes = count_noun(num_workers, "loader process") if num_workers else "no loader process"

@@ -39,7 +39,7 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
+    """Return None if Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
     parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark is to be alone on its machine")
     if parsed is None:
         return None
@@ -70,7 +70,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 
 
 def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the mistakes in what the measured training is started with."""
+    """Return the mistakes in the options of the measured training."""
     model, devices = config["model"], config["trainer"]["devices"]
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):

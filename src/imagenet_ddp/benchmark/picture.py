@@ -1,4 +1,4 @@
-"""Draw the rows of benchmark.json: a panel for each group, a bar for each median, a dot for each repeat."""
+"""Draw the rows of benchmark.json: one panel per group, one bar per median, one dot per repeat."""
 
 from collections.abc import Mapping
 from itertools import groupby

@@ -1,5 +1,5 @@
-"""The training loop of pytorch/examples/imagenet, reduced to what its command line gives on one device: Pillow's
-transforms, DataLoader, SGD, cross entropy, and meters that read the loss and the accuracies of each step.
+"""Train with the loop of pytorch/examples' imagenet/main.py, reduced to one device: Pillow's transforms, DataLoader,
+SGD, cross entropy, and meters that read loss and accuracies in each step.
 
 Source: https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
@@ -42,7 +42,7 @@ def accuracy(output: Tensor, target: Tensor, topk: tuple[int, ...]) -> list[Tens
 
 
 def make_loader(folder: str, size: int, batch_size: int, workers: int, *, pin_memory: bool = False) -> DataLoader:
-    """Return the loader of FOLDER/<class>/*: Pillow's images, as floats that are normalised on the CPU."""
+    """Return the loader of FOLDER/<class>/*: images read by Pillow, normalised as floats on the CPU."""
     normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     flow = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     dataset = ImageFolder(folder, transforms.Compose(flow))
@@ -52,7 +52,7 @@ def make_loader(folder: str, size: int, batch_size: int, workers: int, *, pin_me
 def main(
     loader: dict[str, Any], out: str, *, arch: str, steps: int, warm_up: int, device: str, num_threads: int
 ) -> None:
-    """Train, and write seconds per step and the share of them that waited for data. loader: make_loader's arguments."""
+    """Train, and write the seconds per step and the share spent waiting for data. loader: arguments of make_loader."""
     torch.set_num_threads(num_threads)
     model = models.__dict__[arch]().to(device)
     criterion = nn.CrossEntropyLoss().to(device)

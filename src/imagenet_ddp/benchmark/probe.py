@@ -1,4 +1,4 @@
-"""Measure a training from within: a callback that times its steps, in turns with other loops."""
+"""Measure a training from within: a callback that times its steps, alternating with other loops."""
 
 import json
 import resource
@@ -23,13 +23,13 @@ OURS = "ours"
 
 
 class Probe(L.Callback):
-    """Time steps of a training, and of other loops in between; stop it afterwards, and write rank 0's figures to a JSON
-    file. Made by the harness, as callbacks.benchmark.
+    """Time steps of a training, alternating with other loops; then stop it and write the figures of rank 0 to a JSON
+    file. The harness adds it as callbacks.benchmark.
 
-    out: the file. steps: of one turn. turns: of each loop; 0: stop after the first step. warm_up: steps before the
-    first turn. ready: train on batches in memory instead of the loader, which is timed alone before. against: the other
-    loops, "bare", "loop" (Lightning that logs nothing) and "naive". profiled: steps of one more turn of each, under
-    torch's profiler. trace: file for the profiler's trace.
+    out: the file. steps: per turn. turns: of each loop; 0: stop after the first step. warm_up: steps before the first
+    turn. ready: train on batches in memory, and time the loader alone beforehand. against: the other loops: "bare",
+    "loop" (Lightning that logs nothing), "naive". profiled: steps of one more turn of each loop, under torch's
+    profiler. trace: file for the profiler's trace.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Probe(L.Callback):
         return self._warm_up + self._turns * (SETTLE + self._steps) + SETTLE + self._profiled + 2
 
     def _load(self, loader: Any) -> list[dict[str, Any]]:
-        """Return a few batches, and time the loader alone, after the batches that its processes load in advance."""
+        """Return a few batches, and time the loader alone, excluding the batches that its processes load in advance."""
         batches, num_images, start = iter(loader), 0, 0.0
         num_early = max(NUM_READY, 2 * getattr(loader, "num_workers", 0) + 1)
         for number, batch in enumerate(batches):
@@ -171,13 +171,14 @@ def _profiler() -> profile:
 
 
 def _collectives(profiled: profile) -> dict[str, int]:
-    """Count what was called, from Python and from DistributedDataParallel's own code: both go by torch's dispatcher."""
+    """Count collective operations in torch's dispatcher, which Python and DistributedDataParallel's C++ code both
+    call."""
     names = [event.name for event in profiled.events() or () if event.name.startswith("c10d::")]
     return dict(Counter(names))
 
 
 def _operations(profiled: profile) -> dict[str, Any]:
-    """Return each operation's own time, on the GPU where there is one, the longest first."""
+    """Return the time of each operation itself, longest first; on the GPU if there is one."""
     averages = list(profiled.key_averages())
     by_device = any(each.self_device_time_total for each in averages)
     seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]
@@ -187,7 +188,7 @@ def _operations(profiled: profile) -> dict[str, Any]:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return bytes: allocated on the GPU, or of this process."""
+    """Return the peak in bytes: allocated on the GPU, or resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

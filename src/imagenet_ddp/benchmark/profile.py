@@ -1,4 +1,4 @@
-"""benchmark=profile: a trace of some training steps, and the operations that took longest."""
+"""benchmark=profile: a trace of some training steps, and the operations that take longest."""
 
 from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, row
 from imagenet_ddp.benchmark.options import Plan

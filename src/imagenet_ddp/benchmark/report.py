@@ -1,4 +1,4 @@
-"""Format benchmark.json: a table for each group of rows, for a terminal or for docs/performance.md. No torch."""
+"""Format benchmark.json: one table per group of rows, for a terminal or for docs/performance.md. No torch."""
 
 import textwrap
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def text(content: Content) -> str:
 
 
 def markdown(content: Content) -> str:
-    """Return the tables, notes, machine, versions and command, as docs/performance.md has them."""
+    """Return tables, notes, machine, versions and command in the form of docs/performance.md."""
     machine, versions = content["machine"], content["versions"]
     parts = ["\n".join(as_markdown(table)) for table in tables(content)]
     if notes := [*content["notes"], content["conclusion"]]:

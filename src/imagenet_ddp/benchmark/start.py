@@ -51,7 +51,7 @@ def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
 
 
 def _has_bytecode() -> bool:
-    """Return whether torch's modules are stored compiled."""
+    """Return whether torch's modules are compiled on disk."""
     spec = importlib.util.find_spec("torch")
     return (
         spec is not None and spec.origin is not None and Path(importlib.util.cache_from_source(spec.origin)).is_file()

@@ -9,7 +9,7 @@ from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.cpu_cores import num_cores
 
 HOST_STEPS = 100  # several of trainer.log_every_n_steps, at which figures are logged
-# The net whose computation is negligible. One thread: more of them would wait for each other in so small operations.
+# A net with negligible computation. One thread: for such small operations, more threads would wait for each other.
 HOST = (
     "model._target_=imagenet_ddp.benchmark.bare.OneLayer", "data.image_size=32", "data.batch_size=16",
     "cluster.num_threads=1", "logger=csv",
@@ -65,7 +65,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
 
 
 def _share_of_naive(step_s: Mapping[str, Sequence[float]], name: str) -> float | None:
-    """Return what it adds to the bare loop's step over what plain Lightning adds, the median of the turns."""
+    """Return the share (ours - bare) / (naive - bare), the median over the turns."""
     times = zip(step_s[name], step_s["bare"], step_s["naive"], strict=True)
     shares = [(own - bare) / (naive - bare) for own, bare, naive in times if naive > bare]
     return round(statistics.median(shares), 3) if shares else None
@@ -78,7 +78,7 @@ def _name(plan: Plan) -> str:
 
 
 def _counted(trainings: Trainings) -> Found | None:
-    """Count the collectives of two ranks on the CPU; None where there is one core."""
+    """Count the collectives of two ranks on the CPU; None on a single core."""
     if num_cores() < 2:
         return None
     options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")

@@ -15,7 +15,7 @@ GOOD_EFFICIENCY = 0.9
 
 
 def counts(plan: Plan) -> list[int]:
-    """Return 2, 4, ... up to the devices of this machine; of a CPU its cores. Raises ConfigError where there is one."""
+    """Return 2, 4, ... up to the number of devices (on a CPU: cores). Raises ConfigError if there is only one."""
     trainer = plan.config["trainer"]
     on_cpu = devices.device_type(trainer["accelerator"]) == "cpu"
     most = devices.count_devices(devices.local_devices(trainer))

@@ -38,7 +38,7 @@ class Rates:
 def time_interleaved(
     functions: Mapping[str, Callable[[], int]], repeats: int, on_measured: Callable[[], None] = lambda: None
 ) -> dict[str, Rates]:
-    """Time functions that process images and return their number. A first turn warms up and is not counted."""
+    """Time functions that process images and return the number of images. A first, untimed turn warms up."""
     rates = {name: Rates() for name in functions}
     num_calls = dict.fromkeys(functions, 1)
     for name, function in functions.items():

@@ -1,4 +1,5 @@
-"""benchmark=train: training from files to weights, its loader and step apart, against pytorch/examples' plain loop."""
+"""benchmark=train: end-to-end training from files, its loader and step alone, and the plain loop of
+pytorch/examples."""
 
 import json
 import math

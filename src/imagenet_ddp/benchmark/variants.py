@@ -1,4 +1,4 @@
-"""Make the variants to compare from the same images: files, and packs that last as long as the benchmark."""
+"""Prepare the variants to compare from the same images: the files, and packs that are deleted with the benchmark."""
 
 import contextlib
 import io
@@ -58,9 +58,9 @@ def _train(config: Mapping[str, Any]) -> Any:
 
 
 def link_images(config: Mapping[str, Any], num_images: int, tree: Path, at_least: int = 0) -> None:
-    """Link images, evenly spaced, into train/ and one of each of their classes into val/: a pack needs both.
+    """Link evenly spaced images into train/, and one per class into val/: a pack needs both.
 
-    at_least: number of links in train/, where it is more than there are images: each image has several.
+    at_least: number of links in train/; if there are fewer images, each is linked several times.
     """
     source = open_source(config["data"], config["seed"], os.environ)
     images = source.train

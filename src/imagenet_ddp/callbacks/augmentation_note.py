@@ -1,4 +1,4 @@
-"""Say so where training waits for its images because of how they are augmented."""
+"""Report when training waits for images because of their augmentation."""
 
 import random
 import statistics
@@ -21,8 +21,8 @@ NUM_IMAGES = 12  # that are measured
 
 
 class AugmentationNote(L.Callback):
-    """After this process's first epoch with a data wait of 10 % or more, measure what the augmentation of an image
-    costs beside reading and cropping it, and log it where it is a quarter of both or more. say: writes to the log."""
+    """After this process's first epoch with a data wait of 10 % or more, measure the cost of augmenting an image
+    against that of reading and cropping it; log it if it is at least a quarter of the total. say: writes to the log."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
@@ -43,7 +43,7 @@ class AugmentationNote(L.Callback):
 
 
 def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tuple[float, float]:
-    """Return the CPU seconds per image, medians, of the augmentation and of all that the loader does."""
+    """Return the median CPU seconds per image of the augmentation, and of all the work of the loader."""
     size = transform.size(0)
     out, generator = empty(size, size, 3), random.Random(0)
     augment_s, whole_s = [], []
@@ -51,7 +51,7 @@ def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tupl
         start_s = time.thread_time()
         try:
             transform.base.into(out, data.train_images.open(number), generator)
-        except Exception:  # unreadable: the loader has said so
+        except Exception:  # unreadable: reported by the loader
             continue
         cropped_s = time.thread_time()
         transform.augmentation.apply(out, generator)
@@ -65,7 +65,7 @@ def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tupl
 def wait_line(wait: float, augment_s: float, whole_s: float, augmentation: Augmentation) -> str:
     keys = ", ".join(f"data.{key}={value}" for key, value in augmentation.costly().items())
     return (
-        f"Training waits for its images in {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
+        f"Training waits for its images for {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
         f"{1000 * augment_s:.1f} of the {1000 * whole_s:.1f} ms of CPU that the loader takes per image. "
         "Hint: more data.num_workers where there are cores, or a cheaper data.policy: docs/data.md has a table."
     )

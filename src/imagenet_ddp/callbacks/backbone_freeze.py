@@ -1,4 +1,4 @@
-"""Train the last layer alone, at first or throughout."""
+"""Train only the last layer, for some epochs or throughout."""
 
 import lightning.pytorch as L
 from torch import nn
@@ -8,11 +8,11 @@ from imagenet_ddp.models.parameter_groups import is_in_head
 
 
 class BackboneFreeze(L.Callback):
-    """Keep all layers but the head as they are until an epoch: no gradients, and batch norm with its stored statistics.
+    """Freeze all layers but the head until an epoch: no gradients, and batch norm uses its stored statistics.
 
     head: the name of the layer of `pl_module.net` that is trained. unfreeze_epoch: the first epoch, counted from 0, in
-    which all layers are; None: never. The optimizer has all parameters from the start, and skips those without a
-    gradient, so that their state begins with their first step.
+    which all layers are trained; None: never. The optimizer has all parameters from the start and skips those without a
+    gradient, so their state begins with their first step.
     """
 
     def __init__(self, head: str, unfreeze_epoch: int | None = None):

@@ -12,8 +12,8 @@ from imagenet_ddp.system.csv_file import csv_bytes
 
 
 class BadImagesList(L.Callback):
-    """List the images of all ranks, with those of this run before it was resumed. all_images: returns (path, reason)
-    of each that was found by this process and its peers."""
+    """List the unreadable images of all ranks, including those found before a resume. all_images: returns (path,
+    reason) of each image found by this process and its peers."""
 
     def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
         self._path, self._all_images = path, all_images

@@ -12,8 +12,8 @@ from imagenet_ddp.system.text import first_line
 
 
 class BatchSheet(L.Callback):
-    """Draw the first batch that rank 0 trains on, augmented and mixed, up to 64 images with their labels. A resumed run
-    draws its own first one. It needs the ImageDataModule, whose classes it names.
+    """Draw the first batch that rank 0 trains on, augmented and mixed: up to 64 images with their labels. A resumed run
+    draws its own first batch. Needs an ImageDataModule, whose class names it shows.
 
     run_dir: None means the trainer's default_root_dir.
     """

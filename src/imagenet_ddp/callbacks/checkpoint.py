@@ -1,4 +1,4 @@
-"""Write checkpoints that a training continues from at the next image, as if it had not been interrupted."""
+"""Write checkpoints from which a training continues at the next image, as if it had not been interrupted."""
 
 import time
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from imagenet_ddp.runs.folder import previous_checkpoint
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Write last.ckpt after every `every_n_epochs` epochs, at the end, and where a signal stops the run; best.ckpt with
-    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, for the
-    case that the disk damages it.
+    """Write last.ckpt every `every_n_epochs` epochs, at the end, and when a signal stops the run; and best.ckpt with
+    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, in case of
+    damage.
 
-    every_n_steps: write last.ckpt also within an epoch, after so many steps of the optimizer. every_s: also once so
-    many seconds have passed since it was last written; asked at every trainer.log_every_n_steps-th step.
+    every_n_steps: also write last.ckpt within an epoch, every so many steps of the optimizer. every_s: also once so
+    many seconds have passed since the last write; checked every trainer.log_every_n_steps steps.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
     ImageDataModule (see position.ResumableData) the training continues at the next image, also on another number of
-    devices; with any other data, at Lightning's next step, on batches of a new order.
+    devices; with any other data, at Lightning's next step, on batches in a new order.
 
     dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the
     weights (imagenet_ddp.evaluate needs config, classes, labels, num_train_images and eval_transform).
 
-    It is a Checkpoint because Lightning calls these last: what other callbacks decide (EarlyStopping) is in the file.
+    A Checkpoint, because Lightning calls these last: the decisions of other callbacks (EarlyStopping) are in the file.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ResumeCheckpoint(Checkpoint):
         self.contents = dict(contents or {})
         self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
         self.best = BestScore(monitor, mode)
-        self._is_validated = False  # a validation has ended whose score is not taken yet
+        self._is_validated = False  # a validation has ended, but its score is not read yet
         self._improved = False  # the last validation's score is the best, and best.ckpt is not yet written
         self._before_validation = False  # state of the checkpoint that is being written
         self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt
@@ -83,7 +83,7 @@ class ResumeCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.best_path)
 
     def _take_score(self, trainer: L.Trainer) -> None:
-        """Take it at the end of a validation, or earlier for the checkpoint that another callback writes then."""
+        """Read the score at the end of a validation, or earlier for a checkpoint that another callback writes then."""
         if self._is_validated:
             self._is_validated = False
             self._improved |= self.best.update(trainer)
@@ -103,7 +103,7 @@ class ResumeCheckpoint(Checkpoint):
                 self._save_last(trainer)
 
     def _is_due(self, trainer: L.Trainer) -> bool:
-        """Return the same on all ranks."""
+        """Return whether a checkpoint is due; the same on all ranks."""
         if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
             return True
         if self.every_s is None or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
@@ -127,9 +127,9 @@ class ResumeCheckpoint(Checkpoint):
         wait_until_written(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
-        """Write last.ckpt where a signal stops the run. Call on all ranks.
+        """Write last.ckpt when a signal stops the run. Call on all ranks.
 
-        before_validation: the epoch's batches so far are trained, the validation that follows them is not done.
+        before_validation: the epoch's batches so far are trained, but the validation that follows them is not done.
         """
         if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
             self._before_validation = before_validation
@@ -137,7 +137,7 @@ class ResumeCheckpoint(Checkpoint):
         wait_until_written(trainer)
 
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
-        """Write last.ckpt. is_best: after best.ckpt, so that a run killed in between trains this epoch again."""
+        """Write last.ckpt. is_best: best.ckpt is written first, so a run killed in between trains this epoch again."""
         last = self.last_path
         written = self.best_path if is_best else last.with_name(".next.ckpt")
         trainer.save_checkpoint(written)
@@ -149,7 +149,7 @@ class ResumeCheckpoint(Checkpoint):
         self._saved_at, self._is_postponed = time.monotonic(), False
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Describe where the training is. Called for the files of other callbacks too."""
+        """Describe the position of the training. Also called for files of other callbacks."""
         self._take_score(trainer)
         position = describe(trainer, checkpoint["loops"]["fit_loop"], before_validation=self._before_validation)
         checkpoint[KEY] = {

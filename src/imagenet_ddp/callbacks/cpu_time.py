@@ -11,14 +11,14 @@ from imagenet_ddp.data.loading.worker_processes import loader_workers
 
 
 def cpu_s(trainer: L.Trainer) -> float:
-    """Return the CPU seconds of this process and its living loader workers so far."""
+    """Return the CPU seconds used so far by this process and its running loader workers."""
     loaders = [trainer.train_dataloader, trainer.val_dataloaders]
     workers = [worker for loader in loaders for worker in loader_workers(loader)]
     return time.process_time() + process_cpu_s(worker.pid for worker in workers)
 
 
 def process_cpu_s(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of other, living processes; 0 without /proc."""
+    """Return the CPU seconds of other, running processes; 0 without /proc."""
     total = 0.0
     for pid in pids:
         try:

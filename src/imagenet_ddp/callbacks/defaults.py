@@ -1,4 +1,4 @@
-"""Make the callbacks of a run, in the order in which they depend on each other."""
+"""Make the callbacks of a run, in the order required by their dependencies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None where it is left out."""
+    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None if it is left out."""
 
     callbacks: list[L.Callback]
     metrics: RunningMetrics
@@ -44,7 +44,7 @@ def make_callbacks(
     contents: Mapping[str, Any],
     hyperparams: Mapping[str, Any],
 ) -> RunCallbacks:
-    """Return those that every run has, and those of the config's callbacks group.
+    """Return the callbacks of every run, and those of the config's callbacks group.
 
     lr_factor: epochs passed -> factor on the learning rate. bad_images: returns (path, reason) of each unreadable
     image. contents: what a checkpoint holds beside the weights. hyperparams: for the loggers.
@@ -84,9 +84,9 @@ def given(entries: Mapping[str, Any]) -> list[str]:
 
 
 def make_entries(config: Config, group: str, /, **defaults: Any) -> list[Any]:
-    """Return the objects of a group of name -> {_target_: ..., arguments}; null switches one off.
+    """Make the objects of a group of name -> {_target_: ..., arguments}; null switches one off.
 
-    defaults: arguments for those whose class takes them, has no other default than None, and is given none.
+    defaults: arguments for each class that takes them with no default, or with None, and was not given them.
     """
     made = []
     for name, node in config[group].items():

@@ -1,4 +1,4 @@
-"""Save and stop at a signal, on all ranks at the same position (stop_agreement.py)."""
+"""Save and stop on a signal, at the same position on all ranks (stop_agreement.py)."""
 
 from typing import Any
 
@@ -29,7 +29,8 @@ class _StopAt(L.Callback):
 
 
 class GracefulStopInValidation(_StopAt):
-    """Comes first among the callbacks: a rank that has begun another callback's collective cannot stop before it."""
+    """Stop within a validation. Must come first: a rank that has begun another callback's collective cannot stop before
+    it."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         # Lightning's SIGTERM handler calls a collective in the middle of whatever the process was doing, and hangs; and
@@ -59,8 +60,8 @@ class GracefulStopInValidation(_StopAt):
 
 
 class GracefulStop(_StopAt, Checkpoint):
-    """Comes last: what the other callbacks do after a step or an epoch is done, and in the checkpoint. A Checkpoint,
-    because Lightning calls these after all others."""
+    """Stop after a step or an epoch. Must come last, so that the work of the other callbacks is done and in the
+    checkpoint; a Checkpoint, because Lightning calls these after all others."""
 
     _delayed = False  # trainer.should_stop was set within an update, and takes effect when the update is complete
 
@@ -77,7 +78,7 @@ class GracefulStop(_StopAt, Checkpoint):
             self._delay_stop(trainer)
 
     def _delay_stop(self, trainer: L.Trainer) -> None:
-        """Let the stop of another callback (EarlyStopping, trainer.max_time) wait for the end of the update."""
+        """Delay a stop requested by another callback (EarlyStopping, trainer.max_time) until the end of the update."""
         if is_update(trainer):
             trainer.should_stop |= self._delayed
             self._delayed = False
@@ -89,9 +90,9 @@ class GracefulStop(_StopAt, Checkpoint):
 
 
 def _log_last(trainer: L.Trainer) -> None:
-    """Give the loggers the figures of the last step, or after an epoch's last one those of the epoch: Lightning would
-    after this hook, and a resumed run does not train the step again. Private: the version is bounded,
-    tests/callbacks/test_graceful_stop.py watches."""
+    """Pass the figures of the last step (after an epoch's last step: those of the epoch) to the loggers. Lightning
+    would do so only after this hook, and a resumed run does not train the step again. Private API: the version is
+    bounded, and tests/callbacks/test_graceful_stop.py watches it."""
     connector, epoch_loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
     if is_epoch_over(trainer):
         epoch_loop._batches_that_stepped -= 1  # as Lightning: an epoch's figures are logged at its last step
@@ -102,5 +103,5 @@ def _log_last(trainer: L.Trainer) -> None:
 
 
 def _num_batches(trainer: L.Trainer) -> int:
-    """Return the training batches begun in the whole run, the same on every rank."""
+    """Return the number of training batches begun in the whole run, the same on every rank."""
     return trainer.fit_loop.total_batch_idx + 1

@@ -6,7 +6,7 @@ from torch.nn.utils import get_total_norm
 
 
 class GradientNorm(L.Callback):
-    """Log grad_norm, the 2-norm over all parameters before clipping, at every trainer.log_every_n_steps-th step of the
+    """Log grad_norm, the 2-norm over all parameters before clipping, every trainer.log_every_n_steps steps of the
     optimizer. Other steps cost nothing."""
 
     def on_before_optimizer_step(

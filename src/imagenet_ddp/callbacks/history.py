@@ -24,15 +24,16 @@ COLUMNS: tuple[str, ...] = (
 
 
 def _is_of_epoch(name: str) -> bool:
-    """Return whether a metric is a training's, and no second form of another one."""
+    """Return whether a metric belongs to training and is not a second form of another metric."""
     return name.startswith("train/") and not name.endswith(("_step", "_epoch"))
 
 
 class History(ScoreCallback):
-    """Write one row of metrics.csv per epoch, accuracies as fractions, and at the end curves.png. Other metrics that
-    the module logs as train/... or val/... get further columns; images_per_s and data_wait_frac need RunningMetrics.
+    """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end. Other metrics
+    that the module logs as train/... or val/... get columns of their own; images_per_s and data_wait_frac need
+    RunningMetrics.
 
-    A checkpoint holds the rows: a resumed run takes out those of later epochs than its checkpoint's.
+    A checkpoint contains the rows: a resumed run removes the rows of epochs after its checkpoint.
 
     run_dir: None means the trainer's default_root_dir. title: of the figure; None means the folder's name.
     """

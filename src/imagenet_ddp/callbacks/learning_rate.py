@@ -1,4 +1,4 @@
-"""The learning rate of each step."""
+"""Set the learning rate of each step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,10 @@ import lightning.pytorch as L
 
 
 class LearningRate(L.Callback):
-    """Set the learning rate before each step: the schedule's factor times the rate each group of the optimizer was
-    made with. Must be the first callback: LearningRateMonitor reads the rate in the same hooks.
+    """Set the learning rate before each step: the schedule's factor times the initial rate of each group of the
+    optimizer. Must be the first callback: LearningRateMonitor reads the rate in the same hooks.
 
-    schedule: epochs passed, a fraction within an epoch -> factor.
+    schedule: epochs passed (fractional within an epoch) -> factor.
     """
 
     def __init__(self, schedule: Callable[[float], float]):

@@ -1,4 +1,4 @@
-"""Give the loggers what are no figures over steps: the config, pictures, and the best checkpoint."""
+"""Pass to the loggers what is not a scalar per step: the config, pictures, and the best checkpoint."""
 
 import warnings
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ MAX_CLASSES = 50
 
 
 class LoggerPictures(L.Callback):
-    """Log the config as hyper-parameters; train_batch.png, curves.png and the confusion matrix of the last validation
-    as pictures, to those loggers that take pictures; at the end offer best.ckpt to loggers with log_model.
+    """Log the config as hyper-parameters, and train_batch.png, curves.png and the confusion matrix of the last
+    validation to the loggers that accept pictures; at the end offer best.ckpt to loggers with log_model.
 
-    Of more than MAX_CLASSES classes, the matrix has those with the most confusions.
+    With more than MAX_CLASSES classes, the matrix shows those with the most confusions.
     """
 
     def __init__(self, run_dir: Path, hyperparams: Mapping[str, Any]):
@@ -69,7 +69,7 @@ class LoggerPictures(L.Callback):
             self._target.append(batch["target"][: len(outputs["logits"])])
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Collect the confusions of all ranks."""
+        """Collect the confusions from all ranks."""
         if not self._is_validated:
             return
         labels = trainer.datamodule.source.labels  # type: ignore[attr-defined]
@@ -109,14 +109,15 @@ class LoggerPictures(L.Callback):
             logger.after_save_checkpoint(as_lightnings)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what still waits to be sent: a kill would lose it, and the steps are not trained again."""
+        """Return the metrics not sent yet: a kill would lose them, and a resumed run does not train those steps
+        again."""
         return {logger.entry: list(logger.unsent) for logger in self._senders if logger.unsent}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._unsent = state_dict
 
     def _log(self, trainer: L.Trainer, name: str) -> None:
-        """Log this file of the run folder, if it is there and not of an earlier part of the run."""
+        """Log this file of the run folder, if it exists and was not written by an earlier part of the run."""
         path, key, step = self.run_dir / name, f"pictures/{Path(name).stem}", max(trainer.global_step - 1, 0)
         if not trainer.is_global_zero or not path.is_file():
             return

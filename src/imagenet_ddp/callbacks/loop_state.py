@@ -1,4 +1,4 @@
-"""Read where in an epoch a training is, and write where a resumed one continues."""
+"""Read a training's position within an epoch, and set where a resumed one continues."""
 
 import math
 from typing import Any, TypeVar
@@ -15,13 +15,14 @@ def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None
 
 
 def is_epoch_over(trainer: L.Trainer) -> bool:
-    """Return whether all batches of the epoch are trained. An epoch can end earlier: by trainer.max_steps,
+    """Return whether all batches of the epoch are trained. An epoch may also end early: by trainer.max_steps,
     trainer.max_time, or a callback that sets trainer.should_stop."""
     return trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
 
 
 def is_update(trainer: L.Trainer) -> bool:
-    """Return whether the last batch completed an update of the weights; a stop before loses the gradients so far."""
+    """Return whether the last batch completed an update of the weights; stopping before one loses the accumulated
+    gradients."""
     return (trainer.fit_loop.batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
 
 
@@ -43,7 +44,7 @@ def validates_next(trainer: L.Trainer) -> bool:
 
 
 def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
-    """Mark this many batches of the epoch as done. keep_total: leave the count of the whole run as it is."""
+    """Mark this many batches of the epoch as done. keep_total: leave the count of the whole run unchanged."""
     progress = loops["epoch_loop.batch_progress"]
     total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
     for part, count in (("current", batches), ("total", total)):
@@ -52,7 +53,7 @@ def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False
 
 
 def begin_validation(loops: dict[str, Any]) -> None:
-    """Mark a validation as begun: Lightning runs all of it before any training."""
+    """Mark a validation as begun: Lightning completes it before any training."""
     progress = loops["epoch_loop.val_loop.batch_progress"]
     for part in ("total", "current"):
         progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}

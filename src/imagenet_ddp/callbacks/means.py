@@ -1,4 +1,4 @@
-"""Means of loss, top-1 and top-5 over images, and the sums behind them."""
+"""Compute means of loss, top-1 and top-5 over images, and the sums they are made of."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Means:
 
 
 def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """Return bool (B, top_k): whether the target of each image has the greatest, the second greatest, ... logit."""
+    """Return bool (B, top_k): whether the target of each image has the highest, second highest, ... logit."""
     return logits.topk(top_k).indices == target.unsqueeze(1)
 
 
@@ -36,5 +36,6 @@ def sums_of(loss_sum: float, hits: list[float], count: float) -> list[float]:
 
 
 def on_cpu(values: dict[str, float]) -> dict[str, Tensor]:
-    """Return tensors: Lightning would put plain numbers on the device, where progress bars wait for them each step."""
+    """Return the values as CPU tensors: Lightning would put plain numbers on the device, and progress bars would wait
+    for them in each step."""
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}

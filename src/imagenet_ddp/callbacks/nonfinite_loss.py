@@ -1,4 +1,4 @@
-"""End a training whose loss is not finite before it is saved, or leave such updates out."""
+"""End a training whose loss is not finite before that state is saved, or skip such updates."""
 
 import math
 import time
@@ -20,9 +20,9 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.csv_file import csv_bytes
 
 FILE = "nonfinite_batch.csv"
-MAX_KEPT = 1000  # steps whose losses are kept until they are looked at
+MAX_KEPT = 1000  # steps whose losses are kept until the next check
 MAX_SKIPPED = 20  # updates in a row
-PAUSE_S = 1.0  # the rank whose loss it was has more to say, and the first to end is heard
+PAUSE_S = 1.0  # the rank with that loss has the better message, and only the first rank to end is shown
 LOWER = (
     "a lower optim.lr, trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates "
     "out"
@@ -30,21 +30,21 @@ LOWER = (
 
 
 class NonFiniteLoss(L.Callback):
-    """Look at the losses of all steps at every trainer.log_every_n_steps-th step of the optimizer and before each
-    checkpoint, there at the weights too, so that none with such weights is written; no other step waits for the device.
+    """Check the losses of all steps every trainer.log_every_n_steps steps of the optimizer, and losses and weights
+    before each checkpoint, so that no checkpoint has such weights. Other steps do not wait for the device.
 
     on_nan: raise: end the training with the first step whose loss is not finite, and list the images of its batch in
-    nonfinite_batch.csv in run_dir. skip: leave out each update whose gradients are not finite; this waits for the
-    device in every step. With trainer.precision=16-mixed, torch's GradScaler skips them in any case, but it leaves what
-    their forward passes did to the statistics of batch norm, which skip undoes there too.
+    nonfinite_batch.csv in run_dir. skip: skip each update whose gradients are not finite; this waits for the device in
+    every step. With trainer.precision=16-mixed, torch's GradScaler skips such updates in any case, but keeps what their
+    forward passes did to batch norm's statistics; skip undoes that too.
 
-    It needs the batches of ImageDataModule and the outputs of ImageClassifier.
+    Needs the batches of ImageDataModule and the outputs of ImageClassifier.
     """
 
     def __init__(self, on_nan: str = "raise", run_dir: str | Path | None = None) -> None:
         self.on_nan = on_nan
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not looked at
+        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not checked yet
         self._buffers: list[Tensor] = []  # after the last update, for skip
         self._num_skipped = 0  # in a row
 

@@ -1,4 +1,4 @@
-"""Describe where in a training a checkpoint was made, and continue there: at an epoch's image, whatever the number of
+"""Describe the position at which a checkpoint was made, and continue there: at an image of an epoch, on any number of
 devices."""
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from imagenet_ddp.data.loading.sampler import BatchSampler
 
 
 class ResumableData(Protocol):
-    """What a data module brings so that an epoch continues at an image; ImageDataModule does."""
+    """The methods of a data module by which an epoch can continue at an image; ImageDataModule has them."""
 
     train_sampler: BatchSampler | None  # of the current train_dataloader()
 
@@ -20,21 +20,21 @@ class ResumableData(Protocol):
 
     @property
     def train_step_images(self) -> int:
-        """Return the images of one batch over all ranks."""
+        """Return the number of images in one batch over all ranks."""
         ...
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Leave out the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
+        """Skip the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
         made."""
         ...
 
 
 def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
-    """Return kind (epoch_end, mid_epoch or before_validation), epoch, images of it that are trained, the images of a
-    step, and whether the epoch has no more steps; correct Lightning's own counters to it. loops:
+    """Return kind (epoch_end, mid_epoch or before_validation), epoch, the number of its images already trained on, the
+    images per step, and whether the epoch has no more steps. Also correct Lightning's own counters accordingly. loops:
     checkpoint["loops"]["fit_loop"].
 
-    before_validation: the epoch's batches so far are trained, the validation that follows them is not done.
+    before_validation: the epoch's batches so far are trained, but the validation that follows them is not done.
     """
     epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
     epoch = max(epochs["started"] - 1, 0)
@@ -64,7 +64,7 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
 
 
 def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any]) -> None:
-    """Make Lightning and the data module continue at the position that describe() returned."""
+    """Make Lightning and the data module continue at a position returned by describe()."""
     if position["kind"] == "epoch_end":
         # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
         set_epochs(loops, position["epoch"] + 1)

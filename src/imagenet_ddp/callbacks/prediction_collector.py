@@ -1,4 +1,4 @@
-"""Collect what a validation predicts for each image, from all ranks."""
+"""Collect the predictions of a validation for each image, from all ranks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from imagenet_ddp.models.calibration import log_sums
 
 @dataclass
 class Predicted:
-    """The readable images of one rank, or of all, by position; k is 5, or the number of classes where that is less."""
+    """The readable images of one rank, or of all, by position; k is 5, or the number of classes if there are fewer."""
 
     index: np.ndarray  # int64 (N,), position in the split
     classes: np.ndarray  # int64 (N, k), most probable first
@@ -26,10 +26,10 @@ class Predicted:
 
 
 class Predictions(L.Callback):
-    """Collect the outputs of ImageClassifier.validation_step. After the validation `result` has those of all ranks in
-    rank 0, None in the others.
+    """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` has those of all ranks on
+    rank 0, and is None on the others.
 
-    Small tensors stay on the device until the validation ends: no batch waits for it.
+    Small tensors stay on the device until the validation ends, so no batch waits for the device.
     """
 
     def __init__(self, *, keep_scores: bool = False) -> None:
@@ -76,7 +76,7 @@ class Predictions(L.Callback):
 
 
 def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted:
-    """Put the images of the ranks that have some, at least one, in order. parts: in the order of Predicted's fields,
+    """Sort the images of all ranks that have any (at least one rank has). parts: in the order of Predicted's fields,
     with or without scores."""
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = columns[0].argsort()

@@ -29,13 +29,13 @@ SUMMARISED = ("train/loss", "train/top1")  # of the training, in an epoch's line
 
 
 class Progress(ScoreCallback):
-    """Print accuracies in percent, to `log`. A terminal gets a table of the epochs and, below it, sparklines, memory
-    and a bar; the lines go to the log file. A pipe gets the lines. A progress bar of Lightning's replaces the live view
-    on the screen: the lines then go to the log file.
+    """Print accuracies in percent to `log`. On a terminal: a table of the epochs and, below it, sparklines, memory and
+    a bar, while the lines go to the log file. In a pipe: the lines. A progress bar of Lightning's replaces the live
+    view on the screen; the lines then go to the log file.
 
     log: None prints to rank 0's standard output. The lines of the steps (every trainer.log_every_n_steps-th and
-    val_log_every_n_steps-th) need RunningMetrics before this callback; without it there is a line per epoch, of what
-    trainer.callback_metrics has.
+    val_log_every_n_steps-th) need RunningMetrics before this callback; without it there is one line per epoch, from
+    trainer.callback_metrics.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Progress(ScoreCallback):
         self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
 
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
-        """Return the epoch's line of the table on a terminal, with the titles at the start and every 20 lines."""
+        """Return the epoch's row of the table for a terminal, preceded by the titles at the start and every 20 rows."""
         values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **self.scores}
         if (metrics := self._metrics) is not None:
             values |= {name: getattr(metrics, name) for name in ("images_per_s", "data_wait_frac")}
@@ -222,7 +222,7 @@ class Progress(ScoreCallback):
         return f"loss {format_loss(means.loss, 3)} {top}"
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        """Time left of the whole run, from the mean speed so far, validation included."""
+        """Return the time left in the whole run, from the mean speed so far, validation included."""
         done = trainer.current_epoch + step / steps - (self._start_epoch or 0.0)
         left = (trainer.max_epochs or 0) - trainer.current_epoch - step / steps
         if done <= 0 or left < 0:
@@ -239,7 +239,7 @@ def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _memory(device: torch.device) -> str:
-    """Return the most memory that this process has used, without waiting for the device."""
+    """Return the peak memory of this process so far, without waiting for the device."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"
@@ -248,8 +248,8 @@ def _memory(device: torch.device) -> str:
 
 
 def _fit_columns(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:
-    """Join the parts in at most COLUMNS, leaving out as many of the optional ones as that takes, in their order. A bar
-    fills what is left between the first part and the others."""
+    """Join the parts within COLUMNS, dropping as few of the optional ones as possible, in their order. A bar fills the
+    space between the first part and the others."""
     names = list(parts)
     for name in optional:
         if name in names and sum(len(parts[each]) + 1 for each in names) - 1 > COLUMNS:

@@ -20,15 +20,15 @@ MAX_KEPT = 64  # steps whose figures wait to be added up
 
 
 class RunningMetrics(ScoreCallback):
-    """Log train/loss, train/top1, train/top5, lr, images_per_s, data_wait_frac and, on a GPU, gpu_memory_gib, the most
-    that was allocated there so far. Hold them for the callbacks after this one. It needs the batches of ImageDataModule
-    and the outputs of ImageClassifier.
+    """Log train/loss, train/top1, train/top5, lr, images_per_s, data_wait_frac and, on a GPU, gpu_memory_gib, the peak
+    allocation so far; keep them for the callbacks after this one. Needs the batches of ImageDataModule and the outputs
+    of ImageClassifier.
 
     Every trainer.log_every_n_steps-th step of the optimizer gets the means over this rank's images since the last such
-    step. No other step waits for the device, and no step for another rank: sums are added there, and move to the host
-    with the next figures. At the end of an epoch, and before a validation, callback_metrics has the means over all
-    ranks' images of the epoch so far, so that a decision on them is the same on all ranks; loggers get those of the
-    epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
+    step. No other step waits for the device, and none waits for another rank: sums are kept on the device and copied to
+    the host with the next figures. At the end of an epoch, and before a validation, callback_metrics has the means over
+    all ranks' images of the epoch so far, so a decision based on them is the same on all ranks; loggers get those of
+    the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
     Times are this rank's, in seconds; numbers of images are over all ranks.
     """
@@ -97,7 +97,8 @@ class RunningMetrics(ScoreCallback):
             self._log(trainer, means.named(), on_cpu(rest))
 
     def _log(self, trainer: L.Trainer, shown: dict[str, Tensor], rest: dict[str, Tensor]) -> None:
-        """Do what pl_module.log_dict would, in 3 ms, and in 40 µs of each later step. shown: also in progress bars."""
+        """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: also in
+        progress bars."""
         trainer.progress_bar_metrics.update({name: float(value) for name, value in shown.items()})
         for metrics in (trainer.callback_metrics, trainer.logged_metrics):
             metrics.update(shown | rest)
@@ -187,15 +188,15 @@ class RunningMetrics(ScoreCallback):
         return Means.from_sums(last), Means.from_sums(self._epoch_sums.tolist())
 
     def take(self) -> tuple[Means, float, float]:
-        """Return (means over this rank's images, images/s over all ranks, share of the time spent waiting for data)
-        since the last call. Waits for the device."""
+        """Return (means over this rank's images, images/s over all ranks, share of time waiting for data) since the
+        last call. Waits for the device."""
         self._move(self._read(self._sums()))
         means = Means.from_sums(self._since_sums.tolist())
         self._since_sums[:] = 0.0
         return means, *self.train_times.take()
 
     def total(self, trainer: L.Trainer) -> Means:
-        """Return the means of this epoch so far over all ranks. Call on all of them."""
+        """Return the means of this epoch so far over all ranks. Call on all ranks."""
         return Means.from_sums(self._total(trainer))
 
     def validated(
@@ -217,7 +218,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def images_per_s(self) -> float:
-        """Return images/s of all ranks in this epoch's training."""
+        """Return the images/s of all ranks in this epoch's training."""
         return self.train_times.images_per_s
 
     @property
@@ -226,8 +227,8 @@ class RunningMetrics(ScoreCallback):
         return self.train_times.data_wait_frac
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
-        """Return (seconds since training began, CPU seconds of all ranks and their loader workers); the parts before a
-        resume are added. Call on all ranks."""
+        """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
+        before a resume. Call on all ranks."""
         end_cpu_s = cpu_s(trainer) if self._end_cpu_s is None else self._end_cpu_s
         cpu = torch.tensor(end_cpu_s - self._cpu_mark, device=trainer.strategy.root_device)
         total = trainer.strategy.reduce(cpu, reduce_op="sum")
@@ -252,7 +253,7 @@ class RunningMetrics(ScoreCallback):
         return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
 
     def _move(self, numbers: list[float]) -> None:
-        """Add the sums read from the device to those on the host, and set the device's to zero."""
+        """Add the sums read from the device to those on the host, and reset the device's to zero."""
         assert self._loss is not None and self._hits is not None
         sums = sums_of(numbers[0], numbers[1:], self._count)
         self._epoch_sums += sums
@@ -262,7 +263,7 @@ class RunningMetrics(ScoreCallback):
         self._count = 0
 
     def _read(self, tensor: Tensor) -> Any:
-        """Copy to the host. The wait for the device counts as time of this step, not as waiting for data."""
+        """Copy the sums to the host. The wait for the device counts as time of this step, not as waiting for data."""
         start_s = time.perf_counter()
         numbers = tensor.tolist()
         self.train_times.add(time.perf_counter() - start_s)
@@ -274,7 +275,8 @@ class RunningMetrics(ScoreCallback):
         self._save(trainer)  # a resumed run logs what comes after this moment, and nothing before it
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums over all ranks, so that any number of them can continue. Lightning calls it on all ranks."""
+        """Return the sums over all ranks, so that any number of ranks can continue. Lightning calls this on all
+        ranks."""
         assert self._trainer is not None
         train_s, train_cpu_s = self.times(self._trainer)
         return {
@@ -295,5 +297,5 @@ class RunningMetrics(ScoreCallback):
 
 
 def _one(*parts: Any) -> Tensor:
-    """Put scalars and vectors behind each other, for a single copy to the host."""
+    """Concatenate scalars and vectors, for a single copy to the host."""
     return torch.cat([part.reshape(-1) for part in parts])

@@ -1,4 +1,4 @@
-"""Follow the scores of validations: those of the current epoch, and the best one."""
+"""Track the scores of validations: those of the current epoch, and the best one."""
 
 import math
 from typing import Any
@@ -7,7 +7,8 @@ import lightning.pytorch as L
 
 
 class BestScore:
-    """value: the best so far, None before the first. epoch: in which it was reached, from 1; 0 before the first."""
+    """value: the best so far; None before the first. epoch: the one in which it was reached, from 1; 0 before the
+    first."""
 
     def __init__(self, monitor: str, mode: str):
         if mode not in ("min", "max"):
@@ -28,7 +29,7 @@ class BestScore:
         return True
 
     def restore(self, monitor: str, value: float | None, epoch: int) -> bool:
-        """Take the best of a checkpoint; return whether it is of the same metric, else the two cannot be compared."""
+        """Take the best score of a checkpoint; return False if it is of another metric and cannot be compared."""
         if monitor != self.monitor:
             return False
         self.value, self.epoch = value, epoch
@@ -36,8 +37,8 @@ class BestScore:
 
 
 class ScoreCallback(L.Callback):
-    """Base of callbacks that report on epochs. scores: what the last validation of this epoch logged below val/; empty
-    before it. best: of all validations."""
+    """Base of callbacks that report on epochs. scores: what the last validation of this epoch logged under val/; empty
+    before it. best: over all validations."""
 
     def __init__(self, monitor: str = "val/top1", mode: str = "max"):
         self.scores: dict[str, float] = {}

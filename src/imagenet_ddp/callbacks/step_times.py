@@ -1,4 +1,4 @@
-"""Add up the seconds of the steps of a loop, and those of them spent waiting for data."""
+"""Sum up the seconds of a loop's steps, and those spent waiting for data."""
 
 import math
 import time
@@ -9,8 +9,8 @@ STORED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", 
 
 
 class StepTimes:
-    """Seconds by this rank's clock, and the number of images that go with them: of the last step, of this epoch, of the
-    whole run, and since the last call of take(). A step lasts from the end of the one before it."""
+    """Seconds by this rank's clock and the corresponding numbers of images: of the last step, of this epoch, of the
+    whole run, and since the last call of take(). A step lasts from the end of the previous one."""
 
     def __init__(self) -> None:
         self.batch_s = self.data_s = 0.0  # of the last step
@@ -22,7 +22,7 @@ class StepTimes:
         self._mark = 0.0
 
     def begin(self) -> None:
-        """Begin the next step now: what has passed since the last one is no step's."""
+        """Begin the next step now: the time since the last one belongs to no step."""
         self._mark = time.perf_counter()
 
     def begin_epoch(self) -> None:
@@ -45,7 +45,7 @@ class StepTimes:
         self._since_images += num_images
 
     def add(self, seconds: float) -> None:
-        """Count seconds that have just passed as the last step's: they are no waiting for data."""
+        """Add the seconds just passed to the last step, but not to its time waiting for data."""
         self.batch_s += seconds
         self.batch_sum_s += seconds
         self._since_batch_s += seconds

@@ -22,13 +22,13 @@ from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.text import first_line
 
-POLL_S = 0.1  # between two looks of the thread at the store
+POLL_S = 0.1  # between two reads of the store by the thread
 ANSWER_S = 5.0  # longest wait for another rank's thread, which answers also during a long step
 
 
 class StopAgreement:
-    """Decide with the other ranks where to stop. store_client makes the thread's connection to the store; None for a
-    single process."""
+    """Agree with the other ranks on a position at which to stop. store_client: makes the thread's connection to the
+    store; None for a single process."""
 
     def __init__(self, signals: Signals, rank: int, world_size: int, store_client: Callable[[], Store] | None):
         self._signals, self._rank, self._world_size = signals, rank, world_size
@@ -45,13 +45,13 @@ class StopAgreement:
             self._thread.start()
 
     def start_from(self, position: int) -> None:
-        """Set the position of a run that is resumed."""
+        """Set the position at which a resumed run starts."""
         with self._lock:
             self._passed = position
 
     def must_stop(self, position: int, *, leave: bool = True) -> bool:
-        """Return whether to stop here. leave: if not, this position is passed; False where it comes again (before each
-        validation batch)."""
+        """Return whether to stop here. leave: if not, mark this position as passed; False if it comes again (before
+        each validation batch)."""
         if self._thread is None:
             self.signal_number = self._signals.received
             return self.signal_number is not None
@@ -66,7 +66,7 @@ class StopAgreement:
             return False
 
     def end(self) -> None:
-        """End the thread: the run is over, and a rank that leaves now is not waited for."""
+        """End the thread: the run is over, and the other ranks need not wait for this one."""
         self._ending = True
         if self._thread is not None:
             self._thread.join(2 * POLL_S)
@@ -84,7 +84,7 @@ class StopAgreement:
                     return
                 time.sleep(POLL_S)
         except Exception as error:
-            # the run goes on without the store, but the next signal cannot be agreed upon
+            # the run continues without the store, but the ranks cannot agree on the next signal
             while not self._ending and not self._signals.received:
                 time.sleep(POLL_S)
             if not self._ending:

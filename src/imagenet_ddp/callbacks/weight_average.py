@@ -1,4 +1,4 @@
-"""Keep a running average of the weights, and validate and store it in their place."""
+"""Keep a running average of the weights, which is validated and stored in their place."""
 
 from collections import defaultdict
 from functools import partial
@@ -15,11 +15,11 @@ from imagenet_ddp.callbacks.loop_state import is_epoch_over
 
 
 class WeightAverage(WeightAveraging):
-    """Average the weights and the buffers (batch norm's means): exponentially (ema), or equally over the ends of epochs
-    (swa).
+    """Average the weights and the buffers (batch norm's statistics): exponentially (ema), or equally over the ends of
+    epochs (swa).
 
-    decay: share of the old average in each update; None: an equal average of each epoch's end. every_n_steps: steps of
-    the optimizer between two updates of an exponential one. start_epoch: the first epoch, counted from 0, that is
+    decay: weight of the old average in each update; None: an equal average of the ends of epochs. every_n_steps:
+    optimizer steps between two updates of an exponential average. start_epoch: the first epoch, counted from 0, that is
     averaged; until then there is no average, and the weights themselves are validated and stored.
 
     A checkpoint has the average as `state_dict`, which evaluation and prediction load, and the weights that training
@@ -34,7 +34,7 @@ class WeightAverage(WeightAveraging):
 
     @property
     def has_average(self) -> bool:
-        """Return whether there has been an update."""
+        """Return whether the average has been updated at least once."""
         return self._average_model is not None and bool(self._average_model.n_averaged)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -61,8 +61,8 @@ class WeightAverage(WeightAveraging):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Return whether to average after this step of the optimizer. An equal average takes an epoch's last step, not
-        its end: the validation between the two must see the average that is stored."""
+        """Return whether to average after this optimizer step. An equal average updates at an epoch's last step rather
+        than at its end, because the validation in between must see the average that is stored."""
         if step_idx is None or self._epoch < self.start_epoch:
             return False
         return self._is_epoch_over if self.decay is None else (step_idx + 1) % self.every_n_steps == 0
@@ -93,8 +93,8 @@ class WeightAverage(WeightAveraging):
 
 @torch.no_grad()
 def _update(average: AveragedModel, model: nn.Module) -> None:
-    """Do what AveragedModel.update_parameters does, which on a GPU waits twice for all that is queued there: it reads
-    its counter, and copies it to the device."""
+    """Do what AveragedModel.update_parameters does without its two waits for the GPU: reading its counter, and copying
+    the counter to the device."""
     kept = chain(average.module.parameters(), average.module.buffers())
     new = chain(model.parameters(), model.buffers())
     count = int(average.n_averaged)
@@ -112,7 +112,7 @@ def _update(average: AveragedModel, model: nn.Module) -> None:
 
 
 def _equal_average(averages: list[Tensor], current: list[Tensor], num_averaged: Tensor | int) -> None:
-    """Add a further one to an equal average. torch's get_swa_multi_avg_fn fails for batch norm's integer counter."""
+    """Add one more model to an equal average. torch's get_swa_multi_avg_fn fails for batch norm's integer counter."""
     for average, value in zip(averages, current, strict=True):
         if average.is_floating_point():
             average.lerp_(value, 1 / (int(num_averaged) + 1))

@@ -16,7 +16,7 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system import console
+from imagenet_ddp.system import closed_pipe, console
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def run_command(verb: str) -> Iterator[None]:
     """Exit with code 2 on a refusal, 1 on a failure, and 128 + n on signal n. For commands of one process that have
     nothing to save."""
     exit_on_signal()
-    with console.exit_on_closed_pipe():
+    with closed_pipe.exit_on_closed_pipe():
         try:
             yield
         except RunError as error:
@@ -41,8 +41,8 @@ def planned(
     read: Callable[[list[str], Mapping[str, str]], T | None],
     for_hydra: Callable[[list[str]], list[str]] = list,
 ) -> T:
-    """Return the plan that read makes of the command line. Where it returns None (--help, --cfg), Hydra prints and the
-    process exits. for_hydra: rewrites argv to what Hydra understands."""
+    """Return the plan that `read` makes from the command line. If it returns None (--help, --cfg), let Hydra print and
+    exit. for_hydra: rewrites argv into what Hydra understands."""
     plan = read(sys.argv[1:], os.environ)
     if plan is None:
         with_hydra(verb, for_hydra(sys.argv[1:]), lambda config: None)
@@ -53,10 +53,11 @@ def planned(
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Run task in hydra.main and return the last job's result.
 
-    Hydra composes a second time here, and the tasks of train and evaluate use the config that was checked. What its own
-    composition is needed for: the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launchers and sweepers
-    of plugins, and what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and shortens the
-    traceback of what a task raises to exit code 1: so refusals and failed workers are raised behind it.
+    Hydra composes a second time here; the tasks of train and evaluate use the config that was checked. Its own
+    composition is needed for the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launcher and sweeper
+    plugins, and for what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and turns whatever a
+    task raises into exit code 1 with a shortened traceback, so refusals and failed workers are raised after it has
+    returned.
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
@@ -69,7 +70,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return results[-1]
 
     if {"--help", "-h"} & set(argv):
-        with console.exit_on_closed_pipe():
+        with closed_pipe.exit_on_closed_pipe():
             print(help.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
@@ -78,7 +79,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if hydra_flags.only_prints(argv):
         printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback
-        with console.exit_on_closed_pipe():
+        with closed_pipe.exit_on_closed_pipe():
             try:
                 with contextlib.redirect_stdout(printed):
                     start()

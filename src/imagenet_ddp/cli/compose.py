@@ -1,6 +1,6 @@
-"""Compose a config from options with Hydra's loader, and explain each option that it refuses. No torch.
+"""Compose a config from options with Hydra's loader, and explain each option that Hydra refuses. No torch.
 
-Hydra stops at its first error. Where it refuses all options together, they are applied one by one.
+Hydra stops at its first error. If it refuses the options together, they are applied one by one.
 """
 
 import itertools
@@ -28,10 +28,10 @@ RECIPE_GROUPS = ("optim", "averaging", "model")  # of which recipes and experime
 
 
 def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Return the values in the files of typed groups as options, which are to stand before the typed ones.
+    """Return the values in the files of typed groups as options, to be put before the typed ones.
 
-    Hydra reads recipe and experiment after the group's file: without this, optim=adamw beside a recipe of SGD would be
-    ignored. folders: of the groups, the first that has the file counts.
+    Hydra reads recipe and experiment after the group's file: without this, optim=adamw with a recipe of SGD would be
+    ignored. folders: searched for the groups; the first one that has the file counts.
     """
     found = []
     for group, _, name in (line.partition("=") for line in lines):
@@ -85,9 +85,9 @@ class Composer:
     # -- jobs
 
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
-        """Return (overrides of each job of a sweep, what tells it from the others, mistakes).
+        """Return (overrides of each job of a sweep, what distinguishes each job, mistakes).
 
-        Another sweeper than Hydra's own chooses its values later: then there is one job, without what is swept.
+        A sweeper other than Hydra's own chooses its values later: then there is one job, without the swept options.
         """
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, _ = self.compose(fixed, RunMode.MULTIRUN)
@@ -155,13 +155,14 @@ class Composer:
         return self.loader.load_configuration(self.config_name, [*group_values(lines, folders), *lines], mode)
 
     def _options(self, override: Override, search: list[Override]) -> list[str]:
-        """Return the options of a group of conf/, or of the folders that search names; empty if it is not a group."""
+        """Return the options of a group in conf/ or in a folder of the search path; empty if it is not a group."""
         return self.loader.get_group_options(
             override.key_or_group, config_name=self.config_name, overrides=[line_of(o) for o in search]
         )
 
     def _dropped(self, overrides: list[Override]) -> list[str]:
-        """Refuse an unknown recipe: it is optional, as your own data has none, so Hydra would ignore it silently."""
+        """Refuse an unknown recipe. The group is optional, because your own data has none, so Hydra would silently
+        ignore the name."""
         typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
         options = self.loader.get_group_options("recipe") if typed else []
         return [
@@ -181,7 +182,7 @@ def _product(overrides: list[Override]) -> list[list[str]]:
         swept = override.sweep_string_iterator() if override.is_sweep_override() else None
         values[key] = [f"{key}={value}" for value in swept or [override.get_value_element_as_str()]]
         if not values[key]:
-            raise HydraException(f"{line_of(override)} stands for no value.")
+            raise HydraException(f"{line_of(override)} expands to no value.")
     return [list(lines) for lines in itertools.product(*values.values())]
 
 

@@ -28,7 +28,7 @@ BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # 
 
 
 class Explainer:
-    """Messages about the options of one command. parse: a line as Hydra's grammar reads it, or None."""
+    """Messages about the options of one command. parse: reads a line by Hydra's grammar; None if it cannot."""
 
     def __init__(self, keys: Mapping[str, Key], loader: ConfigLoader, parse: Callable[[str], Override | None]):
         self.keys = keys
@@ -36,7 +36,7 @@ class Explainer:
         self.parse = parse
 
     def unreadable(self, line: str) -> str:
-        """Explain a line that Hydra's grammar does not take."""
+        """Explain a line that does not follow Hydra's grammar."""
         key, equals, value = line.partition("=")
         bare = key.lstrip("+~")
         if not equals or not bare:
@@ -66,7 +66,7 @@ class Explainer:
         group, value = override.key_or_group, override.value() if not override.is_delete() else None
         if override.is_delete():
             none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
-            return f"{group} is needed and cannot be deleted.{none}"
+            return f"{group} is required and cannot be deleted.{none}"
         if isinstance(value, str) and value in options:
             if override.is_add():
                 return f"{line_of(override)}: {group} is chosen already. Hint: {group}={value}, without +."
@@ -96,13 +96,13 @@ class Explainer:
         return hint
 
     def refused_value(self, override: Override, error: Exception) -> str:
-        """Explain a key=value that could not be merged into the composed config."""
+        """Explain a key=value that does not merge into the composed config."""
         key, line = override.key_or_group, line_of(override)
         parent, _, last = key.rpartition(".")
         cause = error.__cause__ or error
         if override.is_delete():
             if key in self.keys:
-                return f"{key} is needed and cannot be deleted. Hint: leave {line} out."
+                return f"{key} is required and cannot be deleted. Hint: leave {line} out."
             return unknown(key, self.keys)
         value = override.value()
         if parent == "trainer" and last in trainer_options.REFUSED:
@@ -121,10 +121,10 @@ class Explainer:
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")
             if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
-                return f"{key} is not there to be changed. Hint: +{line} adds it."
+                return f"{key} does not exist, so it cannot be changed. Hint: +{line} adds it."
             target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
             more = f" +{line}" if rest not in ("", "_target_") else ""
-            return f"{key} is not there to be changed. Hint: {target}{more} adds it."
+            return f"{key} does not exist, so it cannot be changed. Hint: {target}{more} adds it."
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
@@ -136,7 +136,7 @@ class Explainer:
         return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def in_file(self, error: Exception, name: str) -> str:
-        """Explain a mistake in a file of the user's --config-dir; conf/ itself is tested."""
+        """Explain a mistake in a file of the user's --config-dir. (The files of conf/ are tested.)"""
         text = str(error)
         where = re.search(r"In '([^']+)'", text)
         file = f" (in {where.group(1) if where else name}.yaml)"
@@ -151,7 +151,7 @@ class Explainer:
 
 
 def _default(options: list[str]) -> str:
-    """Return the group's option with the fewest requirements."""
+    """Return the group's option that needs the fewest other settings."""
     return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
 
 
@@ -167,7 +167,7 @@ def intended_option(group: str, value: str, options: list[str]) -> str | None:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of an error's text, which ends in a full stop."""
+    """Return the first line of an error's text, ending in a full stop."""
     return first_line(error).rstrip(".") + "."
 
 

@@ -1,4 +1,4 @@
-"""Write the answer to --help: what a command does, examples, choices, the most used keys, and where the others are."""
+"""Write the answer to --help: what a command does, examples, choices, the most used keys, and links to the rest."""
 
 import functools
 from pathlib import Path
@@ -22,7 +22,7 @@ _OTHER = {
 
 @functools.cache
 def guides() -> dict[str, Any]:
-    """Return help.yaml: of each command its summary, details, examples, groups and keys."""
+    """Return help.yaml: summary, details, examples, groups and keys of each command."""
     content = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     lists = content.pop("lists")
     for guide in content.values():
@@ -79,7 +79,7 @@ def _choices(group: str) -> str:
 
 
 def _defaults() -> dict[str, str | None]:
-    """Group -> what is chosen where nothing is typed; None: nothing."""
+    """Return group -> the option chosen by default; None: nothing is."""
     found: dict[str, str | None] = {}
     for name in ("base", "tune", "benchmark"):
         entries = yaml.safe_load((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]

@@ -1,6 +1,6 @@
 """Read Hydra's own options, those that begin with -, in argv. No torch.
 
-Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares them with it.
+Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares the list with it.
 """
 
 import argparse
@@ -44,12 +44,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def only_prints(argv: Sequence[str]) -> bool:
-    """Return whether Hydra only prints something."""
+    """Return whether these options make Hydra print something and exit."""
     return any(token.partition("=")[0] in _PRINTING for token in argv)
 
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:
-    """Return argv without --local-rank=N, --local_rank=N or --local-rank N, which torch.distributed.launch adds."""
+    """Return argv without the --local-rank=N, --local_rank=N or --local-rank N that torch.distributed.launch adds."""
     kept, skip = [], False
     for token in argv:
         if skip and token.isdecimal():
@@ -62,7 +62,7 @@ def without_local_rank(argv: Sequence[str]) -> list[str]:
 
 
 def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return (Hydra's options, argv for Hydra, mistakes). key=value may stand on either side of an option."""
+    """Return (Hydra's options, argv for Hydra, mistakes). key=value may come before or after an option."""
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     for names, how in _OPTIONS.items():
@@ -70,7 +70,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     args, rest = parser.parse_known_args(argv)
     found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
-        # argparse gives up on words behind an option in the middle; Hydra would refuse them
+        # argparse stops at words after an option in the middle; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
         words = list(args.overrides)
         flags = [token for token in argv if not (token in words and not words.remove(token))]

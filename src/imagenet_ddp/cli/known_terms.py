@@ -1,4 +1,5 @@
-"""What other programs call the keys of this one: known_terms.txt, from which hints and docs/coming-from.md are made."""
+"""Map the options of other programs to the keys of this one: known_terms.txt, the source of hints and
+docs/coming-from.md."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Term:
-    """A line of the table, whose head explains it. flag: it takes no value; several: more than one (nargs="+")."""
+    """A line of the table; known_terms.txt explains the format. flag: takes no value; several: takes more than one
+    (nargs="+")."""
 
     names: tuple[str, ...]
     here: str
@@ -18,7 +20,7 @@ class Term:
 
 
 def _read() -> tuple[list[Term], dict[str, dict[str, str]]]:
-    """Return the terms, and for a role: value there -> what to type here."""
+    """Return the terms, and for each role: value there -> what to type here."""
     terms: list[Term] = []
     values: dict[str, dict[str, str]] = {}
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
@@ -39,7 +41,7 @@ NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "pat
 
 
 def plain(name: str) -> str:
-    """Return dist_url for --dist-url and dist_url; -b stays -b, which is not the key b."""
+    """Return dist_url for --dist-url and dist_url. -b stays -b, which differs from the key b."""
     bare = name.lstrip("-")
     return name if name.startswith("-") and not name.startswith("--") else bare.replace("-", "_")
 
@@ -53,7 +55,7 @@ def find(name: str) -> Term | None:
 
 
 def key_for(name: str) -> str | None:
-    """Return the key that a name stands for, or None."""
+    """Return the key that corresponds to a name, or None."""
     term = find(name)
     return NEAR.get(name) if term is None or not term.here else term.here.strip("'").split()[-1].partition("=")[0]
 

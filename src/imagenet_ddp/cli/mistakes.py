@@ -1,4 +1,4 @@
-"""Show the mistakes of a command line, also to the other nodes that wait for it, and exit with code 2."""
+"""Show the mistakes of a command line, also to the other nodes that wait for the command, and exit with code 2."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from imagenet_ddp.system import console
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
-    """Show the mistakes on stderr, also those who wait for this command, and exit with code 2."""
+    """Print the mistakes to stderr, report them to those who wait for this command, and exit with code 2."""
     show(error, verb)
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate"):
         _tell_others(error)
@@ -38,7 +38,7 @@ def _tell_others(error: NotMetError) -> None:
 
 
 def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:
-    """Print the mistakes, with the traceback where HYDRA_FULL_ERROR=1 is set. end: of the first line."""
+    """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set. end: the end of the first line."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem

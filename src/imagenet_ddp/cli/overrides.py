@@ -20,12 +20,12 @@ from imagenet_ddp.system.text import uv_run
 def merge_overrides(
     stored: Mapping[str, Any], composed: DictConfig, typed: Iterable[str], afresh: Iterable[str] = ()
 ) -> DictConfig:
-    """Return a checkpoint's config overridden by what was typed. Neither argument is changed.
+    """Return a checkpoint's config overridden by the typed options. Neither argument is changed.
 
-    stored: plain and resolved; keys unknown to composed are ignored, as they are of another version of this package.
-    typed: options; each one's key is taken from composed, a group's choice (data=stl10) with its whole subtree, and
-    experiment= or recipe= take everything but the name. afresh: further key paths to take from composed. The batch
-    that trainer.batch_finder has found stays, where no other is typed: no option makes it again.
+    stored: plain and resolved; keys unknown to composed belong to another version of this package and are ignored.
+    typed: options; the key of each is taken from composed, a group's choice (data=stl10) with its whole subtree;
+    experiment= and recipe= take everything but the name. afresh: further key paths to take from composed. A batch size
+    found by trainer.batch_finder is kept unless another one is typed, because no option reproduces it.
     """
     merged = copy.deepcopy(composed)
     with open_dict(merged):
@@ -53,7 +53,7 @@ def merge_overrides(
 
 
 def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
-    """Copy into the node what it has a key for; a value that no longer fits its type is left as composed."""
+    """Copy into the node the values of its own keys; a value that no longer fits its type is left as composed."""
     for key, value in stored.items():
         if key not in node:
             continue
@@ -71,7 +71,7 @@ def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
 
 
 def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
-    """Copy one key path, or delete it where composed has none."""
+    """Copy one key path, or delete it if composed has none."""
     parent, _, last = path.rpartition(".")
     source = OmegaConf.select(composed, parent) if parent else composed
     if not isinstance(source, DictConfig) or last not in source._content:  # type: ignore[operator]
@@ -85,8 +85,8 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
 
 
 def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
-    """Resolve to plain containers: what a checkpoint may hold, and what a spawned process is given. partial: keys may
-    be missing, because a checkpoint fills them in."""
+    """Resolve to plain containers, as checkpoints and spawned processes need them. partial: keys may be missing,
+    because a checkpoint fills them in."""
     content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
     assert isinstance(content, dict)
     return content  # type: ignore[return-value]
@@ -108,10 +108,10 @@ def plain_value(value: Any) -> Any:
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
-    """Return argv with this folder as hydra.run.dir or hydra.sweep.dir; quoted, because Hydra's bare values know few
-    characters."""
+    """Return argv with this folder as hydra.run.dir or hydra.sweep.dir, quoted because Hydra's unquoted values allow
+    few characters."""
     quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-    # beside the others: Hydra's parser takes no key=value on both sides of an option such as -m
+    # next to the others: Hydra's parser accepts no key=value on both sides of an option such as -m
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
     return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]

@@ -32,23 +32,23 @@ from imagenet_ddp.system.paths import nearest_existing
 
 @dataclass(frozen=True)
 class Request:
-    """A command line without a mistake that could be seen before torch is imported."""
+    """A command line without any mistake detectable before torch is imported."""
 
     verb: str
     argv: list[str]  # for Hydra: as typed, without --local-rank
     typed: list[str]  # the key=value options
     configs: list[DictConfig]  # one per job, without the hydra node, interpolations as they are
-    jobs: list[list[str]]  # of -m: each job's options, and what tells it from the others
+    jobs: list[list[str]]  # with -m: each job's options, and what distinguishes it
     names: list[str]
     hydra: DictConfig | None  # the hydra node of the first job; its interpolations resolve
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
-    again: bool = False  # a job of a sweep that goes on in its folder, where it has one
+    again: bool = False  # a job of a sweep that continues in its folder, if it has one
     launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where none is recognised
 
 
 class NotMetError(ConfigError):
-    """Mistakes of one node's command line, of which the other nodes of the run do not know yet."""
+    """Mistakes in one node's command line, not yet known to the other nodes of the run."""
 
     def __init__(self, mistakes: list[str], request: Request):
         super().__init__(mistakes)
@@ -102,8 +102,8 @@ def command_line(
 
 
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:
-    """Return (config, mistakes) of one job. Where data= is missing, it is composed as if it had been typed, so that
-    what depends on it is validated too."""
+    """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate what depends
+    on it."""
     config, mistakes = composer.compose(job)
     if options := _missing_data_options(verb, config, job):
         config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])
@@ -124,7 +124,7 @@ def _validate_job(
     multirun: bool,
     elsewhere: bool,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Find the mistakes of one job. bare: config without the hydra node."""
+    """Return the mistakes of one job. bare: config without the hydra node."""
     found: list[str] = []
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
@@ -145,7 +145,7 @@ def _validate_job(
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
-    """Name the jobs that have a mistake, unless all have it."""
+    """Name the jobs that have a mistake, unless all jobs have it."""
     if len(numbers) == len(names):
         return text
     if len(numbers) == 1:
@@ -165,8 +165,8 @@ def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_o
 
 
 def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
-    """Return what to type if data.root is typed without data=: the images there are the user's own, and the default
-    would generate its own among them. Empty where a checkpoint, an experiment or a _target_ tells what they are."""
+    """Return what to type if data.root is typed without data=: the user's images are there, and the default would
+    generate its own among them. Empty if a checkpoint, an experiment or a _target_ determines the data."""
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys():
         return []
@@ -179,7 +179,7 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
 
 
 def _value(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the default where there is no such key, and where it does not resolve, which validate() reports."""
+    """Return the value, or the default if the key is missing or does not resolve, which validate() reports."""
     try:
         return OmegaConf.select(config, key, default=default)
     except OmegaConfBaseException:

@@ -1,4 +1,4 @@
-"""Read the command line of a command that is one process, whatever launcher is around it."""
+"""Read the command line of a command that runs in one process, ignoring any launcher around it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class SingleProcess:
-    """The command line of a command that is one process, whatever launcher is around it."""
+    """The command line of a command that runs in one process, ignoring any launcher around it."""
 
     request: parse.Request
     config: dict[str, Any]  # resolved, plain
     environ: Mapping[str, str]  # without a launcher
-    found: list[str]  # mistakes in single keys; what they mean together is for the command to say
+    found: list[str]  # mistakes in single keys; the command checks combinations
 
 
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
-    """Return None where Hydra only prints something. why: the reason why -m is refused. Raises ConfigError where
-    nothing more can be validated."""
+    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m. Raises
+    ConfigError if nothing more can be validated."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
     if hydra_flags.only_prints(argv):

@@ -1,4 +1,4 @@
-"""Suggest the key that a mistyped one may have meant. No torch."""
+"""Suggest the key that a mistyped one was probably meant to be. No torch."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ from imagenet_ddp.cli import known_terms
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
-    """Return the known keys that may be meant, best first; empty if none is near."""
+    """Return the known keys closest to a mistyped one, best first; empty if none is close."""
     key = key.lower()
     last = key.rpartition(".")[2]
     keys = list(keys)

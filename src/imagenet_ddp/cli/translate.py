@@ -1,7 +1,7 @@
-"""A command line in the words of another program -> what each means here, and the whole line to type. No torch.
+"""Translate a command line in another program's options: what each means here, and the whole line to type. No torch.
 
-The words are those of cli/known_terms.txt. What some mean depends on others (cli/whole_line.py), so the line is read
-as a whole, before Hydra sees it.
+The options are those of cli/known_terms.txt. The meaning of some depends on others (cli/whole_line.py), so the line is
+read as a whole, before Hydra parses it.
 """
 
 import os
@@ -22,7 +22,7 @@ from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.names import CLASSIFIERS
 from imagenet_ddp.system.text import uv_run
 
-# Keys below these are typed ones; below callbacks.*, search.*, model.args.* and the like anything may stand.
+# Groups with declared keys only; callbacks.*, search.*, model.args.* and the like accept any key.
 _TYPED = ("data", "model", "optim", "schedule", "loss", "trainer", "strategy", "cluster", "nccl")
 _CHECKPOINTS = (".ckpt", ".pt", ".pth", ".tar")
 _PLACEHOLDER = re.compile(r"(=|//)(HOST|FILE|RANK|LOCAL_RANK|WORLD_SIZE)\b")
@@ -40,7 +40,7 @@ class Translation:
 
 
 def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Translation | None:
-    """Return the translated line, or None where every word is this program's, or Hydra's."""
+    """Return the translated line, or None if every word belongs to this program or to Hydra."""
     flags, kept, words = _read(verb, argv, declared(verb))
     if not words:
         return None
@@ -117,7 +117,7 @@ def _option(token: str, rest: list[str], keys: Mapping[str, object]) -> Word:
         return _word(term, token, value)
     if close:
         return Word(token, [f"{close[0]}={value or 'true'}"])
-    return Word(token, note="nothing here is called that, or like it")
+    return Word(token, note="no option here has this or a similar name")
 
 
 def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word | None:
@@ -133,7 +133,7 @@ def _key(name: str, value: str, token: str, keys: Mapping[str, object]) -> Word 
 
 
 def _bare(word: str, verb: str, keys: Mapping[str, object]) -> Word | None:
-    """Read a word without = and -: a folder, a checkpoint, or the name of data or a model."""
+    """Read a word without = and -: a folder, a checkpoint, or the name of a data set or a model."""
     if word.startswith("+") or (word.startswith("~") and not word.startswith("~/")):
         return None  # Hydra's
     if not Path(word).exists():

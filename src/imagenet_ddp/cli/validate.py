@@ -41,11 +41,11 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Find the mistakes of a config that composed: keys unknown to the schema, values, folders, launcher, classes by
-    _target_. Also return the launcher around this command, where it is recognised.
+    """Return the mistakes of a composed config (unknown keys, values, folders, launcher, classes named by _target_),
+    and the launcher around this command if it is recognised.
 
-    config: without the hydra node. typed: the options as typed, for the line to type instead.
-    partial: a checkpoint fills in what is not typed, so keys of data and learning are looked at one by one only.
+    config: without the hydra node. typed: the options as typed, for the line to type instead. partial: a checkpoint
+    fills in what is not typed, so keys of data and learning are only checked one by one.
     """
     found: list[str] = []
     broken: set[str] = set()
@@ -87,8 +87,8 @@ def validate(
 
 
 def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
-    """Return plain containers with interpolations resolved. Missing values become None; `broken` collects what does not
-    resolve."""
+    """Return plain containers with interpolations resolved. Missing values become None; those that do not resolve are
+    added to `broken`."""
     if not isinstance(node, DictConfig | ListConfig):
         return node
     plain: dict[Any, Any] = {}
@@ -96,7 +96,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
         path = f"{prefix}{key}"
         if OmegaConf.is_missing(node, key):
             if path in _MISSING_HINTS:
-                found.append(f"{path} is needed, but not set. Hint: {_MISSING_HINTS[path]}.")
+                found.append(f"{path} is required, but not set. Hint: {_MISSING_HINTS[path]}.")
             plain[key] = None
             continue
         try:
@@ -115,14 +115,14 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
 def _fitted(
     node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
 ) -> dict[str, Any]:
-    """Return the node with exactly the schema's keys. Report unknown and deleted keys; fill deleted ones in."""
+    """Return the node with exactly the schema's keys. Report unknown and deleted keys; fill in deleted ones."""
     fitted: dict[str, Any] = {}
     found += [unknown(prefix + str(key), declared) for key in node if prefix + str(key) not in declared]
     for field in dataclasses.fields(cls):
         path = prefix + field.name
         kind = declared[path].type
         if field.name not in node and path not in broken:
-            found.append(f"{path} is needed, but missing. Hint: {_NEEDED}.")
+            found.append(f"{path} is required, but missing. Hint: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
             inner = node.get(field.name)
             inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())
@@ -135,7 +135,7 @@ def _fitted(
 
 
 def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
-    """Report each _target_ that is not in an allowed package, compared by dotted components."""
+    """Report each _target_ outside the allowed packages, comparing dotted components."""
     found = []
     if isinstance(node, Mapping):
         target = node.get("_target_")

@@ -1,6 +1,6 @@
-"""What a word of another program means beside the other words of its line. No torch.
+"""Interpret words of another program that depend on the other words of the line. No torch.
 
---world-size counts machines beside --multiprocessing-distributed, and processes without; --lr-min is a share of --lr.
+--world-size counts machines with --multiprocessing-distributed, and processes without it; --lr-min is a share of --lr.
 """
 
 import re
@@ -15,7 +15,7 @@ _LR, _IMAGE_SIZE = 0.1, 224  # where none is typed: the defaults there and here
 
 @dataclass
 class Word:
-    """One word of the line: what was typed, and what it is here."""
+    """One word of the line: what was typed, and what it means here."""
 
     typed: str
     options: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def _set_number(word: Word, said: Mapping[str, str], typed: Mapping[str, str]) -
 
 
 def merged(options: Iterable[str]) -> list[str]:
-    """Return the options with all lists of optim.no_decay_on as one, in the place of the first."""
+    """Return the options with all lists of optim.no_decay_on merged into the first."""
     key, result, kinds = "optim.no_decay_on=", [], []
     for option in options:
         if option.startswith(key):
@@ -88,7 +88,7 @@ def merged(options: Iterable[str]) -> list[str]:
 def world_options(said: Mapping[str, str], typed: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """Return the options by which machines, or processes started one by one, find each other; none on one machine.
 
-    A world size without --multiprocessing-distributed counts processes, as torch's does.
+    Without --multiprocessing-distributed a world size counts processes, as torch's does.
     """
     size, nodes = _number(said.get("world_size")), _number(said.get("num_nodes") or typed.get("trainer.num_nodes"))
     rank, devices = said.get("node_rank") or said.get("rank"), _number(said.get("devices")) or 1
@@ -122,14 +122,14 @@ def _number(text: str | None) -> int:
 
 
 def quoted_value(value: str) -> str:
-    """Return value with the quotes by which Hydra's grammar reads it as one text."""
+    """Return value with the quotes that make it one text in Hydra's grammar."""
     if re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def quoted(option: str) -> str:
-    """Return key=value with the quotes that Hydra's grammar wants around the value."""
+    """Return key=value with the quotes that Hydra's grammar needs around the value."""
     key, _, value = option.partition("=")
     return f"{key}={quoted_value(value)}"
 

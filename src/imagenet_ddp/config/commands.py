@@ -38,7 +38,7 @@ class CommonConfig:
         "${data.name}_${model.name}"
     )
     seed: Annotated[int, integer(0, 2**32 - 1), "Seed of weights, order of images, augmentation."] = 0
-    allow_targets: Annotated[list[str], Example("[mypkg]"), "Packages whose names may stand in a _target_."] = field(
+    allow_targets: Annotated[list[str], Example("[mypkg]"), "Packages that a _target_ may name."] = field(
         default_factory=list
     )
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of figures."] = 100
@@ -74,7 +74,10 @@ class RunConfig(CommonConfig):
 @dataclass
 class TrainConfig(RunConfig):
     show: Annotated[
-        str | None, choice("augmented"), Example("augmented"), "augmented: write train_batch.png and end, untrained."
+        str | None,
+        choice("augmented"),
+        Example("augmented"),
+        "augmented: only write train_batch.png, do not train.",
     ] = None
 
 
@@ -94,7 +97,9 @@ class EvaluateConfig(CommonConfig):
         str, choice("all", "subset"), "Classes that may be predicted: all of the checkpoint's, or those of the data."
     ] = "all"
     real_labels: Annotated[
-        str | None, Example("real.json"), "File of ImageNet's reassessed labels (ReaL), by which top-1 is counted too."
+        str | None,
+        Example("real.json"),
+        "File of ImageNet's reassessed labels (ReaL), against which top-1 is computed too.",
     ] = None
 
 
@@ -113,7 +118,7 @@ class PredictConfig(CommonConfig):
         str | None,
         choice("layercam", "gradcam"),
         Example("layercam"),
-        "Of a contact sheet: where the first class was found, as a second picture; null: not shown.",
+        "Contact sheet: method for a second picture that shows where the first class was found; null: none.",
     ] = None
     top_k: Annotated[int, integer(1), "Classes per image, most likely first."] = 5
 
@@ -140,11 +145,15 @@ class ExportConfig(CommonConfig):
     ] = None
     batch_size: Annotated[int | None, integer(1), Example("8"), "Fixed batch size of the file; null: any."] = None
     images: Annotated[
-        str | None, Example("FOLDER"), "Images to compare on, as of predict; null: the checkpoint's validation images."
+        str | None,
+        Example("FOLDER"),
+        "Images to compare on, in predict's form; null: the checkpoint's validation images.",
     ] = None
     num_images: Annotated[int, integer(1), "Images to compare on; int8: and to calibrate on."] = 256
     max_difference: Annotated[
-        float, number(above=0), "Largest difference of a probability from the checkpoint's; beyond it, no file."
+        float,
+        number(above=0),
+        "Largest allowed difference of a probability from the checkpoint's; above it, no file is kept.",
     ] = 1e-3
     int8: Annotated[bool, Example("true"), "onnx: 8-bit weights and activations, calibrated on training images."] = (
         False
@@ -284,6 +293,6 @@ COMMANDS: dict[str, type] = {
 
 
 def register(command: str) -> None:
-    """Put the typed node where conf/<command>.yaml finds it: schema/<command>. Only this one: Hydra copies the whole
-    store about a hundred times for --help, and three nodes cost a third of a second."""
+    """Store the typed node under schema/<command>, where conf/<command>.yaml finds it. Only this one: Hydra copies the
+    whole store about a hundred times for --help, and three nodes would cost a third of a second."""
     ConfigStore.instance().store(group="schema", name=command, package="_global_", node=COMMANDS[command])

@@ -1,6 +1,6 @@
-"""Objects that a config names by _target_: made in one place, so that what cannot be made is said in one way.
+"""Make the objects that a config names by _target_, in one place with one form of error message.
 
-Which packages may be named is checked before (cli/parse.py); here the names are looked up and called.
+cli/parse.py has checked which packages may be named; here the names are looked up and called.
 """
 
 import inspect
@@ -15,11 +15,10 @@ from imagenet_ddp.system.text import first_line
 
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
-    """Call a class or function by name: target(**arguments, **more). key: where the target stands in the config, for
-    people. Raises ConfigError where there is no such name, and where it does not take these arguments or fails with
-    them."""
+    """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
+    Raises ConfigError if the name does not exist, does not take these arguments, or fails with them."""
     try:
-        # more is handed over beside Hydra, which would turn lists of parameters into lists of its own
+        # `more` bypasses Hydra, which would convert lists of parameters into its own list type
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
     except (InstantiationException, TypeError, ValueError) as error:
         cause: BaseException = error
@@ -27,16 +26,16 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
             cause = cause.__cause__
         reason = first_line(cause)
         raise ConfigError(
-            f"{key}={target} must be something that can be called, but cannot be made: {reason.rstrip('.')}. "
+            f"{key}={target} must be callable, but cannot be made: {reason.rstrip('.')}. "
             "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
         ) from error
 
 
 def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values for which the target has a parameter without a default or with default None."""
+    """Return those values for which the target has a parameter with no default, or with default None."""
     try:
         parameters = inspect.signature(get_object(target)).parameters
-    except Exception:  # make() says what is wrong with it
+    except Exception:  # make() reports what is wrong with it
         return {}
     is_open = (inspect.Parameter.empty, None)
     return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

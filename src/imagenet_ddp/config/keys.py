@@ -34,7 +34,7 @@ class Key:
 
     @property
     def words(self) -> str:
-        """Return the words that complete "must be ..."."""
+        """Return the words that complete the sentence "must be ..."."""
         if self.allowed is not None:
             return self.allowed.words
         if typing.get_args(self.type) == (float,):

@@ -1,7 +1,7 @@
-"""Declare the keys of Lightning's Trainer: the values of each, and which of them this project fills itself.
+"""Declare the keys of Lightning's Trainer: the values of each, and which ones this project sets itself.
 
-A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)` and with conf/trainer/default.yaml,
-where the defaults are. Imports no lightning.
+A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)`, and with conf/trainer/default.yaml,
+which has the defaults. Does not import lightning.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class TrainerKey(NamedTuple):
     meaning: str
 
 
-# auto of num_nodes and precision is this project's own; all else means what Lightning's documentation says.
+# auto is this project's own value of num_nodes and precision; everything else is as in Lightning's documentation.
 ACCEPTED: dict[str, TrainerKey] = {
     "accelerator": TrainerKey(choice("auto", "cpu", "gpu", "cuda", "mps"), "auto", "Kind of device."),
     "devices": TrainerKey(
@@ -57,7 +57,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_nodes": TrainerKey(
         AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
         "auto",
-        "Number of machines, or LEAST:MOST that may come and go.",
+        "Number of machines; LEAST:MOST if nodes come and go.",
     ),
     "precision": TrainerKey(
         (
@@ -68,11 +68,11 @@ ACCEPTED: dict[str, TrainerKey] = {
         "auto",
         "auto: bf16-mixed where the device computes in it fast, else 32-true.",
     ),
-    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or so many) and stop."),
+    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or this many) and stop."),
     "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no end)", "How often each training image is seen."),
-    "min_epochs": TrainerKey(integer(0) | NULL, "null", "Epochs before anything may stop the training."),
+    "min_epochs": TrainerKey(integer(0) | NULL, "null", "Minimum number of epochs."),
     "max_steps": TrainerKey(integer(-1), "-1 (no end)", "Optimizer steps after which training ends; -1: no limit."),
-    "min_steps": TrainerKey(integer(0) | NULL, "null", "Optimizer steps before anything may stop the training."),
+    "min_steps": TrainerKey(integer(0) | NULL, "null", "Minimum number of optimizer steps."),
     "max_time": TrainerKey(_TIME | NULL, "null", "Time after which training ends."),
     "limit_train_batches": TrainerKey(
         _BATCHES | NULL,
@@ -86,7 +86,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     ),
     "limit_test_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
     "limit_predict_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
-    "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on so many batches only."),
+    "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on only this many batches."),
     "val_check_interval": TrainerKey(
         kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
         "null",
@@ -96,7 +96,9 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Validation batches before training."),
     "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of figures."),
     "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimizer step."),
-    "gradient_clip_val": TrainerKey(number(least=0) | NULL, "null", "Largest gradient; null: not clipped."),
+    "gradient_clip_val": TrainerKey(
+        number(least=0) | NULL, "null", "Gradients above it are clipped; null: no clipping."
+    ),
     "gradient_clip_algorithm": TrainerKey(
         choice("norm", "value") | NULL, "norm", "Clip the gradient by norm or by value."
     ),
@@ -135,11 +137,12 @@ def refusal(key: str, value: Any) -> str:
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
         text = ours.get(text, "ddp")
-    return f"trainer.{key} is filled by this project. Hint: {REFUSED[key].format(value=text)}."
+    return f"trainer.{key} is set by this project. Hint: {REFUSED[key].format(value=text)}."
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:
-    """Return a message for each key that is refused, missing or not allowed. Unknown keys are cli/parse.py's."""
+    """Return a message for each key that is refused, missing or not allowed. Unknown keys are reported by
+    cli/parse.py."""
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
     if missing := [key for key in ACCEPTED if key not in trainer]:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

@@ -1,4 +1,4 @@
-"""Describe the values that a key may have, and report one that it may not."""
+"""Describe the allowed values of a key, and report one that is not allowed."""
 
 import math
 import re
@@ -79,12 +79,12 @@ def choice(*options: Any) -> Kind:
 
 
 def matching(pattern: str, words: str) -> Kind:
-    """Accept text that the regular expression matches as a whole."""
+    """Accept text that fully matches the regular expression."""
     return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
 def list_of(member: Kind, words: str, length: int | None = None) -> Kind:
-    """Accept a list of members of this kind, of this length if one is given, else not empty."""
+    """Accept a list of members of this kind, of this length if one is given, else of any length but 0."""
 
     def accepts(value: Any) -> bool:
         fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")

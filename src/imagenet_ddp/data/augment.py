@@ -1,7 +1,8 @@
 """Augment training images one by one in the loader, beyond crop and flip: policies, colours, blur and erasing.
 
-All of it works on the uint8 pixels of the output size, through Pillow, which is faster there than tensors. Each image's
-randomness comes from the generator it is given; torch's own, which torchvision draws from, is left as it was.
+All operations work on the uint8 pixels of the output size, through Pillow, which is faster there than tensors. Each
+image's randomness comes from the generator that is passed in; torch's global generator, from which torchvision draws,
+is restored afterwards.
 """
 
 import random
@@ -33,7 +34,7 @@ RANDAUGMENT, AUGMIX = (2, 9), (3, 3)
 
 
 def make_train_transform(data: Mapping[str, Any]) -> Transform:
-    """Make the training transform of resolved data.* keys."""
+    """Make the training transform from resolved data.* keys."""
     base: Transform = EvalTransform.from_options(dict(data))
     fill, interpolation = mean_colour(mean_and_std(data)[0]), data["interpolation"]
     if data["augment"] == "crop":
@@ -57,14 +58,14 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
 
 
 def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
-    """Return the grey levels, 0 to 255, closest to the net's 0. mean: of each channel, of pixels in 0..1."""
+    """Return the grey levels, 0 to 255, closest to the net's 0. mean: per channel, for pixels in 0..1."""
     return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
 
 
 @dataclass(frozen=True)
 class PadCrop:
-    """Random crop and horizontal flip, as for CIFAR: the short side is resized to the output's, `pad` pixels of the
-    colour `fill` are added on each side, and a square is cut out anywhere."""
+    """Random crop and horizontal flip, as for CIFAR: resize the short side to the output size, add `pad` pixels of the
+    colour `fill` on each side, and cut out a square anywhere."""
 
     sizes: Sizes
     pad: int
@@ -89,8 +90,8 @@ class PadCrop:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to an image after its crop, in this order; False where that is nothing. The options are those of
-    data: (config.schema.data.DataConfig). fill: grey levels of what has no pixels of its own."""
+    """The augmentation of an image after its crop, in this order; false if it does nothing. The options are those of
+    data: (config.schema.data.DataConfig). fill: grey levels for areas without pixels."""
 
     fill: tuple[int, ...]
     policy: str = "none"
@@ -111,7 +112,7 @@ class Augmentation:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
     def costly(self) -> dict[str, Any]:
-        """Return the keys that cost time, with their values."""
+        """Return the keys that take time, with their values."""
         keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
         return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
 
@@ -140,7 +141,8 @@ class Augmentation:
         return image
 
     def _cut_out(self, pixels: Tensor, generator: random.Random) -> None:
-        """Erase a square around any pixel; at an edge less than the whole of it, as in the paper (1708.04552)."""
+        """Erase a square centred on a random pixel; at an edge only part of it lies within the image, as in the paper
+        (1708.04552)."""
         top, left = (generator.randrange(side) - self.cutout // 2 for side in pixels.shape[1:])
         square = pixels[:, max(top, 0) : max(top + self.cutout, 0), max(left, 0) : max(left + self.cutout, 0)]
         square.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
@@ -186,8 +188,8 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class AugmentedTransform:
-    """A crop, and what comes after it. (Left and right change places at the very end, on the device: no augmentation
-    tells them apart.)"""
+    """A crop followed by an augmentation. (The flip comes last, on the device: no augmentation distinguishes left from
+    right.)"""
 
     base: Transform
     augmentation: Augmentation
@@ -202,7 +204,7 @@ class AugmentedTransform:
 
 
 def three_augment(image: Image.Image, generator: random.Random) -> Image.Image:
-    """Make grey, solarise or blur, one of the three (DeiT III, 2204.07118)."""
+    """Apply one of grey, solarise and blur, chosen at random (DeiT III, 2204.07118)."""
     number = generator.randrange(3)
     if number == 0:
         return to_grey(image)
@@ -219,7 +221,7 @@ def blurred(image: Image.Image, generator: random.Random) -> Image.Image:
 
 @contextmanager
 def torch_seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator of the CPU, and restore it at the end."""
+    """Seed torch's CPU generator, and restore its state at the end of the block."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:

@@ -1,7 +1,7 @@
-"""What becomes of images that cannot be read: data.on_bad_image and data.bad_image_limit.
+"""Handle images that cannot be read, according to data.on_bad_image and data.bad_image_limit.
 
-Loader workers only say what they found (Batch.unreadable); the training process judges it here, so that the answer is
-one for all workers, and for all ranks where they share a board.
+Loader workers only report what they found (Batch.unreadable). The training process decides here, so that the decision
+is the same for all workers, and for all ranks if they share a board.
 """
 
 import math
@@ -16,15 +16,15 @@ SAID = 5  # images of a rank that the log names; the others are in bad_images.cs
 
 
 class LoadError(RunError):
-    """Raised where images are loaded, perhaps in a loader process: torch puts that one's traceback before the words,
-    and it is taken off again."""
+    """Raised when images cannot be loaded. If a loader process raises it, torch prepends that process's traceback to
+    the message; this class removes it again."""
 
     def __init__(self, text: str):
         super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
 
 
 class Board(Protocol):
-    """Where the ranks of a run put what they found."""
+    """Where the ranks of a run report the bad images they found."""
 
     def post(self, images: list[Bad]) -> int:
         """Return how many different bad images all ranks have found so far."""
@@ -36,7 +36,7 @@ class Board(Protocol):
 
 
 class LocalBoard:
-    """Of a single process."""
+    """The board of a single process."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -50,8 +50,8 @@ class LocalBoard:
 
 
 def max_bad_images(limit: float, num_images: int) -> int:
-    """Return how many may be unreadable. limit: data.bad_image_limit, images or, below 1, a share of num_images; of a
-    small set at least one image, so that only 0 allows none."""
+    """Return the number of images that may be unreadable. limit: data.bad_image_limit, a number of images or, below 1,
+    a share of num_images; for a small set at least one image, so that only 0 allows none."""
     return int(limit) if limit >= 1 else math.ceil(limit * num_images)
 
 
@@ -64,7 +64,7 @@ def check_command(data: Mapping[str, Any]) -> str:
 
 
 class BadImages:
-    """data: the resolved data.* keys. num_images: of training."""
+    """data: the resolved data.* keys. num_images: number of training images."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class BadImages:
         return max_bad_images(self._limit, self._num_images)
 
     def on_bad_images(self, images: list[Bad]) -> None:
-        """Raise RunError where one is too many (raise), or there are more than the limit (skip)."""
+        """Raise RunError at the first one (raise), or when there are more than the limit (skip)."""
         if self._policy == "raise" and images:
             path, reason = images[0]
             raise RunError(
-                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip goes "
-                f"on without up to {self.most} such (data.bad_image_limit); {self._check} lists them all."
+                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip "
+                f"leaves out up to {self.most} such images (data.bad_image_limit); {self._check} lists them all."
             )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
         if not new:
@@ -102,7 +102,7 @@ class BadImages:
             if number <= SAID:
                 self._say(f"Skipped, because it cannot be read: {path}: {reason}.")
             if number == SAID:
-                self._say("Further ones of this process are only listed in bad_images.csv.")
+                self._say("Further ones found by this process are only listed in bad_images.csv.")
         self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:

@@ -1,4 +1,4 @@
-"""Draw images in a grid, each above its lines of text; and a training batch so, as the net sees it."""
+"""Draw images in a grid, each above its lines of text; and a training batch in this form, as the net sees it."""
 
 import io
 import unicodedata
@@ -22,15 +22,16 @@ LEAST_SHARE = 0.005  # of a label that is named
 
 
 class Line(NamedTuple):
-    """One line below an image: a name, which is cut off where it is too long, and what always stands behind it."""
+    """One line below an image: a name, which is cut off if it is too long, and a suffix that is always shown in
+    full."""
 
     name: str
     share: str = ""
 
 
 def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
-    """Write the first images of a batch that is on its device, normalised and mixed. transform: whose mean and std it
-    was normalised with. labels: names of the classes. Waits for the device."""
+    """Draw the first images of a batch that is on its device, normalised and mixed. transform: the one whose mean and
+    std normalised it. labels: names of the classes. Waits for the device."""
     count = min(int(batch["num_counted"]) or len(batch["target"]), COLUMNS * ROWS)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (transform.mean, transform.std))
     images = batch["image"][:count].detach().float().cpu()
@@ -67,8 +68,8 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """Return the text in ASCII, the only letters of Pillow's own font: accents are left out, all else becomes an
-    escape, as a folder's name may hold any bytes."""
+    """Return the text in ASCII, the only characters of Pillow's own font: accents are dropped, everything else becomes
+    an escape, because a folder's name may contain any bytes."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     shown = plain.encode("ascii", "backslashreplace").decode("ascii")
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
@@ -97,7 +98,7 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
 
 
 def _tile_side(size: int) -> int:
-    """Enlarge a small image by a whole number."""
+    """Return the side of a tile: a small image is enlarged by an integer factor."""
     return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
 
 

@@ -36,12 +36,12 @@ SMALLEST_TRAINING_BATCH = 2
 
 
 class ImageDataModule(L.LightningDataModule):
-    """The data of one source for any Lightning Trainer, alone or distributed: `from_options` makes one without Hydra.
+    """The data of one source for any Lightning Trainer, distributed or not: `from_options` makes one without Hydra.
 
     A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
-    flipped and normalised on the device; `target` int64 (B,); the first `num_counted` images count, the others fill
-    up a batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
-    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image. Where
+    flipped and normalised on the device; `target` int64 (B,); only the first `num_counted` images count, the others pad
+    the batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
+    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image. If
     the source has weights, a training batch has `weight`, float32 (B,), mixed in the same shares.
     """
 
@@ -57,8 +57,8 @@ class ImageDataModule(L.LightningDataModule):
         say: Callable[[str], None] = print,
     ):
         """data and loader: the resolved options of these groups (config.schema.data.DataConfig and LoaderConfig).
-        local_world_size: processes that share this machine's CPU cores; None: as many as the Trainer has devices. say:
-        writes a line to the log."""
+        local_world_size: processes that share this machine's CPU cores; None: the Trainer's devices. say: writes a line
+        to the log."""
         super().__init__()
         self.source = source
         self.options = dict(data)
@@ -88,7 +88,7 @@ class ImageDataModule(L.LightningDataModule):
         loader: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> "ImageDataModule":
-        """Open the data that the options of `data:` describe; those not given have DataConfig's defaults.
+        """Open the data described by the options of `data:`; those not given have DataConfig's defaults.
 
         name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all mistakes.
         """
@@ -134,12 +134,11 @@ class ImageDataModule(L.LightningDataModule):
 
     @property
     def train_step_images(self) -> int:
-        """Return the images of one training batch over all ranks."""
+        """Return the number of images in one training batch over all ranks."""
         return self.options["batch_size"] * (self.trainer.world_size if self.trainer else 1)
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Skip the first `image` images of this epoch, already trained on in `step` steps. Call before the loaders are
-        made."""
+        """Skip the first `image` images of this epoch, trained on in `step` steps. Call before the loaders are made."""
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
@@ -164,11 +163,11 @@ class ImageDataModule(L.LightningDataModule):
         return self._replace_loader("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
 
     def _replace_loader(self, split: str, loader: _Loader) -> _Loader:
-        """Close this split's previous loader: with trainer.reload_dataloaders_every_n_epochs there is one."""
+        """Close this split's previous loader, which exists with trainer.reload_dataloaders_every_n_epochs."""
         if split in self._loaders:
             self._loaders[split].close()
         if isinstance(loader, EpochLoader) and not self._overfit:
-            # Lightning asks here whether batches are divided among the ranks; with overfit_batches, whether in order
+            # Lightning checks here that batches are divided among the ranks and, with overfit_batches, are in order
             loader.__dict__["sampler"] = loader.batch_sampler
         self._loaders[split] = loader
         return loader
@@ -185,7 +184,7 @@ class ImageDataModule(L.LightningDataModule):
             order_of=images.order,
             # GradientAccumulationScheduler changes it from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
-            # Lightning knows it only after it has the loader, and counts trainer.limit_train_batches in
+            # Lightning computes it only after it has the loader, and includes trainer.limit_train_batches
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
             **options,
         )
@@ -251,7 +250,7 @@ class ImageDataModule(L.LightningDataModule):
         return self.finish(batch, training=bool(getattr(self.trainer, "training", False)))
 
     def finish(self, batch: Batch, *, training: bool) -> Batch:
-        """Turn a batch of the loader, on its device, into what the net sees."""
+        """Turn a batch of the loader, on its device, into the input of the net."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
         if training and self._mixing is not None:
@@ -259,6 +258,6 @@ class ImageDataModule(L.LightningDataModule):
         return batch
 
     def remap_targets(self, positions: np.ndarray) -> None:
-        """Evaluate against a checkpoint with another order of classes: target t becomes positions[t]."""
+        """Renumber the targets for a checkpoint with another order of classes: target t becomes positions[t]."""
         if self.source.val is not None:
             self.source.val.targets = positions[self.source.val.targets]

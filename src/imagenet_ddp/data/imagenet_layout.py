@@ -48,10 +48,10 @@ def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[
 
 
 def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
-    """Return the WordNet ids that are right for each image, none where it is not to be counted.
+    """Return the WordNet ids that are right for each image; none for an image that is not to be counted.
 
     file: real.json of Beyer et al. 2020, arXiv:2006.07159, a list for each validation image by its number. paths: of
-    the images, by ImageNet's names. Raises ConfigError where these are others.
+    the images, with ImageNet's file names. Raises ConfigError for other names.
     """
     hint = "Hint: real_labels=real.json, of https://github.com/google-research/reassessed-imagenet."
     wordnet_ids = list(class_labels())
@@ -67,7 +67,7 @@ def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
         number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
         if number is None or not 1 <= int(number[1]) <= len(labels):
             raise ConfigError(
-                f"real_labels is for images called ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
+                f"real_labels is for images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
                 "Hint: set real_labels=null."
             )
         found.append(labels[int(number[1]) - 1])

@@ -1,6 +1,6 @@
 """Inspect a data set: classes, number of images, a sample that is read. Slower and more thorough than validate.py.
 
-No torch: decoders are arguments.
+Imports no torch: decoders are arguments.
 """
 
 import itertools
@@ -26,13 +26,13 @@ UNEVEN = 10  # largest class over smallest, from which on it is noted
 
 @dataclass
 class Split:
-    """One folder of class folders, or those rows of a table."""
+    """One folder of class folders, or the corresponding rows of a table."""
 
     folder: Path  # or the table
     counts: dict[str, int]  # class -> images, those that were counted in time
     num_classes: int
     samples: list[Path]  # one image of each class
-    num_stray: int  # images beside the class folders, which are never read
+    num_stray: int  # images next to the class folders, which are never read
 
     @property
     def num_images(self) -> int:
@@ -40,7 +40,7 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all classes were counted in time."""
+        """Return whether all classes were counted within the time."""
         return len(self.counts) == self.num_classes
 
 
@@ -93,7 +93,7 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
 
 
 def _count(folder: Path, seed: int, end_s: float) -> Split:
-    """Count until time.monotonic() is end_s."""
+    """Count until time.monotonic() reaches end_s."""
     classes = class_folders(folder)
 
     def count_class(name: str) -> tuple[int, Path | None] | None:
@@ -132,7 +132,7 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
         more = f" {imagenet_layout.SEE}" if is_imagenet else ""
         layout.mistakes.append(
             f"{count_noun(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not "
-            f"be read. Hint: move each into the folder of its class, or away.{more}"
+            f"be read. Hint: move each into the folder of its class, or elsewhere.{more}"
         )
     if not split.is_whole:
         layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes, no more time")
@@ -148,7 +148,7 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
 
 @dataclass
 class SampleReading:
-    """Images read from the disk and decoded, by one thread."""
+    """Images read from the disk and decoded in one thread."""
 
     times_s: list[float] = field(default_factory=list)  # of each image that could be read
     mistakes: list[str] = field(default_factory=list)
@@ -163,8 +163,8 @@ class SampleReading:
 
 
 def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: float = 5.0) -> SampleReading:
-    """Read one image of each class and split, as many as the time allows, splits in turn. decode: raises for an image
-    that cannot be read, with a message that names the file."""
+    """Read one image of each class and split, alternating between the splits, as many as time allows. decode: raises
+    for an unreadable image, with a message that names the file."""
     turns = itertools.zip_longest(*(split.samples for split in layout.splits.values()))
     return _read(filter(None, itertools.chain.from_iterable(turns)), decode, budget_s)
 
@@ -172,8 +172,8 @@ def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: 
 def reading_s(
     data: Mapping[str, Any], read: Callable[[bytes, str], Any], budget_s: float, num_classes: int = 16
 ) -> float:
-    """Return the median seconds per image from the disk to the model's input, of a few training images of a few
-    classes, by one thread; 0 where there are no image files."""
+    """Return the median seconds per image, from the disk to the model's input in one thread, of some training images of
+    some classes; 0 if there are no image files."""
     if data["_target_"] or not data["root"]:
         return 0.0
     folder = Path(data["root"]) / data["train_dir"]

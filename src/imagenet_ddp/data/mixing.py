@@ -22,10 +22,10 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """One draw for a batch, from the batch's seed: no device is waited for, and a resumed run draws the same.
+    """Mixes each batch by one draw from the batch's seed, so no device is waited for and a resumed run draws the same.
 
-    mixup_alpha, cutmix_alpha: parameter of the Beta distribution of the share; 0: that one is off. With both, each
-    batch takes either, half of the time. probability: that a batch is mixed at all.
+    mixup_alpha, cutmix_alpha: parameter of the Beta distribution of the share; 0: off. With both, each batch uses one
+    of the two with equal probability. probability: that a batch is mixed at all.
     """
 
     num_classes: int
@@ -35,15 +35,15 @@ class Mixing:
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any], num_classes: int) -> "Mixing | None":
-        """Return the mixing of these data.* keys, resolved; None where nothing is mixed."""
+        """Return the mixing of these data.* keys, resolved; None if nothing is mixed."""
         if not data["mixup_alpha"] and not data["cutmix_alpha"]:
             return None
         return cls(num_classes, data["mixup_alpha"], data["cutmix_alpha"], data["mix_probability"])
 
     def apply(self, batch: Batch) -> None:
-        """Mix the images that count among themselves, and add soft_target. target becomes the label with the
-        greater share: the one that training top-1 counts; a weight, the mean of both by their shares. image: float
-        (B, 3, H, W)."""
+        """Mix the images that count with each other, and add soft_target. target becomes the label with the greater
+        share, which training top-1 counts; weight becomes the mean of both by their shares. image: float (B, 3, H,
+        W)."""
         count = batch["num_counted"]
         images, target = batch["image"][:count], batch["target"]
         batch["soft_target"] = soft_target = one_hot(target, self.num_classes)
@@ -59,7 +59,7 @@ class Mixing:
             batch["weight"] = torch.cat([blended(weight[:count], draw.shift, draw.share), weight[count:]])
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
-        """Draw for one batch; None: the batch stays as it is."""
+        """Draw for one batch; None: the batch stays unchanged."""
         if num_images < 2 or generator.random() >= self.probability:
             return None
         takes_cutmix = bool(self.cutmix_alpha) and (not self.mixup_alpha or generator.random() < 0.5)
@@ -78,7 +78,8 @@ class Mixing:
 
 
 def one_hot(target: Tensor, num_classes: int) -> Tensor:
-    """Return float32 (B, num_classes), without the look at the values that torch's own takes."""
+    """Return float32 (B, num_classes). Unlike torch's own, it does not read the values, which would wait for the
+    device."""
     return (target[:, None] == torch.arange(num_classes, device=target.device)).to(torch.float32)
 
 
@@ -93,8 +94,8 @@ def mix_images(images: Tensor, draw: Draw) -> Tensor:
 
 
 def blended(values: Tensor, shift: int, share: float) -> Tensor:
-    """Mix share of each row with the rest of the row `shift` before it. In two parts: roll() would copy all, and lose
-    the memory format."""
+    """Mix share of each row with the rest of the row `shift` before it, in two parts: roll() would copy everything and
+    lose the memory format."""
     result = torch.empty_like(values)
     torch.lerp(values[:-shift], values[shift:], share, out=result[shift:])
     torch.lerp(values[-shift:], values[:shift], share, out=result[:shift])

@@ -1,5 +1,5 @@
-"""From a picture to what the net sees: a crop of uint8 at the output size in the loader; flipped, normalised and in
-float on the device."""
+"""Turn a picture into the input of the net: in the loader a uint8 crop of the output size; on the device flipped,
+normalised and converted to float."""
 
 import math
 import random
@@ -21,7 +21,7 @@ SIZE_STEP = 32  # pixels by which progressive sizes grow: a ResNet halves five t
 
 
 class Box(NamedTuple):
-    """Pixels of a picture."""
+    """A rectangle in a picture, in pixels."""
 
     top: int
     left: int
@@ -35,13 +35,13 @@ class Transform(Protocol):
         ...
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
-        """Fill out, uint8 (3, size, size); whether it is to be flipped, later, on the device."""
+        """Fill out, uint8 (3, size, size); return whether it is to be flipped later, on the device."""
         ...
 
 
 def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear") -> None:
     """Resize into out, bilinear or bicubic and antialiased, as Pillow does. pixels: uint8 (H, W, 3). out: uint8 (3, h,
-    w), its channels last in memory: there the kernel takes and writes whole pixels, in half the time."""
+    w), channels last in memory, so that the kernel reads and writes whole pixels, in half the time."""
     if not pixels.flags.c_contiguous or not pixels.flags.writeable:  # a read-only array makes torch warn
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
@@ -54,7 +54,7 @@ def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear"
 
 
 def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor:
-    """Return uint8 (3, h, w), as torchvision's Resize: the long side is rounded down."""
+    """Return uint8 (3, h, w), resized as torchvision's Resize does: the long side is rounded down."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     short = min(picture.height, picture.width)
     resized = empty(*(int(side * length / short) for length in (picture.height, picture.width)), 3)
@@ -63,7 +63,7 @@ def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor
 
 
 def empty(*shape: int) -> Tensor:
-    """Allocate uint8 (..., height, width, 3) in memory, seen as (..., 3, height, width)."""
+    """Allocate uint8 (..., height, width, 3) in memory, and return it as a view (..., 3, height, width)."""
     return torch.empty(shape, dtype=torch.uint8).movedim(-1, -3)
 
 
@@ -79,7 +79,7 @@ class Sizes:
 
     @classmethod
     def from_options(cls, data: dict) -> "Sizes":
-        """Make it from resolved data.* keys."""
+        """Make the sizes from resolved data.* keys."""
         begin, end = data["progressive_epochs"] or (0, 0)
         return cls(int(data["train_size"] or data["image_size"]), data["progressive_start"], begin, end)
 
@@ -95,8 +95,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """Random resized crop and horizontal flip, as for ImageNet: a share of the area within `scale`, a shape between 3:4
-    and 4:3; the centre where ten draws do not fit."""
+    """Random resized crop and horizontal flip, as for ImageNet: an area share within `scale` and an aspect ratio
+    between 3:4 and 4:3; the centre if none of ten draws fits."""
 
     sizes: Sizes
     scale: tuple[float, float]
@@ -130,7 +130,7 @@ class TrainTransform:
 class EvalTransform:
     """uint8 (3, H, W) -> uint8 (3, image_size, image_size): resize the short side to `resize`, then crop the centre.
 
-    Kept in every checkpoint (`as_dict`), so that evaluation and prediction see what validation saw.
+    Stored in every checkpoint (`as_dict`), so that evaluation and prediction see what validation saw.
     """
 
     image_size: int
@@ -142,8 +142,8 @@ class EvalTransform:
 
     @classmethod
     def from_options(cls, data: dict) -> "EvalTransform":
-        """data: the resolved data.* keys, or those of a checkpoint, which may be from before some of them. A missing
-        val_resize is the customary 256 for 224, in proportion."""
+        """Make the transform. data: the resolved data.* keys, or those of an older checkpoint, which may lack some. A
+        missing val_resize is 256/224 of the image size, as usual."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
         interpolation, mirror = data.get("interpolation", "bilinear"), bool(data.get("val_mirror", False))
@@ -184,10 +184,10 @@ def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[floa
 def normalise(
     images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], channels_last: bool, flip: Tensor | None = None
 ) -> Tensor:
-    """Normalise uint8 (B, 3, H, W) on any device to float32 there, each channel (x / 255 - mean) / std. flip: bool
-    (B,), the images whose left and right change places."""
+    """Normalise uint8 (B, 3, H, W) to float32 on its own device: (x / 255 - mean) / std per channel. flip: bool (B,),
+    the images to mirror."""
     if flip is not None:
-        # on uint8, a quarter of the bytes; without a look at the values, which would wait for the device
+        # on uint8, a quarter of the bytes; without reading the values, which would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
     scale, shift = _scale_and_shift(mean, std, images.device)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -199,7 +199,7 @@ def normalise(
 
 @cache
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two float32 (1, 3, 1, 1), copied to the device once: each copy waits for all queued work."""
+    """Return two float32 (1, 3, 1, 1), copied to the device only once: each copy waits for all queued work."""
     with torch.inference_mode(False):  # the first batch may be of a validation, the next ones of a training
         scale = torch.tensor([1 / (255 * s) for s in std], device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)

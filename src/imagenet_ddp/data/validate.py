@@ -32,12 +32,12 @@ def validate(
     """Return a sentence for each mistake.
 
     verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
-    partial: a checkpoint fills in the rest, so look at each key alone, not at the folders or at keys together.
-    elsewhere: the folders are another machine's, so look only at how they are named.
+    partial: a checkpoint fills in the rest, so check each key by itself, not folders or combinations. elsewhere: the
+    folders are on another machine, so check only how they are named.
     """
     data = config["data"]
     found = validate_group("data", data)
-    if "loader" in config:  # inspect.py asks about the data alone
+    if "loader" in config:  # inspect.py passes only data
         found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
         name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
@@ -121,7 +121,7 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
     if data["sampling"] != "balanced":
         return []
     return [
-        f"data.sampling=balanced takes images from all places in an order of its own, but data.{key} is {data[key]}. "
+        f"data.sampling=balanced draws images in an order of its own, but data.{key} is {data[key]}. "
         f"Hint: set data.{key}={off}, or data.sampling=shuffled."
         for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
         if integer(off + 1).accepts(data[key])

@@ -1,4 +1,4 @@
-"""Find keys of the augmentation that contradict each other, or that the loader cannot do. No torch."""
+"""Find augmentation keys that contradict each other, or that the loader does not support. No torch."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _NOT_DALI = {
 
 
 def validate_augment(data: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each contradiction; values of a wrong kind are reported elsewhere."""
+    """Return a sentence for each contradiction; values of the wrong kind are reported elsewhere."""
     found = [
         f"data.{key} is for {' and '.join(policies)}, but data.policy is {data['policy']}. Hint: data.{key}=null."
         for key, policies in _OF_POLICIES.items()

@@ -1,4 +1,5 @@
-"""Find mistakes in a folder of class folders by names alone, before torch is imported. Cheap on a thousand classes."""
+"""Find mistakes in a folder of class folders from names only, before torch is imported. Cheap even for a thousand
+classes."""
 
 import os
 import re
@@ -16,7 +17,7 @@ from imagenet_ddp.system.text import shorten_list
 
 
 def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Report a data.root of class folders that is not set or no folder."""
+    """Report a data.root of class folders that is not set or not a folder."""
     layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
     if not data["root"]:
         return [f"data.root must be the folder of the images, got null. Hint: data.root=FOLDER, with {layout}."]
@@ -26,7 +27,7 @@ def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
         hint = f"data.root=FOLDER, with {layout}"
         if root.suffix.lower() in table.SUFFIXES:
             hint = shlex.join(options_for(data["root"]))
-        if data["root"].startswith("~"):  # no shell expands it behind "data.root="
+        if data["root"].startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
         return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: {hint}."]
     return []

@@ -1,4 +1,4 @@
-"""Give Lightning the ranks of this process, so that it starts no process and guesses no rank."""
+"""Pass the ranks of this process to Lightning, so that it neither starts processes nor guesses a rank."""
 
 from lightning.fabric.plugins.environments import ClusterEnvironment
 

@@ -1,4 +1,4 @@
-"""Choose the devices of this node's processes, their threads and their precision. Never makes a CUDA context."""
+"""Choose the devices of this node's processes, their threads and their precision. Never creates a CUDA context."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from imagenet_ddp.system.cpu_cores import cores_per_process
 
 
 def device_type(accelerator: str) -> str:
-    """Return the cpu, cuda or mps that trainer.accelerator stands for."""
+    """Return the device type for trainer.accelerator: cpu, cuda or mps."""
     if accelerator in ("cuda", "gpu", "auto"):
         if torch.cuda.is_available():
             return "cuda"
@@ -34,7 +34,7 @@ def device_type(accelerator: str) -> str:
 
 
 def _refuse_missing_gpus() -> None:
-    """Refuse CPU training where the environment promises GPUs, unless trainer.accelerator asks for it."""
+    """Refuse to train on the CPU if the environment promises GPUs, unless trainer.accelerator requests it."""
     name = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else "SLURM_GPUS_ON_NODE"
     value = os.environ.get(name, "").strip()
     if value not in ("", "-1", "NoDevFiles") and (name, value) != ("SLURM_GPUS_ON_NODE", "0"):
@@ -45,7 +45,7 @@ def _refuse_missing_gpus() -> None:
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
-    """Return how many devices of this node take part, or which.
+    """Return the devices of this node that take part: their number, or a list.
 
     trainer.devices=auto means all GPUs, or one CPU process.
     """
@@ -75,7 +75,7 @@ def count_devices(devices: int | list[int]) -> int:
 def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
     """Return the GPUs of the process with this local rank; [] on other devices.
 
-    num: more than one in a process that has all of its node (strategy=dp).
+    num: more than one for a process that uses all devices of its node (strategy=dp).
     """
     if device_type(trainer["accelerator"]) != "cuda":
         return []
@@ -93,7 +93,7 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
 
 
 def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
-    """Return the device of the process with this local rank; 0 of a command with one process."""
+    """Return the device of the process with this local rank, which is 0 for a command of one process."""
     kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
     if kind != "cuda":
         return torch.device(kind)
@@ -142,14 +142,14 @@ def cpu_has_bf16() -> bool:
 
 
 def set_num_threads(count: int) -> None:
-    """Set the number of CPU threads of this process, and OMP_NUM_THREADS, which Lightning would set otherwise."""
+    """Set the number of CPU threads of this process, and OMP_NUM_THREADS, which Lightning would otherwise set."""
     torch.set_num_threads(count)
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
 def choose_num_threads(requested: int | str, local_world_size: int) -> int:
-    """Return the CPU threads per process: the same with every launcher, because another order of sums changes bits.
+    """Return the CPU threads per process, the same with every launcher: another order of sums changes the last bits.
 
-    torchrun alone would take 1, a plain start all cores.
+    By default torchrun would use 1, and a plain start all cores.
     """
     return cores_per_process(local_world_size) if requested == "auto" else int(requested)

@@ -1,4 +1,4 @@
-"""Run this node's workers as part of a training whose nodes come and go: torchrun's agent and its c10d rendezvous."""
+"""Run this node's workers in a training whose nodes may come and go, with torchrun's agent and c10d rendezvous."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
-from imagenet_ddp.distributed.elastic import ElasticNodes
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import count_noun
 
@@ -24,11 +24,11 @@ HEARTBEAT_S, LOST_HEARTBEATS = 5, 3  # a node without them is out
 
 
 class _Agent(LocalElasticAgent):
-    """Say what is waited for, and start no workers again that were stopped, or refused twice: once may be due to a node
-    that was lost while they met."""
+    """Reports what it waits for, and does not restart workers that were stopped, or refused twice: a single refusal may
+    be due to a node that was lost during the rendezvous."""
 
     def __init__(self, nodes: ElasticNodes, state: dict[str, Any], wait_s: int, spec: WorkerSpec):
-        # wait_s: workers that are stopped because a node has come save first
+        # wait_s: workers that are stopped because a node has joined save first
         super().__init__(spec, DefaultLogsSpecs(), exit_barrier_timeout=STORE_S, shutdown_timeout=wait_s)
         self._nodes, self._state, self._wait_s, self._num_refused = nodes, state, wait_s, 0
 
@@ -62,11 +62,11 @@ def run(
     timeout_s: float,
     state: dict[str, Any],
 ) -> dict[int, Any]:
-    """Return what the last workers of this node return, by rank. Raises ChildFailedError where they failed, were
-    refused or stopped, and RendezvousError where the node that stays cannot be reached.
+    """Return what the last workers of this node return, by rank. Raises ChildFailedError if they failed, were refused
+    or were stopped, and RendezvousError if the node that must stay cannot be reached.
 
-    state: "stopped" is read: the signal by which the workers are stopped. "alive_s" is written: when the agent was last
-    seen at work, by time.monotonic(): its store may not answer, for as long as TCP tries.
+    state: "stopped" is read: the signal by which the workers are stopped. "alive_s" is written: when the agent last
+    made progress, by time.monotonic(); its store may not answer for as long as TCP keeps trying.
     """
     # each round has a store of its own, which rank 0 serves: with the agents' shared one, an agent keeps the address of
     # a round's first node although another one is the first of the next

@@ -1,4 +1,4 @@
-"""Name the hardware of a run in one line, read back from the machine."""
+"""Describe the hardware of a run in one line, as read from the machine."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from imagenet_ddp.system.text import count_noun
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
     """Return "8 × NVIDIA H200", or "Intel Xeon 8481C, 2 cores, with bf16 units". kind: cpu, cuda or mps.
 
-    gpu_models: of all ranks. A CPU's cores are those that this node's processes may use (the affinity mask).
+    gpu_models: of all ranks. Only the cores that this node's processes may use (the affinity mask) are counted.
     """
     if gpu_models:
         return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))

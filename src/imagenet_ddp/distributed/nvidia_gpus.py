@@ -1,6 +1,6 @@
-"""Identify NVIDIA's GPUs without making a CUDA context: as the driver numbers them, and as the log names them.
+"""Identify NVIDIA GPUs without creating a CUDA context: as the driver numbers them, and as the log names them.
 
-Plain values only: no torch, no GPU needed.
+Plain values only: needs neither torch nor a GPU.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
-    """Return (UUID, model) of all GPUs, whatever CUDA_VISIBLE_DEVICES is; [] where nvidia-smi gives none."""
+    """Return (UUID, model) of all GPUs, regardless of CUDA_VISIBLE_DEVICES; [] if nvidia-smi lists none."""
     command = ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"]
     environ = {**os.environ, "LC_ALL": "C"}
     try:
@@ -22,19 +22,19 @@ def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
 
 
 def parse_gpus(text: str) -> list[tuple[str, str]]:
-    """Parse the lines "UUID, model" of nvidia-smi; others, such as an error, are left out."""
+    """Parse nvidia-smi's lines "UUID, model"; skip others, such as an error."""
     parts = [line.partition(", ") for line in text.splitlines() if line.startswith("GPU-")]
     return [(uuid, model.strip()) for uuid, _, model in parts]
 
 
 @dataclass(frozen=True)
 class RankGpu:
-    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None where not set."""
+    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None if not set."""
 
     number: int
     model: str
     uuid: str  # as nvidia-smi -L shows it
-    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" where torch does not know
+    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" if torch does not provide it
     visible: str | None = None
 
     @classmethod
@@ -52,22 +52,22 @@ class RankGpu:
 
     @property
     def words(self) -> str:
-        """Return a sentence such as cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits
-        of a UUID."""
+        """Return words such as cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits of a
+        UUID."""
         entries = [part.strip() for part in (self.visible or "").split(",") if part.strip()]
         entry = entries[self.number] if self.number < len(entries) else None
         if self.visible is None:
             name = f"GPU {self.number}"
         elif entry is not None and entry.isdecimal():
             name = f"cuda:{self.number} = GPU {entry}"
-        else:  # named by a UUID, which does not tell its number
+        else:  # given by UUID, which does not show its number
             name = f"cuda:{self.number}"
         bus = f", bus {self.bus}" if self.bus else ""
         return f"{name} ({self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]}{bus})"
 
 
 def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping[int, str], per_node: int) -> list[str]:
-    """Write one log line per node that has GPUs. hosts: of each rank; per_node: ranks of a node."""
+    """Format one log line per node that has GPUs. hosts: of each rank; per_node: ranks per node."""
     lines = []
     for node in sorted({rank // per_node for rank in gpus_of_ranks}):
         own = {rank: gpus for rank, gpus in sorted(gpus_of_ranks.items()) if rank // per_node == node and gpus}

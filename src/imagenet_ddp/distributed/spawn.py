@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed.elastic import ElasticNodes
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
@@ -30,7 +30,7 @@ FORWARDED = tuple(
 
 class WorkersFailedError(Exception):
     """A worker failed, and has printed why. exit_code: 2 refused, 128 + n stopped by signal n, else 1. is_requeued:
-    SLURM will start the job again. is_stopped: a signal had asked for the end before."""
+    SLURM will requeue the job. is_stopped: a signal had asked for the end before."""
 
     def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
@@ -39,8 +39,8 @@ class WorkersFailedError(Exception):
         self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:
-        """End this process with the exit code: at once where the engine's thread still runs, because an orderly end
-        aborts where that thread is in C++."""
+        """End this process with the exit code; at once if the engine's thread is still running, because a normal exit
+        aborts while that thread is in C++ code."""
         if self._engine_runs:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -53,7 +53,7 @@ class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node, each with the variables that torchrun
     sets, for libraries.
 
-    first: the ranks of this node's first worker, where several nodes have met; None on a single node. elastic: of
+    first: the ranks of this node's first worker, if several nodes have joined; None on a single node. elastic: for
     nodes that come and go: worker(*arguments) reads its ranks from torchrun's variables.
     """
 
@@ -67,10 +67,10 @@ class Workers:
     def run(self) -> Any:
         """Return what this node's first rank returns. Raises WorkersFailedError.
 
-        The engine runs in a thread of its own. In the main thread it would replace the signal handlers, not restore
-        them, send Ctrl-C to workers that already got it from the terminal, and kill what has not ended after 30
-        seconds, also in the middle of a save. Here each worker gets a signal once (workers are in sessions of their
-        own, which the terminal does not signal), and ends by itself when it has saved.
+        The engine runs in a thread of its own. In the main thread it would replace the signal handlers without
+        restoring them, send Ctrl-C to workers that already got it from the terminal, and after 30 seconds kill what is
+        still running, even in the middle of a save. Here each worker gets a signal once (workers are in sessions of
+        their own, which the terminal does not signal), and ends by itself when it has saved.
         """
         result: dict[str, Any] = {}
         quiet = [logging.getLogger(name) for name in QUIET]
@@ -152,13 +152,13 @@ class Workers:
         return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
 
     def _require_store(self, result: dict[str, Any]) -> None:
-        """Raise WorkersFailedError where the agent of nodes that come and go waits without an end."""
+        """Raise WorkersFailedError if the agent of nodes that come and go is waiting without making progress."""
         longest_s = self.timeout_s + STUCK_S
         if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
             where = f"{self.elastic.host}:{self.elastic.port}"
             print(
-                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: type the same there and here; it "
-                "continues the run.",
+                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: run the same command there "
+                "and here to continue the run.",
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)
@@ -195,13 +195,13 @@ def _forward(number: int) -> int:
 
 
 def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
-    """Run a worker that finds its place by itself, in a process as _worker prepares it."""
+    """Run a worker that reads its ranks itself, in a process prepared by _worker."""
     _prepare(parent)
     return worker(*arguments)
 
 
 def _prepare(parent: int) -> None:
-    os.setsid()  # Ctrl-C in the terminal reaches the parent alone, which forwards it
+    os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
         if os.getppid() != parent:
@@ -209,7 +209,7 @@ def _prepare(parent: int) -> None:
 
 
 def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """Prepare a worker process and run `worker`, which unblocks the signals when its handlers are set."""
+    """Prepare a worker process and run `worker`, which unblocks the signals once its handlers are set."""
     _prepare(parent)
     local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     first = first or WorldInfo(

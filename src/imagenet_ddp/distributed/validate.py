@@ -1,4 +1,4 @@
-"""Check devices, nodes, launcher and rendezvous before torch is imported, so without asking it for GPUs."""
+"""Check devices, nodes, launcher and rendezvous before torch is imported, so without querying torch for GPUs."""
 
 import shlex
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
 from imagenet_ddp.config.validators import integer, shown
-from imagenet_ddp.distributed import elastic
+from imagenet_ddp.distributed import elastic_nodes
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -37,10 +37,10 @@ def validate(
     multirun: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return all errors, and the launcher around this command; None where it is not recognised, or elsewhere.
+    """Return all errors, and the launcher around this command; None if it is not recognised, or elsewhere.
 
-    typed: the options as typed, for the line to type instead. elsewhere: for a SLURM job on other machines, with as
-    many nodes and devices as the config sets.
+    typed: the options as typed, for the line to type instead. elsewhere: the run is a SLURM job on other machines, with
+    the nodes and devices of the config.
     """
     if elsewhere:
         local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
@@ -52,8 +52,8 @@ def validate(
     if verb != "evaluate":
         errors += _cpu_precision(config)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
-    if not unusable and elastic.is_wanted(config, environ):
-        return errors + elastic.validate(config, environ, verb=verb, typed=typed, multirun=multirun), None
+    if not unusable and elastic_nodes.is_wanted(config, environ):
+        return errors + elastic_nodes.validate(config, environ, verb=verb, typed=typed, multirun=multirun), None
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
     try:
@@ -97,7 +97,7 @@ def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
 
 
 def validate_options(config: Mapping[str, Any]) -> list[str]:
-    """Return errors in cluster.* and strategy.* themselves, on whatever machine and with whatever launcher."""
+    """Return errors in cluster.* and strategy.* that do not depend on machine or launcher."""
     return [
         *validate_group("cluster", config["cluster"]),
         *ddp_options.validate(config),
@@ -106,7 +106,7 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
 
 
 def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
-    """Return errors in what several processes cannot do together."""
+    """Return errors for options that several processes cannot combine."""
     errors: list[str] = []
     interval = trainer.get("val_check_interval")
     if isinstance(interval, str | Mapping):
@@ -126,7 +126,7 @@ def _sweep(launch_info: LaunchInfo, line: str) -> str:
 
 
 def is_elsewhere(launch_info: LaunchInfo) -> bool:
-    """Return whether this is, or may be, another machine than node 0, which alone needs the files of a run."""
+    """Return whether this may be another machine than node 0, the only one that needs the files of a run."""
     if launch_info.standalone or launch_info.num_nodes == 1:
         return False
     if launch_info.node_rank is not None:
@@ -139,7 +139,7 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
 
 
 def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
-    """Return reason only CPUs take part; None where there may be a GPU."""
+    """Return the reason why only CPUs take part; None if there may be a GPU."""
     accelerator = trainer.get("accelerator")
     if accelerator == "cpu":
         return "trainer.accelerator is cpu"
@@ -149,11 +149,11 @@ def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
 
 
 def is_too_small_for_bf16(data: Mapping[str, Any]) -> bool:
-    """Return whether a CPU may not train in bf16 at this image size.
+    """Return whether images of this size must not be trained in bf16 on a CPU.
 
-    Nets that halve the image five times have feature maps of 1 pixel there. A kernel of 3 pixels with a stride then
-    reads 8 of its 9 weights against padding only, and oneDNN leaves their gradients, which are 0, uninitialised
-    (torch 2.15, AVX512-BF16); tests/distributed/test_devices.py watches it.
+    Nets that halve the image five times have feature maps of 1 pixel there. A 3-pixel kernel with a stride then applies
+    8 of its 9 weights only to padding, and oneDNN leaves their gradients, which should be 0, uninitialised (torch 2.15,
+    AVX512-BF16); tests/distributed/test_devices.py watches this.
     """
     sizes = [data.get(key) for key in ("image_size", "train_size", "progressive_start")]
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
@@ -172,8 +172,8 @@ def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
 def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     """Refuse to guess which GPUs of a shared node belong to this job.
 
-    srun --gpu-bind=none (SLURM 22.05, several tasks) removes CUDA_VISIBLE_DEVICES. Where SLURM does not hide
-    the devices themselves, a task would then use the first ones of the node, even if they are another job's.
+    srun --gpu-bind=none (SLURM 22.05, several tasks) removes CUDA_VISIBLE_DEVICES. Unless SLURM also hides the devices
+    themselves, a task would then use the first ones of the node, even if they are another job's.
     """
     num_own = environ.get("SLURM_GPUS_ON_NODE", "")
     if (
@@ -193,7 +193,7 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check the number of CPU processes; nothing where there may be a GPU."""
+    """Check the number of CPU processes, unless there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:

@@ -44,7 +44,7 @@ def _doctor() -> None:
 
 
 def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
-    """Yield (number, total, results) of each check: first this machine alone, then all ranks together."""
+    """Yield (number, total, results) of each check: first those of this machine, then those of all ranks together."""
     from imagenet_ddp.doctor import check_ranks
 
     here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
@@ -81,7 +81,7 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
 
 
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
-    """Format a check; width None: wrapped on a terminal, else in one line."""
+    """Format a check. width: None wraps on a terminal and gives one line elsewhere."""
     width = width or (WIDTH if sys.stdout.isatty() else None)
     hint = f" Hint: {one.hint}" if one.hint else ""
     text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
@@ -89,7 +89,7 @@ def line(number: int, total: int, one: Check, width: int | None = None) -> str:
 
 
 def document(results: list[Check]) -> dict[str, Any]:
-    """Make the report for format=json; the numbers of the check scaling are its prediction."""
+    """Return the report for format=json; the numbers of the check scaling are its prediction."""
     prediction = next((one.numbers for one in results if one.name == "scaling" and one.numbers), None)
     return {
         "ok": all(one.ok for one in results),

@@ -1,4 +1,4 @@
-"""Check what a run reads and writes: the layout of the images, whether they can be read, the run folder."""
+"""Check what a run reads and writes: the layout of the images, whether they are readable, the run folder."""
 
 import shutil
 from contextlib import suppress
@@ -41,7 +41,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
 
 
 def _own_source(machine: Machine) -> list[Check]:
-    """Open data._target_, as training does."""
+    """Open data._target_ as training does."""
     from imagenet_ddp.data.sources.registry import open_source
 
     source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
@@ -67,7 +67,7 @@ def _samples(layout: Layout) -> list[Check]:
 
 
 def _run_folder(machine: Machine) -> list[Check]:
-    """Check that the folder could be made in its nearest existing parent; it is not made."""
+    """Check, without making the folder, that it could be made in its nearest existing parent."""
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
         return failed(mistakes)
     wanted = machine.run_dir.absolute()
@@ -87,7 +87,8 @@ def _run_folder(machine: Machine) -> list[Check]:
 def checkpoint_bytes(config: Any) -> int:
     """Return the size of weights, buffers and the optimizer's state.
 
-    That is as many numbers as weights for momentum; twice as many are assumed for an optimizer that is not ours.
+    With momentum the state has as many numbers as there are weights; for an optimizer of another package twice as many
+    are assumed.
     """
     import torch
 
@@ -103,7 +104,7 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Count the classes by the folders or the table; 1,000 where there are none to count."""
+    """Count the classes from the folders or the table; 1,000 if there are none to count."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:
@@ -117,7 +118,7 @@ def num_classes(config: Any) -> int:
 
 
 def checks() -> tuple[tuple[str, CheckFunction], ...]:
-    """Make the checks for one report: the second one reads what the first one found."""
+    """Make the checks of one report: the second one uses what the first one found."""
     found: list[Layout] = []
 
     def layout(machine: Machine) -> list[Check]:

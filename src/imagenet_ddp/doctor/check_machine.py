@@ -18,7 +18,7 @@ FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, generously
 
 
 def _versions(machine: Machine) -> list[Check]:
-    """Show the versions of Python and of the libraries that decide how a run behaves; `pip check` compares them."""
+    """Show the versions of Python and of the libraries that affect a run; `pip check` compares them."""
     import torch
 
     found = {"python": platform.python_version()}
@@ -83,7 +83,7 @@ def _cores(machine: Machine) -> list[Check]:
 
 
 def _plan(machine: Machine) -> list[Check]:
-    """Show what is chosen automatically, and why."""
+    """Show each automatic choice and its reason."""
     choices = machine.plan.choices()
     words = [f"{name} {choice['value']} ({choice['reason']})" for name, choice in choices.items()]
     return passed("; ".join(words), **choices)
@@ -122,9 +122,9 @@ def _shared_memory(machine: Machine) -> list[Check]:
 
 
 def _open_files(machine: Machine) -> list[Check]:
-    """Check the limit of open files: each batch of a worker and each pipe to it is one.
+    """Check the limit of open files: each batch of a worker, and each pipe to a worker, takes one.
 
-    Training and validation have workers of their own.
+    Training and validation have separate workers.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES_PER_PROCESS + 2 * machine.plan.num_workers.value * FILES_PER_WORKER

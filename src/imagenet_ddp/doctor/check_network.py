@@ -29,7 +29,7 @@ def _interfaces(machine: Machine) -> list[Check]:
 
 
 def link_mbit_per_s(name: str) -> int | None:
-    """Return the rate that the network card reports; None where it reports none (most clouds)."""
+    """Return the rate that the network card reports; None if it reports none (as in most clouds)."""
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):
@@ -83,13 +83,13 @@ def _rendezvous(machine: Machine) -> list[Check]:
         return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
     if found.standalone:
         return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}", **numbers)
-    which = "numbered as they come" if found.node_rank is None else f"this is node {found.node_rank}"
+    which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether the host name or address stands for the loopback on this machine."""
+    """Return whether the host name or address resolves to the loopback on this machine."""
     try:
         return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
     except OSError:

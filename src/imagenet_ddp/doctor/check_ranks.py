@@ -1,4 +1,4 @@
-"""Check all ranks together: the time of a step alone and with the others, the network, and whether more nodes pay.
+"""Check all ranks together: the time of a step alone and with the others, the network, and whether more nodes pay off.
 
 Runs in every rank; rank 0 reports.
 """
@@ -35,7 +35,7 @@ Config = Mapping[str, Any]
 
 
 def names(machine: Machine) -> list[str]:
-    """List the checks below in the order in which they are reported; [] where no rank can start."""
+    """List the checks below in the order of the report; [] if no rank can start."""
     if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
     world_info = machine.launch_info.world_info
@@ -54,7 +54,7 @@ def not_joined(error: ConfigError) -> list[Check]:
 def check_world(config: Config, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
     """Run the checks in every rank, once all have joined; return them on rank 0, [] on the others.
 
-    node_checks: of this node, given to one rank of it at least. Every wait ends after GROUP_TIMEOUT_S.
+    node_checks: the results of this node, passed to at least one of its ranks. Every wait ends after GROUP_TIMEOUT_S.
     """
     info, checks = world.info, list[Check]()
     plan = make_plan(config, info)
@@ -65,18 +65,18 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
         else:
             checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
             if world.rank_group is not None and info.num_nodes > 1:  # tried when they joined
-                checks.append(Check("echo", True, "each node reaches the others at ports that the system chose"))
+                checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
             _check_ranks(checks, plan, world, node_checks, stack)
     return checks if info.rank == 0 else []
 
 
 class _CannotContinue(Exception):
-    """The later checks depend on one that failed."""
+    """Raised when a check fails on which the later ones depend."""
 
 
 @contextlib.contextmanager
 def _check(checks: list[Check], name: str) -> Iterator[Check]:
-    """Yield a check to be filled in; add it when that is done or fails."""
+    """Yield a check to fill in; add it to the report when the block ends or raises."""
     check, begin = Check(name, True, ""), time.perf_counter()
     try:
         yield check
@@ -116,7 +116,7 @@ def _check_one_rank(checks: list[Check], plan: Plan) -> None:
 
 
 def _read_s(plan: Plan) -> float:
-    """Measure the seconds for the images of one batch, where the training process reads them itself; else 0."""
+    """Measure the seconds for reading one batch if the training process reads the images itself; else 0."""
     data = plan.config["data"]
     if plan.num_workers.value > 0:
         return 0.0
@@ -133,7 +133,7 @@ def _read_s(plan: Plan) -> float:
 
 
 def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:
-    """Make the optimizer's step, with its accumulated batches."""
+    """Return the optimizer's step, including its accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
     strategy = config["strategy"]
@@ -142,7 +142,7 @@ def _whole_step(config: Config, training: Training, times: StepTimes, read_s: fl
 
 
 def _sent_bytes(config: Config, training: Training) -> int:
-    """Return the bytes of all gradients as they are sent; whole with PowerSGD, whose factors depend on shapes."""
+    """Return the bytes of all gradients as they are sent; uncompressed for PowerSGD, whose factors depend on shapes."""
     num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
     return int(num_bytes * rank_reports.SENT_SHARES.get(config["strategy"]["comm_hook"], 1.0))
 
@@ -191,7 +191,7 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
-    """Return the times (without communication, with it, of reading a batch); None where communication is too slow."""
+    """Return the times (without communication, with it, of reading a batch); None if communication is too slow."""
     read_s, strategy = max(_on_all_ranks(lambda: _read_s(plan))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
@@ -214,7 +214,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 def _on_all_ranks(make: Callable[[], Any]) -> list[Any]:
-    """Return make() of every rank; raise ConfigError on all where it fails on one, so that none waits for it."""
+    """Return make() of every rank; raise ConfigError on all ranks if it fails on one, so that none waits for it."""
     try:
         own: tuple[Any, list[str]] = (make(), [])
     except ConfigError as error:
@@ -228,7 +228,7 @@ def _on_all_ranks(make: Callable[[], Any]) -> list[Any]:
 
 
 def _made_on_all_ranks(make: Callable[[], Training]) -> Training:
-    """Return this rank's make(), which cannot be sent, with the errors of _on_all_ranks."""
+    """Return this rank's make(), which cannot be sent; raise the errors of _on_all_ranks."""
     made: list[Training] = []
     _on_all_ranks(lambda: made.append(make()))
     return made[0]

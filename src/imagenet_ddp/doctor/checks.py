@@ -1,4 +1,4 @@
-"""Define a check of doctor, what it reads, and how a list of checks runs: each one, whatever the others found.
+"""Define a check of doctor, its input, and how a list of checks runs: all of them, even after a failure.
 
 The checks are in check_machine, check_network, check_data and check_ranks.
 """
@@ -35,7 +35,7 @@ class Check:
 
 @dataclass
 class Machine:
-    """What the checks of one machine read."""
+    """The input of the checks of one machine."""
 
     config: Mapping[str, Any]  # resolved, plain
     environ: Mapping[str, str]
@@ -49,7 +49,7 @@ class Machine:
 
     @cached_property
     def plan(self) -> "Plan":
-        """Return how each process of this machine would run; on the CPU if the device that is set does not exist."""
+        """Return how each process of this machine would run; on the CPU if the configured device does not exist."""
         from imagenet_ddp.engine.plan import make_plan
 
         num_nodes = self.launch_info.num_nodes if self.launch_info else 1
@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def host(self) -> str | None:
-        """Return the host name or IP address where the nodes meet; None for one machine, or where they meet through a
+        """Return the host name or IP address of the rendezvous; None for one machine, or a rendezvous through a
         file."""
         address = self.launch_info.address if self.launch_info else None
         return address.host if address else None
@@ -75,7 +75,7 @@ class Machine:
 def inspect_machine(
     config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path
 ) -> Machine:
-    """Find out the devices and the launcher. Imports torch, but makes no CUDA context."""
+    """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
     from imagenet_ddp.distributed import devices
 
     machine = Machine(config, environ, typed, run_dir)

@@ -18,12 +18,13 @@ from imagenet_ddp.errors import ConfigError
 class Options:
     request: Request  # as if it were train's
     config: dict[str, Any]  # resolved, plain
-    run_dir: Path  # where the run would lie
+    run_dir: Path  # where the run would be
     format: str
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
-    """Return None where Hydra only prints something. Raises ConfigError with every error in the options themselves."""
+    """Return the request, or None if Hydra only prints something. Raises ConfigError with every error in the options
+    themselves."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts several jobs, but doctor checks one. Hint: type the options of one, without -m.")
     request = parse.command_line("doctor", argv, environ)

@@ -1,4 +1,4 @@
-"""Turn what all ranks measured together into doctor's lines and numbers."""
+"""Turn the measurements of all ranks into lines and numbers of doctor's report."""
 
 from collections.abc import Mapping
 from typing import Any

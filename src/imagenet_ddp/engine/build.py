@@ -1,4 +1,4 @@
-"""Make the objects of a run from its plan: data module, Lightning module, callbacks, Trainer. Decides nothing."""
+"""Make the objects of a run from its plan: data module, Lightning module, callbacks, Trainer. Makes no decisions."""
 
 import hashlib
 import os
@@ -60,7 +60,7 @@ class Run:
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
-    """Open the images. Raises ConfigError on all ranks where they found different ones; waits for the slowest."""
+    """Open the images. Raises ConfigError on all ranks if they found different ones; waits for the slowest rank."""
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
     images = source.train if source.train is not None else source.val
@@ -91,8 +91,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
 def make_module(
     plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the module with random weights, for a checkpoint to fill in. num_train_images: of each class; None where
-    nothing is trained."""
+    """Return the module with random weights, for a checkpoint to fill. num_train_images: of each class; None: no
+    training."""
     config, num_classes = plan.config, len(classes)
     data, model = config["data"], config["model"]
     net = create_model(model, num_classes, config["seed"], data["image_size"])
@@ -117,7 +117,7 @@ def make_module(
 def make_trainer(
     plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, first_step: int = 0
 ) -> L.Trainer:
-    """Return the Trainer of a training or an evaluation. first_step: the number of steps before a resume."""
+    """Return the Trainer for a training or an evaluation. first_step: the number of steps before a resume."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
@@ -156,8 +156,8 @@ def _has(callbacks: list[L.Callback], kind: type) -> bool:
 
 @contextmanager
 def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn what Lightning refuses into a sentence: ConfigError before the first step of training, RunError after it.
-    begun: whether there was one."""
+    """Turn what Lightning refuses into a sentence: ConfigError before the first training step, else RunError. begun:
+    returns whether there was one."""
     try:
         yield
     except MisconfigurationException as error:
@@ -180,7 +180,7 @@ def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
-    """Make all parts of a training. Raises ConfigError where they cannot be made, or cannot work together."""
+    """Make all parts of a training. Raises ConfigError if they cannot be made, or cannot be combined."""
     config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
     source = data.source

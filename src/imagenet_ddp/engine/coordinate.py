@@ -1,4 +1,4 @@
-"""Coordinate the commands of one job, one per node or one per rank: join, agree on one job, start the processes."""
+"""Coordinate the commands of one job, one per node or per rank: join them, agree on one job, start the processes."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
-    """Return the launcher around this command, which a job of a sweep has to recognise where it runs."""
+    """Return the launcher around this command. A job of a sweep detects it where it runs."""
     found = request.launch_infos[0]
     if found is None:
         config = plain(request.configs[0], partial=True)
@@ -40,7 +40,7 @@ def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> Launch
 
 
 def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvous | None":
-    """Wait for the other commands of this job and compare their options; None where this is the only one."""
+    """Wait for the other commands of this job and compare their options; return None if this is the only one."""
     if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
     # a rank that ends is reported here; torch's C++ code would add its stack
@@ -68,7 +68,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
 
 
 def _expect_backend(config: Mapping[str, Any]) -> None:
-    """Check once that several processes can train here, before each would find out by itself."""
+    """Check once that several processes can train here, before each of them fails separately."""
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.strategies import backends
 
@@ -77,7 +77,7 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
 
 
 def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
-    """Let number 0 decide for all: one folder, whatever the clocks say, and the checkpoint to continue from."""
+    """Let number 0 decide for all: one folder, even if the clocks differ, and the checkpoint to continue from."""
     if rendezvous is None:
         return make()
     from imagenet_ddp.distributed.rendezvous.send_file import send_file
@@ -127,8 +127,8 @@ def run_job(
     *,
     own_processes: bool = False,
 ) -> T:
-    """Call task(world_info, payload) in every process of this node. payload: can be pickled. own_processes: in a
-    process of its own also where it is only one (a job of a sweep)."""
+    """Call task(world_info, payload) in every process of this node. own_processes: start one even if there is just
+    one."""
     if launch_info.world_info is not None:
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices

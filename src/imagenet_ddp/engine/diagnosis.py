@@ -1,15 +1,15 @@
-"""Say what a training that failed, or learned nothing, may suffer from."""
+"""Explain why a training failed, or did not learn anything."""
 
 import torch
 
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
-MIN_EPOCHS = 3  # before an accuracy at chance says anything
+MIN_EPOCHS = 3  # before an accuracy at chance level is meaningful
 
 
 def explain(plan: Plan, error: RuntimeError) -> str:
-    """Return the reason of an error of torch's in training, and what to do; "" where none is known."""
+    """Return the reason for an error raised by torch in training, and what to do; "" if none is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(plan, error)
     return collective_timeout(plan) if "Timed out waiting" in str(error) else ""  # Gloo's words
@@ -28,21 +28,21 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
         )
     return (
         f"rank {plan.world_info.rank} must have memory for batches of {count_noun(data['batch_size'], 'image')} of "
-        f"{data['image_size']} pixels, but has not: {first_line(error)} Hint: {hint}."
+        f"{data['image_size']} pixels, but does not: {first_line(error)} Hint: {hint}."
     )
 
 
 def collective_timeout(plan: Plan) -> str:
-    """Return that another rank was waited for in vain, and what to look at."""
+    """Return the message for a collective in which another rank did not take part, and what to check."""
     return (
         f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
-        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? Where a rank is only "
-        "slow, a longer strategy.timeout_s."
+        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
+        "slow, set a longer strategy.timeout_s."
     )
 
 
 def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
-    """Return a line on a best val/top1 that guessing reaches too; none where it is higher. Fractions. trained:
+    """Return a line about a best val/top1 no better than guessing; none if it is better. Values are fractions. trained:
     train/top1 of the last epoch. num_images: of the validation."""
     chance = 1 / max(num_classes, 1)
     if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
@@ -51,6 +51,6 @@ def at_chance(best: float, trained: float, num_classes: int, num_images: int) ->
     if trained > 2 * chance + 0.1:
         return [
             f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
-            "`python -m imagenet_ddp.report RUN` shows for what they are taken."
+            "`python -m imagenet_ddp.report RUN` shows what they are mistaken for."
         ]
     return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]

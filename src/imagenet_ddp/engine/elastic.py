@@ -1,5 +1,5 @@
-"""Train on nodes that may leave and come back, trainer.num_nodes=LEAST:MOST: this command of each node starts ranks, as
-torchrun would, and starts them again, from the run's last checkpoint, when nodes are lost or come. No torch."""
+"""Train on nodes that may leave and come back, trainer.num_nodes=LEAST:MOST. The command on each node starts ranks as
+torchrun would, and restarts them from the run's last checkpoint when nodes leave or join. No torch."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from typing import Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import in_folder, plain, typed_value
-from imagenet_ddp.distributed.elastic import ElasticNodes, node_range
+from imagenet_ddp.distributed.elastic_nodes import ElasticNodes, node_range
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.spawn import Workers
@@ -26,8 +26,8 @@ PAUSE_S, ANSWER_S = 1.0, 5.0
 
 
 def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
-    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError, and RunError where the
-    nodes do not meet, or the one that stays is gone."""
+    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError; and RunError if the nodes
+    do not meet, or the one that must stay is gone."""
     with raise_on_signal():
         config = plain(request.configs[0])
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
@@ -80,7 +80,7 @@ def _rank(train: Callable[[], Any], argv: list[str]) -> Any:
 
 
 def _wait_for(host: str, port: int, timeout_s: float) -> None:
-    """Wait until the node that stays answers. Raises RunError after timeout_s."""
+    """Wait until the node that must stay answers. Raises RunError after timeout_s."""
     print(f"The node at {host}:{port} does not answer. Waiting for it, at most {timeout_s:g} s.", flush=True)
     end = time.monotonic() + timeout_s
     while True:
@@ -91,6 +91,6 @@ def _wait_for(host: str, port: int, timeout_s: float) -> None:
             if time.monotonic() > end:
                 raise RunError(
                     f"the node at {host}:{port} has not answered for {timeout_s:g} s (cluster.timeout_s), last:"
-                    f" {error.strerror or error}. Hint: type the same there and here; it continues the run."
+                    f" {error.strerror or error}. Hint: run the same command there and here to continue the run."
                 ) from error
         time.sleep(PAUSE_S)

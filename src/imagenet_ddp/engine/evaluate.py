@@ -1,4 +1,4 @@
-"""Evaluate in one process: a checkpoint against validation images, each counted once over all ranks."""
+"""Evaluate a checkpoint in one process: each validation image is counted once over all ranks."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
-    """Return top-1 as a fraction; evaluation.json in the job's folder has the rest."""
+    """Return top-1 as a fraction; the other results are in evaluation.json in the job's folder."""
     assert job.checkpoint is not None
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
@@ -58,7 +58,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     if job.config["classes"] == "subset":
-        log.say(f"Of the checkpoint's {len(classes)} classes only these {num_classes} are predicted (classes=subset).")
+        log.say(f"Only {num_classes} of the checkpoint's {len(classes)} classes can be predicted (classes=subset).")
     try:
         with build.refusing():
             connect(trainer.loggers)

@@ -1,4 +1,4 @@
-"""Make of the predictions of all ranks what an evaluation reports besides top-1, top-5 and loss."""
+"""Compute from the predictions of all ranks what an evaluation reports besides top-1, top-5 and loss."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ def further_results(
     metric_names: Sequence[str],
     real_labels: Sequence[set[str]] | None,
 ) -> dict[str, Any]:
-    """Return calibration and, where they are asked for, metrics and real, for evaluation.json.
+    """Return calibration and, if requested, metrics and real, for evaluation.json.
 
-    targets: int64, of the split's images, positions in classes. real_labels: of these images, names of right classes.
+    targets: int64, of the split's images, positions in classes. real_labels: names of the right classes of each image.
     """
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
     found: dict[str, Any] = {
@@ -49,7 +49,7 @@ def further_results(
 
 
 def results_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return a line for the log on each of further_results."""
+    """Return a log line for each of further_results."""
     calibration = results["calibration"]
     ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
     lines = [f"Calibration error {ece}, {then} at the best temperature, {calibration['temperature']:.3f}"]
@@ -68,9 +68,9 @@ def results_lines(results: Mapping[str, Any]) -> list[str]:
 def prediction_columns(
     predicted: Predicted, images: Images, classes: Sequence[str], reasons: Mapping[str, str]
 ) -> dict[str, list[Any]]:
-    """Return the columns of the predictions file, a row for each image that was loaded, in their order.
+    """Return the columns of the predictions file, with one row per loaded image, in order.
 
-    images: of the split, whose targets are positions in classes. reasons: by path, why an image could not be read.
+    images: of the split, with positions in classes as targets. reasons: path -> why an image could not be read.
     """
     index = predicted.loaded
     rows: list[int | None] = [None] * len(index)  # of predicted

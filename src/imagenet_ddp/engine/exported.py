@@ -20,7 +20,7 @@ Function = Callable[[Tensor], Tensor]  # (B, 3, H, W) -> (B, num_classes)
 
 
 def make_predictor(path: Path, decoder: str) -> Predictor:
-    """Open an exported file. decoder: data.decoder. Raises ConfigError for a file that export has not written."""
+    """Open an exported file. decoder: data.decoder. Raises ConfigError for a file that export did not write."""
     hint = "Hint: python -m imagenet_ddp.export writes such a file."
     try:
         function, text = _open_onnx(path) if path.suffix == ".onnx" else _open_pt2(path)
@@ -63,8 +63,8 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
         return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)
 
     def probabilities(images: list[Tensor]) -> Tensor:
-        """Return the probabilities. Images of one shape are one batch; a file of a fixed batch size has its last one
-        filled up."""
+        """Return the probabilities. Images of one shape form a batch; for a file with a fixed batch size the last one
+        is padded."""
         rows = torch.empty(len(images), len(metadata["classes"]))
         shapes: dict[tuple[int, ...], list[int]] = {}
         for position, image in enumerate(images):

@@ -1,4 +1,4 @@
-"""Set data.batch_size to the largest that fits on all ranks, before a training begins: trainer.batch_finder."""
+"""Set data.batch_size to the largest size that fits on all ranks, before a training begins: trainer.batch_finder."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,8 @@ from imagenet_ddp.system.text import count_noun
 
 
 def find_batch(job: Job, plan: Plan, world: World) -> Job:
-    """Return the job with the batch that is found, or as it is: without trainer.batch_finder, and where it is resumed,
-    because its checkpoint has the batch that was found. Raises ConfigError where there is none."""
+    """Return the job with the batch size found; unchanged without trainer.batch_finder, or if it is resumed, because
+    its checkpoint has the batch size. Raises ConfigError if no batch fits."""
     config = plan.config
     if not config["trainer"]["batch_finder"]:
         return job
@@ -34,7 +34,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
     if not found:
         raise ConfigError(
             f"rank {rank} must have memory for batches of {batch_finder.MULTIPLE} images of "
-            f"{config['data']['image_size']} pixels (trainer.batch_finder), but has not. Hint: a smaller net or "
+            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: a smaller net or "
             "data.image_size; or trainer.batch_finder=false data.batch_size=1."
         )
     of_all = f", the smallest of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
@@ -49,8 +49,8 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
 
 
 def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
-    """Return (the smallest of what the ranks have found, the rank that found it), the same on all. Waits for the
-    slowest."""
+    """Return (the smallest of the values found by the ranks, the rank that found it), the same on all ranks. Waits for
+    the slowest."""
     group = world.rank_group
     if group is None:
         return found, 0

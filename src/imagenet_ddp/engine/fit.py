@@ -5,7 +5,7 @@ import os
 import torch
 
 from imagenet_ddp.callbacks.loggers.background import connect
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -32,8 +32,8 @@ NEXT_STEPS = (
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
-    """Train in this process, from the plan to the last line of the log: the highest val/top1, a fraction, or None
-    without validation. Raises Stopped where the run was asked to stop, after it has saved."""
+    """Train in this process, from the plan to the last line of the log; return the highest val/top1, a fraction, or
+    None without validation. Raises Stopped after saving if the run was asked to stop."""
     locked = lock(job.run_dir) if world.info.rank == 0 else None
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
@@ -57,7 +57,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 
 
 def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> build.Run:
-    """Make everything, and refuse here what can be known before the first step."""
+    """Make everything, and refuse here whatever can be detected before the first step."""
     max_epochs, resumed = plan.config["trainer"]["max_epochs"], job.checkpoint is not None
     try:
         with raise_on_signal():  # a network disk may take many minutes to list its images
@@ -131,7 +131,7 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:
-    """Return the options by which the same nodes meet again; none under a launcher or with one node."""
+    """Return the options by which the same nodes can meet again; none under a launcher or on one node."""
     if node_range(config["trainer"]["num_nodes"]):
         return " trainer.num_nodes=1 (or the same as before, on each node)"
     if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):

@@ -45,8 +45,7 @@ class Job:
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM is to requeue a stopped job: only with a checkpoint to resume from, because without one it
-    would start over each time."""
+    """Return whether SLURM is to requeue a stopped job: only with a checkpoint, else it would start over each time."""
     has_checkpoint = checkpoints.has_checkpoint(job.run_dir)
     return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
 
@@ -58,8 +57,8 @@ def decide(
     command: str,
     num_local: int | None = None,
 ) -> Job:
-    """Decide folder and checkpoint of a training. Makes the folder, and nothing else; the caller removes it if it comes
-    to nothing. num_local: workers that each node has announced to start; None where none has."""
+    """Decide folder and checkpoint of a training. Makes only the folder; the caller removes it if the run does not
+    start. num_local: number of workers announced by each node; None if none were."""
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:
@@ -90,7 +89,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
             return Job(plain(config), new_folder(request, again=True, run_key=run_key))
         found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
     if found.checkpoint is None:
-        # a run that died before its first checkpoint begins again in the folder it was given
+        # a run that died before its first checkpoint starts over in its folder
         return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -141,7 +140,7 @@ def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job |
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
-    """Return whether the limit that ended a finished run has changed. epochs: whole ones it has trained."""
+    """Return whether the limit that ended a finished run has changed. epochs: complete epochs it has trained."""
     most = trainer["max_epochs"]
     if most is not None and 0 <= most <= epochs:
         return False
@@ -164,7 +163,7 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
-    """Keep the run's own numbers of nodes and devices where none are typed, unless the world has met already."""
+    """Keep the run's own numbers of nodes and devices if none are typed, unless the nodes have already joined."""
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
     if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
@@ -174,14 +173,14 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [
-            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes came with {num_local} each. "
+            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes have {num_local} each. "
             f"Hint: trainer.devices={devices}, or {num_local}, on each node."
         ]
     return []
 
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (key, "key was A, is now B") for every leaf that differs."""
+    """Return (key, "key was A, is now B") for every key that differs."""
     before, after = leaves(stored), leaves(now)
     keys = [
         key
@@ -198,8 +197,8 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
 def new_folder(
     request: parse.Request, name: str | None = None, *, again: bool = False, run_key: str | None = None
 ) -> Path:
-    """Return the folder of a run that begins: the one typed, or a new one by name and time, or the launcher's key.
-    name: of the run, where a checkpoint knows better than the command line."""
+    """Return the folder of a new run: the one typed, or a new one by name and time or by the launcher's key. name: of
+    the run, if a checkpoint overrides the command line."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
@@ -208,11 +207,11 @@ def new_folder(
         wanted = wanted.parent.with_name(name) / wanted.name
     if run_key is None:
         return folder.make_new(wanted)
-    # the same name when the launcher starts the job again, whatever the time
+    # the same name when the launcher restarts the job, whatever the time
     return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ), options=request.typed)
 
 
-# Whose code may run is the word of the person who types, never of a file from elsewhere.
+# Only the person who types may allow code to run, never a file from elsewhere.
 TYPED_ONLY = ("allow_targets",)
 
 # Where the processes of one command meet, and which of them it is.

@@ -1,5 +1,5 @@
-"""What a training starts from, and what is done to its weights beside the optimizer: trained weights, a teacher, frozen
-layers, an average."""
+"""Prepare what a training starts from and what changes its weights besides the optimizer: pretrained weights, a
+teacher, frozen layers, an average."""
 
 import lightning.pytorch as L
 
@@ -16,8 +16,8 @@ from imagenet_ddp.models.teacher import make_teacher
 def prepare_training(
     plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool
 ) -> tuple[list[L.Callback], list[str]]:
-    """Load what a training starts from: trained weights, unless it is resumed, and a teacher. Freeze what is never
-    trained. Return the callbacks that model.freeze and averaging.* ask for, and a sentence on what was done."""
+    """Load pretrained weights (unless the training is resumed) and a teacher, and freeze what is never trained. Return
+    the callbacks for model.freeze and averaging.*, and a sentence on what was done."""
     config, model = plan.config, plan.config["model"]
     head, messages = head_name(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
@@ -32,7 +32,7 @@ def prepare_training(
                 f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
                 "Hint: model.freeze=null."
             )
-        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel must know all parameters
+        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel need all parameters
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, head))
         until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"

@@ -9,7 +9,7 @@ from imagenet_ddp.engine.world import World
 
 
 def measure_compile(plan: Plan, world: World) -> Plan:
-    """Return the plan with compile=auto decided: by rank 0's measurement, for all."""
+    """Return the plan with compile=auto resolved, by rank 0's measurement, for all ranks."""
     if plan.compile.value != "auto":
         return plan
     from imagenet_ddp.performance import compile_choice  # takes time to import

@@ -1,4 +1,4 @@
-"""A profiler that costs nothing."""
+"""Provide a profiler that costs nothing."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -6,8 +6,8 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's own measures nothing either, but makes a generator for it in each hook of each callback: 100 µs a
-    step."""
+    """Does nothing. Lightning's own does not measure either, but makes a generator for each hook of each callback: 100
+    µs per step."""
 
     _NOTHING = nullcontext()
 

@@ -1,4 +1,4 @@
-"""Open what predict and demo are given: a checkpoint of train, or a file that export has written. No torch before it is
+"""Open the model of predict and demo: a checkpoint of train, or a file written by export. Imports torch only when it is
 needed."""
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ EXPORTED = (".onnx", ".pt2")  # files of export
 
 
 def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options: those of the checkpoint below what was typed; an exported file needs none."""
+    """Return the options: those of the checkpoint, overridden by what was typed; an exported file needs none."""
     checkpoint = Path(request.configs[0].checkpoint)
     if checkpoint.suffix in EXPORTED:
         return plain(request.configs[0])
@@ -25,8 +25,7 @@ def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[
 
 
 def open_predictor(config: dict[str, Any]) -> "Predictor":
-    """Open a checkpoint or an exported file. config: of resolved_config. Raises ConfigError for a file that is
-    neither."""
+    """Open a checkpoint or an exported file. config: from resolved_config. Raises ConfigError for any other file."""
     with import_torch():
         from imagenet_ddp.engine import exported
         from imagenet_ddp.engine.predictor import load_net, make_predictor

@@ -1,4 +1,4 @@
-"""Decide every automatic value of one process, once: build makes objects from it, startup_report prints it,
+"""Decide every automatic value of one process, once: build makes objects from the plan, startup_report prints it,
 summary.json stores it. Nothing decides again."""
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.elastic import node_range
+from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
@@ -23,7 +23,7 @@ Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was le
 
 
 class Choice(NamedTuple):
-    """A value and why it was taken."""
+    """A value and the reason for it."""
 
     value: Any
     reason: str
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one process runs. Made after all ranks have joined, so that what one of them cannot do is told to all."""
+    """How one process runs. Made after all ranks have joined, so that all of them learn what one cannot do."""
 
     config: Config
     world_info: WorldInfo
@@ -66,8 +66,8 @@ class Plan:
         return self.num_own_devices * self.world_info.world_size
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
-        """{"precision": {"value": "bf16-mixed", "reason": ...}, ...}, for summary.json and doctor. training: with what
-        only a training uses."""
+        """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include what only a training
+        uses."""
         left_out = () if training else ("batch", "learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
@@ -79,10 +79,10 @@ class Plan:
 def make_plan(
     config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
 ) -> Plan:
-    """Decide, without a CUDA context. Raises ConfigError where this machine cannot do what is asked for.
+    """Decide, without a CUDA context. Raises ConfigError if this machine cannot do what is requested.
 
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
-    trainer.accumulate_grad_batches such that they stay, where they divide among the devices.
+    trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
     """
     trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
@@ -155,7 +155,7 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def data_options(plan: Plan) -> dict[str, Any]:
-    """Return data.*, with this plan's values for what was left open. Batch sizes are per forward of this process."""
+    """Return data.*, with this plan's values for the automatic ones. Batch sizes are per forward of this process."""
     return {
         **plan.config["data"],
         "batch_size": plan.images_per_forward,

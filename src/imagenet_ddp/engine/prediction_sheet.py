@@ -1,4 +1,5 @@
-"""Draw predictions as a contact sheet: each image above its most likely classes, and where the net found the first."""
+"""Draw predictions as a contact sheet: each image above its most likely classes, and optionally where the net found the
+first."""
 
 from pathlib import Path
 
@@ -18,8 +19,8 @@ NAMED = 3  # classes below an image
 
 
 class SheetWriter:
-    """Collect predictions, and draw them in `close`. method: of Predictor.explain, whose map is a second tile of each
-    image; None: no maps."""
+    """Collects predictions, and draws them in `close`. method: of Predictor.explain, whose map becomes a second tile of
+    each image; None: no maps."""
 
     def __init__(self, path: Path, predictor: Predictor, method: str | None):
         self._path, self._predictor, self._method = path, predictor, method
@@ -27,8 +28,8 @@ class SheetWriter:
         self._captions: list[list[Line]] = []
 
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Tensor | UnreadableImage) -> None:
-        """Add one image. top: (class index, probability), most likely first; empty where error says why there is
-        none."""
+        """Add one image. top: (class index, probability), most likely first; empty if the image could not be read, and
+        error says why."""
         name = Line(printable(Path(path).name))
         if isinstance(image, UnreadableImage):
             self._add(torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8), [name, Line(printable(error))])

@@ -22,14 +22,13 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 class Predictor:
     """A network with the transform of its validation.
 
-    read: from a path to an image, uint8 (3, H, W), as `probabilities` takes lists of; thread-safe, and can be pickled.
-    probabilities: returns float32 (B, num_classes) on the CPU.
-    explain: (images of one size, class indices, method) -> float (B, H, W) in 0..1, where each class was found; None
-    for an exported file, which has no gradients.
+    read: path -> image, uint8 (3, H, W), thread-safe and picklable; lists of these are the input of `probabilities`,
+    which returns float32 (B, num_classes) on the CPU. explain: (images of one size, class indices, method) -> float (B,
+    H, W) in 0..1, where each class was found; None for an exported file, which has no gradients.
     """
 
     classes: list[str]
-    labels: list[str]  # people's names, in the same order
+    labels: list[str]  # names for display, in the same order
     read: FileReader
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
@@ -60,8 +59,8 @@ def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[st
 def make_predictor(
     config: Config, contents: Mapping[str, Any], net: torch.nn.Module, device: torch.device | None = None
 ) -> Predictor:
-    """Make the predictor of a checkpoint. contents: of the checkpoint. device: None means that of trainer.*. The
-    predictor computes in fp32: a few images need no speed."""
+    """Make the predictor of a checkpoint. contents: of the checkpoint. device: None means that of trainer.*. Computes
+    in fp32: a few images need no speed."""
     transform = EvalTransform.from_options(contents["eval_transform"])
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)

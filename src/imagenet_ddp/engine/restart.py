@@ -1,4 +1,4 @@
-"""Start a training again after its processes have failed: cluster.max_restarts. No torch."""
+"""Restart a training after its processes have failed: cluster.max_restarts. No torch."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ PAUSE_S = 2.0  # for sockets and GPU memory of the ended processes
 
 
 def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bool) -> None:
-    """Raise ConfigError where this command cannot start the training again by itself."""
+    """Raise ConfigError if this command cannot restart the training by itself."""
     if not (times := config["cluster"]["max_restarts"]):
         return
     if in_sweep:
@@ -34,13 +34,14 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
 
 
 def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
-    """Replace this process by a new command that continues the run from its last checkpoint, as often as
-    cluster.max_restarts says. Return where it is not to be: refused (exit code 2), stopped by a signal, or no more."""
+    """Replace this process by a new command that continues the run from its last checkpoint, up to cluster.max_restarts
+    times. Return if there must be no restart: the run was refused (exit code 2) or stopped by a signal, or no restarts
+    are left."""
     count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
     if error.exit_code != 1 or error.is_stopped or count > most:
         return
     console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")
-    with raise_on_signal():  # the new command would know nothing of one that came before it
+    with raise_on_signal():  # the new command would miss a signal that arrives before it
         time.sleep(PAUSE_S)
     os.environ[RESTART_COUNT] = str(count)
     sys.stdout.flush()

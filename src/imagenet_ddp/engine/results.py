@@ -1,4 +1,4 @@
-"""What a finished run leaves for tables of results: the content of summary.json."""
+"""Collect the results of a finished run, for tables: the content of summary.json."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from imagenet_ddp.runs import summary
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
-    """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and of the CPUs of all ranks;
-    both with the parts before a resume, while `hardware` is that of the last part."""
+    """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and CPU seconds of all ranks;
+    both include the parts before a resume, whereas `hardware` is that of the last part."""
     info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
     images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
@@ -56,6 +56,6 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
 
 
 def _own_gpus(plan: Plan) -> list[str]:
-    """Return the models of this process's GPUs, where it is the only one."""
+    """Return the models of this process's GPUs if it is the only process."""
     gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
     return [gpu.model for gpu in gpus]

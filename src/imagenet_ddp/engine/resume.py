@@ -20,7 +20,7 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
     if max_epochs is not None and 0 <= max_epochs <= done:
         raise ConfigError(
             f"trainer.max_epochs must be more than the {count_noun(done, 'epoch')} that {checkpoint} has "
-            f"behind it, but is {max_epochs}. Hint: trainer.max_epochs={done + 1} or more, or start a new run."
+            f"completed, got {max_epochs}. Hint: trainer.max_epochs={done + 1} or more, or start a new run."
         )
     found = parts.data.source.classes
     if stored["classes"] != found:

@@ -1,4 +1,4 @@
-"""show=augmented: write the first training batch as the net sees it, and train nothing."""
+"""show=augmented: write the first training batch as the net sees it, without training."""
 
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.engine import build
@@ -10,7 +10,7 @@ from imagenet_ddp.runs.signals import raise_on_signal
 
 
 def run(job: Job, plan: Plan, world: World) -> None:
-    """Raise ConfigError where the images cannot be opened."""
+    """Write train_batch.png. Raises ConfigError if the images cannot be opened."""
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
     with raise_on_signal():

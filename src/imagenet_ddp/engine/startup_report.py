@@ -17,7 +17,8 @@ from imagenet_ddp.system.text import count_noun
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
-    """Say where the ranks met, the arithmetic, data and recipe, and each automatic choice with its reason."""
+    """Return the lines on rendezvous, data, recipe, batch and learning-rate arithmetic, and each automatic choice with
+    its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
     return [
@@ -42,7 +43,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
 
 
 def batch_lines(plan: Plan) -> list[str]:
-    """Return the arithmetic of an update, and what a resumed run keeps or changes of it."""
+    """Return the batch arithmetic of an update, and what a resumed run keeps or changes of it."""
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
     lines = batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
@@ -69,7 +70,7 @@ def _learning_rate_line(plan: Plan) -> str:
 
 
 def _speed_lines(plan: Plan) -> list[str]:
-    """Say whether the optimizer is fused and the net compiled, and why."""
+    """Report whether the optimizer is fused and the net compiled, and why."""
     config, (mode, reason) = plan.config, plan.compile
     is_fused, why = plan.fused
     lines = [f"Optimizer step: {'fused' if is_fused else 'not fused'}, {why}."]
@@ -167,7 +168,7 @@ def _warmup_line(epochs: float, reason: str) -> str:
 
 
 def _epochs(number: float | None) -> str:
-    """Describe the number of epochs; None, -1: until something else ends the training."""
+    """Describe the number of epochs; None or -1: until something else ends the training."""
     return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
@@ -176,6 +177,7 @@ def _device_words(kind: str) -> str:
 
 
 def _own_gpus(plan: Plan) -> list[str]:
-    """Name the GPUs of this process: all where it is the only one; else for its own log, as rank 0 has those of all."""
+    """Name the GPUs of this process: all of them if it is the only one; otherwise for its own log, since rank 0's lists
+    all."""
     gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
     return nvidia_gpus.describe_gpus({0: gpus}, {0: ""}, 1)

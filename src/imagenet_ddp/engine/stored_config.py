@@ -28,8 +28,8 @@ OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the checkpoint's config with the typed options on top. Another data set is seen with the checkpoint's
-    transform, not with that data set's own recipe, but for transform keys that are typed themselves."""
+    """Return the checkpoint's config overridden by the typed options. Another data set is read with the checkpoint's
+    transform instead of its own recipe, except for transform keys that are typed themselves."""
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     checkpoints.require_whole(checkpoint, "checkpoint")

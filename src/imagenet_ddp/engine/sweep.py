@@ -1,8 +1,8 @@
-"""Start the jobs of a sweep (-m), in their folders, and report which failed.
+"""Start the jobs of a sweep (-m) in their folders, and report which failed.
 
-Each job is an ordinary run in <sweep folder>/<number>. The jobs run here one after the other; or by a Hydra launcher,
-as SLURM jobs; or one per command (sweep.job), as tasks of a job array or steps of one allocation. A job that is started
-again is skipped where it has finished, and resumes where there is a checkpoint.
+Each job is an ordinary run in <sweep folder>/<number>. The jobs run here one after the other; or through a Hydra
+launcher, as SLURM jobs; or one per command (sweep.job), as tasks of a job array or steps of one allocation. When a job
+is started again, it is skipped if it has finished, and resumes if there is a checkpoint.
 """
 
 import math
@@ -102,7 +102,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
 
 
 def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
-    """Return that job as a request of its own, with its folder in the sweep's folder."""
+    """Return that job as a request of its own, with a folder in the sweep's folder."""
     assert request.hydra is not None
     wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
     if overrides.typed_value(request, "hydra.sweep.dir") is None:
@@ -132,8 +132,8 @@ def _job(request: parse.Request, number: int, options: list[str], config: DictCo
 
 
 def store(request: parse.Request, sweep_dir: Path) -> None:
-    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it is there. Raise ConfigError where
-    it lists other jobs: their folders have the same numbers."""
+    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raise ConfigError if it
+    lists other jobs: their folders have the same numbers."""
     path = sweep_dir / FILE
     common = set.intersection(*map(set, request.jobs))
     jobs = [[word for word in words if word not in common] for words in request.jobs]
@@ -163,7 +163,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
 
 
 def run(request: parse.Request, start: Callable[[parse.Request], float | None]) -> float | None:
-    """Run all jobs by Hydra's launcher; exit with 1 where one failed. start: runs one job."""
+    """Run all jobs through Hydra's launcher; exit with 1 if one failed. start: runs one job."""
     assert request.hydra is not None
     if any(config.resume for config in request.configs):
         raise ConfigError("resume= resumes one run, but -m starts several. Hint: sweep.resume=FOLDER resumes a sweep.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def train(world_info: WorldInfo, job: Job) -> float | None:
-    """Train in this process: the highest val/top1, a fraction; None without validation."""
+    """Train in this process; return the highest val/top1, a fraction, or None without validation."""
     signals = Signals().install()
 
     def body(world: "World") -> float | None:
@@ -46,7 +46,7 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
 
 def evaluate(world_info: WorldInfo, job: Job) -> float:
-    """Evaluate in this process: the top-1, a fraction."""
+    """Evaluate in this process; return the top-1, a fraction."""
     exit_on_signal()
 
     def body(world: "World") -> float:
@@ -59,7 +59,7 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 
 
 def _make_plan(job: Job, world: "World") -> "Plan":
-    """Make the plan, and set what of it holds for the whole process."""
+    """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.engine.measure_compile import measure_compile
     from imagenet_ddp.engine.plan import make_plan
@@ -77,8 +77,8 @@ def run_in_process(
     *,
     job: Job | None = None,
 ) -> Any:
-    """Join the other ranks, run body, and turn every end into an exit code that all ranks share. world: given where
-    this process has joined already. job: one that a stop may requeue."""
+    """Join the other ranks, run body, and turn every outcome into one exit code for all ranks. world: given if this
+    process has joined already. job: one that a stop may requeue."""
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
@@ -96,7 +96,7 @@ def run_in_process(
         return result
     except ConfigError as error:
         if is_command:
-            raise  # said where it was typed
+            raise  # reported by the command that was typed
         _refuse(error, world)
     except SignalExit as left:
         if is_command:
@@ -132,7 +132,7 @@ def run_in_process(
 
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
-    """Print an error that all ranks share on the first rank of each node, and a rank's own error on that rank."""
+    """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
     from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 
     info = world.info
@@ -150,7 +150,7 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
 
 
 def _end_for_other(world: Any) -> NoReturn:
-    """End because another rank has ended first, which is the cause of what happened here."""
+    """End because another rank ended first, which caused this rank's failure."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
     _end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
 
@@ -165,7 +165,7 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
-    """Wait until all ranks are here, each with a GPU of its own, and reach each other; set the network interfaces."""
+    """Wait until all ranks are here, each with its own GPU, and reach each other; set the network interfaces."""
     from torch.distributed import PrefixStore
 
     from imagenet_ddp.distributed import devices, nvidia_gpus

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others, and what connects them. All but info are None where there is one process."""
+    """The connection of this process to the others. All fields but info are None if there is only one process."""
 
     info: WorldInfo
     store: Store | None = None
@@ -25,7 +25,7 @@ class World:
     gpu_models: tuple[str, ...] = ()  # of all ranks; on rank 0 of several
 
     def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
-        """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest."""
+        """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest rank."""
         if self.rank_group is not None:
             self.rank_group.check_equal(key, facts, timeout_s)
 

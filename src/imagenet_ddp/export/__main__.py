@@ -1,4 +1,5 @@
-"""python -m imagenet_ddp.export checkpoint=PATH: write a model file for other programs, compared with the checkpoint.
+"""python -m imagenet_ddp.export checkpoint=PATH: write a model file for other programs, and compare it with the
+checkpoint.
 
 Exit codes: 0 done; 1 the file differs too much from the checkpoint, or cannot be made; 2 refused.
 """

@@ -1,4 +1,4 @@
-"""Write a model card with the YAML head that huggingface_hub reads: facts of the run, and nothing else."""
+"""Write a model card with the YAML header that huggingface_hub reads. It contains only facts of the run."""
 
 import json
 from collections.abc import Mapping
@@ -54,8 +54,7 @@ _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": [
 
 
 def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """Return the model card. config, contents: of the checkpoint; metadata: of the exported file, whose name is
-    file."""
+    """Return the model card. config, contents: of the checkpoint; metadata: of the exported file; file: its name."""
     evaluation = _evaluation(config, metadata)
     title = f"{config['model']['name']} ({Path(file).stem})"
     head = yaml.safe_dump(_head(config, metadata, evaluation, title), sort_keys=False, allow_unicode=True)
@@ -70,7 +69,7 @@ def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mappi
 
 
 def is_card(path: Path) -> bool:
-    """Say whether the file was written by export."""
+    """Return whether the file was written by export."""
     try:
         return f"\n{_PROGRAM}" in path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,7 +78,7 @@ def is_card(path: Path) -> bool:
 
 def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of this checkpoint: those of `evaluate` in the run folder, else those of its training. An int8
-    file has only its own."""
+    file only has its own."""
     if config["int8"]:
         found = metadata["comparison"]["int8"]
         return {"val/top1": found["top1"][1], "num_val_images": found["num_images"]} if found["top1"] else {}
@@ -161,7 +160,7 @@ def _facts(
 
 
 def _code(config: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """Return a program that classifies photo.jpg; "" where the net is not its library's own."""
+    """Return a program that classifies photo.jpg; "" if the net is not torchvision's or timm's own."""
     kind, seen, model = config["format"], metadata["eval_transform"], config["model"]
     makers = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
     libraries = list(_IMPORTS[kind])
@@ -193,6 +192,6 @@ def _code(config: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> 
 
 
 def _data_name(config: Mapping[str, Any]) -> str:
-    """Return the folder's name alone: where it lies is nobody's concern."""
+    """Return only the folder's name: its path is private."""
     root = config["data"]["root"]
     return Path(root).name if root else config["data"]["name"]

@@ -23,7 +23,7 @@ _NUM_RANDOM = 16
 
 @dataclass(frozen=True)
 class Samples:
-    """read: uint8 (3, H, W) of a position; targets: int64 (N,) in the checkpoint's classes; None: unknown."""
+    """read: position -> uint8 (3, H, W); targets: int64 (N,) in the checkpoint's classes; None: unknown."""
 
     what: str  # "validation images"
     num_images: int
@@ -31,7 +31,7 @@ class Samples:
     targets: np.ndarray | None = None
 
     def chunks(self) -> Iterator[tuple[list[Tensor], list[int]]]:
-        """Yield readable images and their positions."""
+        """Yield lists of readable images and their positions."""
         for start in range(0, self.num_images, _CHUNK):
             found: list[Tensor] = []
             positions: list[int] = []
@@ -47,7 +47,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of several predictors; differences and agreement are those from the first."""
+    """The results of several predictors; differences and agreement are relative to the first."""
 
     images: str  # what they are
     num_images: int
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
-    """Compare the probabilities of two predictors. Raises ConfigError where no image can be read."""
+    """Compare the probabilities of two predictors. Raises ConfigError if no image can be read."""
     differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
     for pictures, positions in samples.chunks():
         found = torch.stack(
@@ -87,8 +87,8 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
 def find_samples(
     config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
-    """Return images to compare on, and why they are random; "" where they are not. is_data_typed: refuse data that
-    cannot be opened, as for int8."""
+    """Return images to compare on, and why they are random; "" if they are not. is_data_typed: refuse data that cannot
+    be opened, as for int8."""
     if config["images"] is not None:
         return _files(config), ""
     mistakes = data_validate.validate(config, environ, verb="evaluate")
@@ -100,7 +100,7 @@ def find_samples(
 
 
 def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
-    """Take config.num_images of a data set, evenly from all. split: training or validation."""
+    """Take config.num_images evenly spaced images of a data set. split: training or validation."""
     source = open_source(config["data"], config["seed"], environ, need_train=split == "training")
     images = source.train if split == "training" else source.val
     assert images is not None
@@ -110,7 +110,7 @@ def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[st
 
 
 def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
-    """Open the training images, else the validation images. Raises ConfigError where there are neither."""
+    """Open the training images, else the validation images. Raises ConfigError if there are neither."""
     if not data_validate.validate(config, environ):
         return of_source(config, classes, environ, "training")
     if mistakes := data_validate.validate(config, environ, verb="evaluate"):

@@ -1,4 +1,4 @@
-"""Write one file, compare it with the checkpoint, and keep it only where they agree."""
+"""Write one file, compare it with the checkpoint, and keep it only if they agree."""
 
 import json
 import secrets
@@ -25,7 +25,8 @@ from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
 def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
-    """Yield sentences on what is done. Raises RunError where the file differs too much; it is then removed."""
+    """Write the file, yielding a sentence on each thing done. Raises RunError if the file differs too much; it is then
+    removed."""
     kind, path = config["format"], export_path(config)
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]
@@ -70,11 +71,12 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
 
 
 def _write_card(path: Path, text: str, overwrite: bool) -> str:
-    """Write the model card, but not over a README.md of a person, nor over a card without overwrite. Return a line."""
+    """Write the model card, but never over a README.md that is not a card, nor over a card without overwrite. Return a
+    line."""
     with disk_errors_as_run_error(path):
         if path.exists():
             if not card.is_card(path):
-                return f"Model card: none, because {path} exists, which is not one. Hint: out=FILE in another folder."
+                return f"Model card: none, because {path} is not a model card. Hint: out=FILE in another folder."
             if not overwrite:
                 return f"Model card: {path} of an earlier export is kept. Hint: overwrite=true replaces it."
         atomic_write(path, text)
@@ -82,7 +84,7 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
 
 
 def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any], built: Any) -> Predictor:
-    """Return the predictor of what was written, as its readers see it."""
+    """Return a predictor that reads the written file as its users will."""
     if kind != "safetensors":
         return exported.make_predictor(draft, config["data"]["decoder"])
     from safetensors.torch import load_file
@@ -98,7 +100,7 @@ def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) ->
 
 
 def _metadata(config: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a program needs that has the file alone."""
+    """Return what a program needs if it has only the file."""
     of_best = contents["monitor"] == "val/top1" and contents["best_epoch"] == contents["epoch"] + 1
     model = config["model"]
     return {

@@ -1,4 +1,5 @@
-"""Make one graph of the net and what stands around it: resize, crop, normalisation, mirrored mean, softmax."""
+"""Make one graph of the net and the operations around it: resize, crop, normalisation, mean with the mirror image,
+softmax."""
 
 from typing import Any
 
@@ -41,7 +42,7 @@ class Classifier(nn.Module):
         return "images", "logits" if self.preprocessing == "outside" else "probabilities"
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
-        """Trace the net. batch_size: None means any. Raises RunError where that fails."""
+        """Trace the net. batch_size: None means any. Raises RunError if that fails."""
         size, any_size = self.transform.image_size, self.preprocessing == "inside"
         height, width = (size + 37, size + 64) if any_size else (size, size)
         kind = torch.float32 if self.preprocessing == "outside" else torch.uint8
@@ -59,7 +60,7 @@ class Classifier(nn.Module):
 
 
 def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
-    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branch, no float."""
+    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branches, no floats."""
     height, width = images.shape[2:]
     short = torch.sym_min(height, width)
     tall, wide = transform.resize * height // short, transform.resize * width // short
@@ -69,6 +70,6 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
     for axis, length in ((2, tall), (3, wide)):
         spare = length - transform.image_size
         start: Any = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
-        # a slice would need to know whether it is the whole axis
+        # a slice would have to be specialised on whether it covers the whole axis
         resized = resized.index_select(axis, start + positions)
     return resized

@@ -1,4 +1,4 @@
-"""Quantise an ONNX file to 8 bits by onnxruntime."""
+"""Quantise an ONNX file to 8 bits with onnxruntime."""
 
 import logging
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class _Reader(CalibrationDataReader):
 
 
 def quantise(path: Path, batches: Iterable[Tensor]) -> onnx.ModelProto:
-    """Return the file's model in 8 bits: QDQ, a scale per output channel. batches: its input, to calibrate on."""
+    """Return the file's model in 8 bits: QDQ, one scale per output channel. batches: inputs for calibration."""
     name = onnx.load(path).graph.input[0].name
     root = logging.getLogger()
     level = root.level

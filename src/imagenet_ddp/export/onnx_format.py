@@ -1,4 +1,4 @@
-"""Write ONNX: one file, the weights in it."""
+"""Write ONNX: one file that includes the weights."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def build(graph: Classifier, batch_size: int | None) -> onnx.ModelProto:
         program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
     except Exception as error:  # of many kinds, by the operators of the net
         raise RunError(
-            f"torch.onnx must have every operator of this net, but has not ({first_line(error).rstrip('.')}). "
+            f"torch.onnx must support every operator of this net, but does not ({first_line(error).rstrip('.')}). "
             "Hint: format=torch_export."
         ) from error
     model = program.model_proto

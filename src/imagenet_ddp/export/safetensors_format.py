@@ -1,4 +1,4 @@
-"""Write the weights alone, under the names of the net's own library."""
+"""Write only the weights, under the names of torchvision or timm."""
 
 from pathlib import Path
 
@@ -15,5 +15,5 @@ def build(graph: Classifier, batch_size: int | None) -> dict[str, Tensor]:
 
 
 def save(weights: dict[str, Tensor], path: Path, metadata: str) -> None:
-    # save_file would make it readable by its owner alone
+    # save_file would make it readable only by its owner
     path.write_bytes(safetensors.torch.save(weights, {"format": "pt", KEY: metadata}))

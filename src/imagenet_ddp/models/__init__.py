@@ -1,6 +1,6 @@
 """The LightningModule and the nets. docs/library.md shows how to use them without the command line.
 
-Names are imported when they are first used: importing this package does not import torch.
+Names are imported on first use: importing this package does not import torch.
 """
 
 from typing import TYPE_CHECKING

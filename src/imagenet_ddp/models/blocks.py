@@ -15,7 +15,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 def repeated_blocks(net: nn.Module) -> list[nn.Module]:
     """Return the outermost modules that have layers of their own and whose class occurs more than once: a ResNet's
-    residual blocks, a transformer's layers. [] where no class does."""
+    residual blocks, a transformer's layers. [] if no class does."""
     counts = Counter(
         type(module) for module in net.modules() if type(module) not in CONTAINERS and next(module.children(), None)
     )
@@ -31,8 +31,8 @@ def repeated_blocks(net: nn.Module) -> list[nn.Module]:
 
 
 def checkpoint_activations(net: nn.Module) -> bool:
-    """Let each repeated block keep its input alone in training, and compute the rest again in the backward pass. Names,
-    outputs and gradients stay as they are. Return False where the net has no such blocks."""
+    """Make each repeated block keep only its input in training, and recompute the rest in the backward pass. Names,
+    outputs and gradients do not change. Return False if the net has no such blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
         block.__class__ = _checkpointed(type(block))  # instead of a method of the instance: copies of the net keep it
@@ -41,7 +41,7 @@ def checkpoint_activations(net: nn.Module) -> bool:
 
 @functools.cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return the same class for all blocks of a kind, so that they still count as repeated blocks."""
+    """Return one subclass for all blocks of a class, so that they still count as repeated blocks."""
     return type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
 
 
@@ -49,7 +49,7 @@ class _Checkpointed(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
-        # the compiler computes again what the gradients need, which the updates of buffers are not
+        # the compiler recomputes only what the gradients need, which excludes buffer updates
         contexts = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
         return checkpoint(super().forward, *args, use_reentrant=False, **contexts, **kwargs)
 
@@ -59,7 +59,7 @@ class _Checkpointed(nn.Module):
 
 @contextlib.contextmanager
 def _with_copied_buffers(block: nn.Module) -> Iterator[None]:
-    """Let the second forward pass update copies: batch norm's statistics count each batch once."""
+    """Make the second forward pass update copies, so that batch norm's statistics count each batch once."""
     own = [(module, name, buffer) for module in block.modules() for name, buffer in module.named_buffers(recurse=False)]
     for module, name, buffer in own:
         setattr(module, name, buffer.clone())

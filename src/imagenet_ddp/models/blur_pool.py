@@ -8,8 +8,8 @@ MIN_CHANNELS = 16  # as in FFCV's ImageNet recipes: the first convolution, of 3 
 
 
 class BlurConv2d(nn.Conv2d):
-    """A strided convolution of an image blurred by the 3 × 3 binomial filter. Its parameters have nn.Conv2d's names, so
-    that weights trained without the blur load."""
+    """A strided convolution preceded by a 3 × 3 binomial blur. Its parameters have nn.Conv2d's names, so weights
+    trained without the blur can be loaded."""
 
     blur: Tensor
 
@@ -30,7 +30,7 @@ class BlurConv2d(nn.Conv2d):
 
 
 def add_blur_pool(net: nn.Module) -> int:
-    """Blur before each strided convolution of at least 16 input channels; return how many there are."""
+    """Blur before each strided convolution with at least 16 input channels; return how many there are."""
     count = 0
     for module in list(net.modules()):
         for name, child in module.named_children():

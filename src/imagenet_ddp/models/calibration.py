@@ -9,10 +9,10 @@ LOG_TEMPERATURES = np.linspace(np.log(0.1), np.log(10.0), 41)  # the temperature
 
 
 def log_sums(logits: Tensor) -> Tensor:
-    """Sum exponentials for many temperatures: float (B, C) -> float32 (B, 41): log(sum(exp((logits - their maximum) /
-    T))) for each of the temperatures T.
+    """Return float32 (B, 41), for logits (B, C) and each of 41 temperatures T: log(sum(exp((logits - their maximum) /
+    T))).
 
-    From these alone follow the loss and the confidence at any temperature in between, so no logits need to be kept.
+    These suffice to compute loss and confidence at any temperature in between, so no logits need to be kept.
     """
     below = logits - logits.amax(1, keepdim=True)
     sums = [(below / float(np.exp(each))).exp().sum(1).log() for each in LOG_TEMPERATURES]
@@ -32,7 +32,7 @@ def calibrate(
 ) -> dict[str, float]:
     """Return ece, temperature, ece_at_temperature, nll and nll_at_temperature of N > 0 images.
 
-    sums: of log_sums, (N, 41). gaps: (N,), by how much the logit of the true class is below the greatest one.
+    sums: of log_sums, (N, 41). gaps: (N,), the greatest logit minus that of the true class.
     """
     means, gap = sums.mean(0, dtype=np.float64), gaps.mean(dtype=np.float64)
     best = int((means + gap / np.exp(LOG_TEMPERATURES)).argmin())

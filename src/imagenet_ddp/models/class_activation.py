@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 
-LEAST_SIDE = 4  # rows and columns: a layer of 2 × 2, as of 32-pixel images, says little and favours a corner
+LEAST_SIDE = 4  # rows and columns: a 2 × 2 layer, as for 32-pixel images, shows little and favours a corner
 STRENGTH = 0.55  # of the colours over the image, where the map is 1
 
 
 def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
-    """Return float (B, H, W) in 0..1, the highest value of each map 1 unless all are 0.
+    """Return float (B, H, W) in 0..1; the maximum of each map is 1 unless it is 0 everywhere.
 
-    images: (B, 3, H, W), normalised; classes: int64 (B,), whose maps are drawn. method: layercam weights each place
-    by its own gradient, gradcam each channel by its mean gradient. The net is called once, in eval mode; its last layer
-    that has a spatial extent is looked at. Raises ConfigError where it has none, such as a transformer that works on a
-    sequence of patches, or a ResNet below about 100 pixels.
+    images: (B, 3, H, W), normalised; classes: int64 (B,), one per image. method: layercam weights each position by its
+    own gradient, gradcam each channel by its mean gradient. Calls the net once, in eval mode, and uses its last layer
+    with a spatial extent. Raises ConfigError if there is none, as in a transformer over a sequence of patches, or in a
+    ResNet below about 100 pixels.
     """
-    found: list[Tensor] = []  # the output of the last such layer; empty again behind one that gives a sequence
+    found: list[Tensor] = []  # the output of the last such layer; emptied after a layer that outputs a sequence
 
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):
@@ -65,7 +65,7 @@ def _has_extent(shape: torch.Size) -> bool:
 
 
 def overlay(image: Tensor, activation: Tensor) -> Tensor:
-    """Return the image under the colours of a map: uint8 (3, H, W). image: the same; activation: (H, W) in 0..1."""
+    """Return the image with the map's colours on top: uint8 (3, H, W). image: the same; activation: (H, W) in 0..1."""
     from matplotlib import colormaps
 
     colours = torch.from_numpy(colormaps["turbo"](activation.cpu().numpy())[..., :3]).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Let a net predict only some of its classes."""
+"""Restrict the predictions of a net to some of its classes."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ClassSubset(nn.Module):
-    """A net whose logits are -inf for all classes but those of these positions."""
+    """A net whose logits are -inf for all classes except those at these positions."""
 
     def __init__(self, net: nn.Module, positions: Sequence[int], num_classes: int):
         super().__init__()

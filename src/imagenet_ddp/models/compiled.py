@@ -1,4 +1,4 @@
-"""Compile a net with torch.compile: what it needs, which batches it is for, and what it cost."""
+"""Compile a net with torch.compile: its requirements, the batches it is used for, and its cost."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ RECOMPILE_LIMIT = 64
 
 
 def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" where it lacks nothing."""
+    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" if it lacks nothing."""
     if kind == "mps":
         return "torch.compile for Apple GPUs is unfinished. Hint: compile=off."
     if kind == "cuda" and importlib.util.find_spec("triton") is None:
@@ -48,8 +48,8 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) -> tuple[str, str]:
-    """Return (the mode of torch.compile, off or auto, the reason). auto: it must be measured. kind: cpu, cuda or mps.
-    Raises ConfigError where this machine cannot compile, which auto turns into off."""
+    """Return (the mode of torch.compile, off or auto, the reason). auto: to be decided by a measurement. kind: cpu,
+    cuda or mps. Raises ConfigError if this machine cannot compile; auto becomes off instead."""
     name = options["name"]
     if name == "off":
         return name, "as set"
@@ -65,8 +65,8 @@ def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) 
 
 
 def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
-    """Keep what is compiled between runs, where TORCHINDUCTOR_CACHE_DIR does not say otherwise: torch's own folder is
-    below /tmp. Return the folder."""
+    """Keep compiled code between runs, unless TORCHINDUCTOR_CACHE_DIR is set: torch's own folder is below /tmp. Return
+    the folder."""
     if not environ.get("TORCHINDUCTOR_CACHE_DIR"):
         try:
             environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir(environ) / "inductor")
@@ -76,8 +76,8 @@ def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
 
 
 def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
-    """Compile calls of the net when they come. mode: of torch.compile. regions: compile each repeated block by itself,
-    which takes less time in a deep net: equal blocks are compiled once."""
+    """Compile the net when it is first called. mode: of torch.compile. regions: compile each repeated block separately,
+    which is faster for a deep net because equal blocks are compiled once."""
     parts = repeated_blocks(net) if regions else [net]
     if not parts:
         raise ConfigError(
@@ -91,10 +91,10 @@ def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
 
 
 class CompiledCalls:
-    """Take the place of `module.call_net`, and call `module.net` compiled for full batches, eagerly for others: each
-    other size would need a compilation of its own.
+    """Replaces `module.call_net`: calls `module.net` compiled for full batches, and eagerly for others, because each
+    further size would need a compilation.
 
-    mode, regions: of compile_net. train_images, val_images: of a full batch.
+    mode, regions: of compile_net. train_images, val_images: number of images in a full batch.
     """
 
     def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
@@ -111,27 +111,27 @@ class CompiledCalls:
             return net(images)
 
     def statistics(self) -> dict[str, Any]:
-        """Return {"graphs", "graph_breaks", "seconds"} so far in this process. graphs: that were compiled, one for each
-        resolution in training and in validation; of blocks, one for each kind of block as well."""
+        """Return {"graphs", "graph_breaks", "seconds"} so far in this process. graphs: number of compiled graphs, one
+        per resolution in training and in validation; with regions, also one per kind of block."""
         now = _counts()
         graphs, breaks, seconds = (after - before for after, before in zip(now, self._before, strict=True))
         return {"graphs": int(graphs), "graph_breaks": int(breaks), "seconds": round(seconds, 1)}
 
 
 def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
-    """Let the module call its net compiled, unless mode is off; the arguments of CompiledCalls."""
+    """Make the module call its net compiled, unless mode is off. Arguments as for CompiledCalls."""
     if mode != "off":  # as strategy=dp does: not a module, so it adds no keys
         vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
 
 
 def compile_statistics(module: nn.Module) -> dict[str, Any] | None:
-    """Return what compiling the net of this module has cost in this process; None where it is not compiled."""
+    """Return the cost of compiling this module's net in this process; None if it is not compiled."""
     calls = vars(module).get("call_net")
     return calls.statistics() if isinstance(calls, CompiledCalls) else None
 
 
 def compile_lines(module: nn.Module) -> list[str]:
-    """Say what compiling the net of this module has cost; nothing where it is not compiled."""
+    """Report the cost of compiling this module's net; nothing if it is not compiled."""
     if (found := compile_statistics(module)) is None:
         return []
     graphs, breaks = count_noun(found["graphs"], "graph"), count_noun(found["graph_breaks"], "graph break")

@@ -1,4 +1,4 @@
-"""Create a net by its name, with a head of the right width."""
+"""Create a net by name, with a head of the right width."""
 
 import copy
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from imagenet_ddp.system.text import first_line, install
 
 
 def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
-    """Return the net with the same initial weights in every process of the same seed; model.weights is not read here
+    """Return the net; the same seed gives the same initial weights in every process. model.weights is not read here
     (see pretrained.py).
 
     model: a name of torchvision.models, or the resolved model.* keys. image_size: pixels of height and width; raises
-    ConfigError where the net cannot take them.
+    ConfigError if the net does not accept them.
     """
     if isinstance(model, str):
         model = asdict(ModelConfig(name=model))
@@ -53,7 +53,7 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
 def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
     name, arguments = model["name"], dict(model["args"])
     if name in ("googlenet", "inception_v3"):
-        # by default they return auxiliary outputs beside the logits, and take half a minute to initialise
+        # by default they also return auxiliary outputs, and take half a minute to initialise
         arguments = {"aux_logits": False, "init_weights": False, **arguments}
         # as torchvision's builders do for their own weights, which were trained on images normalised otherwise
         of_library = model["weights"] is not None and not is_file(model["weights"])
@@ -92,7 +92,7 @@ def _from_timm(model: Mapping[str, Any], num_classes: int, image_size: int) -> n
 
 
 def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return the mean and standard deviation of the images a timm model's weights were trained on; None for others."""
+    """Return the mean and standard deviation with which a timm model's weights were trained; None for other models."""
     if model["library"] != "timm" or model["_target_"]:
         return None
     timm = import_timm(f"model.name={model['name']}")
@@ -104,14 +104,14 @@ def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[f
 
 
 def timm_name(name: str, weights: str | None) -> str:
-    """Return timm's name of a model with the tag of its weights: model.weights=in21k of convnext_tiny."""
+    """Return timm's name of a model, including the tag of its weights: model.weights=in21k of convnext_tiny."""
     if weights in (None, "DEFAULT") or is_file(weights):
         return name
     return f"{name.partition('.')[0]}.{weights}"
 
 
 def import_timm(what: str) -> Any:
-    """Return the package timm. what: the option that needs it. Raises ConfigError where it is not installed."""
+    """Return the package timm. what: the option that needs it. Raises ConfigError if it is not installed."""
     try:
         import timm
     except ModuleNotFoundError:
@@ -129,15 +129,15 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
     named = next((argument for argument in arguments if f"'{argument}'" in str(error)), None)
     key = keys.get(named or "", f"model.args.{named}" if named else "model.args")
     return ConfigError(
-        f"{key} must be an option of model.name={name}, but that model has none such "
+        f"{key} must be an option of model.name={name}, but that model has no such option "
         f"({first_line(error).rstrip('.')}). Hint: leave {key} out."
     )
 
 
 def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:
-    """Raise ConfigError where the net cannot take images of key=image_size pixels.
+    """Raise ConfigError if the net does not accept images of key=image_size pixels.
 
-    Takes a forward pass of shapes alone, without numbers (device meta).
+    Runs a forward pass on the meta device, which computes shapes only.
     """
     shapes = copy.deepcopy(net).to("meta").eval()
     try:

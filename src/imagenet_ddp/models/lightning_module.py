@@ -1,4 +1,4 @@
-"""Train and validate a net: loss, top-1 and top-5, each validation image counted once."""
+"""Train and validate a net: loss, top-1 and top-5, counting each validation image once."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,15 +22,15 @@ from imagenet_ddp.system.seeding import hash_seed
 class ImageClassifier(L.LightningModule):
     """A LightningModule for the batches of ImageDataModule.
 
-    num_val_images: images of the validation split, for the proof that each was counted once. make_optimizer: called
-    with the parameters, returns the optimizer with its groups at their highest learning rate, which the callback
-    LearningRate lowers step by step. loss: of training, by default the cross entropy; val/loss is always the cross
-    entropy. teacher: whose probabilities are targets beside the labels. seed: of each step's randomness (dropout).
-    val_mirror: validate on the mean of the logits of each image and its mirror image.
+    num_val_images: size of the validation split, to verify that each image was counted once. make_optimizer: called
+    with the parameters; returns the optimizer with its groups at their highest learning rate, which the callback
+    LearningRate reduces step by step. loss: of training, by default the cross entropy; val/loss is always the cross
+    entropy. teacher: its probabilities are targets in addition to the labels. seed: of each step's randomness
+    (dropout). val_mirror: validate on the mean of the logits of each image and its mirror image.
 
-    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; top5 is the top k where there are k < 5
-    classes. Training logs nothing by itself: that costs 2 ms a step and, with a progress bar, a wait for the device.
-    The callback RunningMetrics logs what training_step returns.
+    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; with k < 5 classes, top5 is the top k.
+    Training logs nothing by itself: that would cost 2 ms per step and, with a progress bar, a wait for the device. The
+    callback RunningMetrics logs what training_step returns.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ImageClassifier(L.LightningModule):
         self.num_counted = (0, 0)  # in the last validation: images counted over all ranks, most times of one
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning notes the current hook 40 times a step, and a torch Module asks of each value what it is: 80 µs
+        # Lightning sets the current hook 40 times per step, and torch's Module.__setattr__ inspects each value: 80 µs
         if name == "_current_fx_name":
             self.__dict__[name] = value
         else:
@@ -75,7 +75,7 @@ class ImageClassifier(L.LightningModule):
         return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
 
     def call_net(self, images: Tensor) -> Tensor:
-        """Call the net; a strategy that splits the batch within this process (dp) replaces this method."""
+        """Call the net. A strategy that splits the batch within this process (dp) replaces this method."""
         return self.net(images)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -97,8 +97,8 @@ class ImageClassifier(L.LightningModule):
             self.teacher.to(self.device)
 
     def on_train_start(self) -> None:
-        """Give the optimizer the settings that were changed on resume. torch.optim restores all settings of a group
-        with its state; unchanged ones are left as restored, because some optimizers keep counters in them."""
+        """Apply the optimizer settings that were changed on resume. torch.optim loads all settings of a group with its
+        state; unchanged ones stay as loaded, because some optimizers keep counters in them."""
         groups = self.trainer.optimizers[0].param_groups
         # without stored ones (another program's checkpoint): all settings are those of the options
         all_stored = self._stored_settings or [{} for _ in groups]
@@ -107,7 +107,7 @@ class ImageClassifier(L.LightningModule):
         place_steps(self.trainer.optimizers[0])
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
-        # the step's own randomness (dropout) depends on the step alone, so that a resumed run draws the same
+        # the step's own randomness (dropout) depends only on the step, so that a resumed run draws the same
         # hashed, because the CPU's generator takes only the lower 32 bits of a seed
         seed = hash_seed(self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
         torch.default_generator.manual_seed(seed)
@@ -117,9 +117,10 @@ class ImageClassifier(L.LightningModule):
             torch.mps.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
-        """loss: after DDP's mean over the ranks and Lightning's division by trainer.accumulate_grad_batches, its
-        gradients add up to those of the mean over all images of the update. batch["weight"], where there is one,
-        multiplies the loss of each image; the mean is over the number of images, not over the sum of weights."""
+        """Return the loss, the sum of the losses and the logits. loss: after DDP's mean over the ranks and Lightning's
+        division by trainer.accumulate_grad_batches, its gradients add up to those of the mean over all images of the
+        update. batch["weight"] multiplies each image's loss; the mean is over the number of images, not the sum of
+        weights."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))
@@ -156,8 +157,8 @@ class ImageClassifier(L.LightningModule):
         return {"logits": logits, "losses": losses}
 
     def validation_sums(self) -> Tensor:
-        """Return [loss, hits in the top 1, in the top k, images] of this rank's validation so far, on its device. Reads
-        the metrics' states, because their compute() waits for the other ranks."""
+        """Return [loss, correct in the top 1, correct in the top k, images] of this rank's validation so far, on its
+        device. Reads the metrics' states, because compute() would wait for the other ranks."""
         top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
         return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
 
@@ -182,5 +183,5 @@ class ImageClassifier(L.LightningModule):
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    """Widen logits of half precision for the loss; float64 stays."""
+    """Widen half-precision logits for the loss; float64 is kept."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

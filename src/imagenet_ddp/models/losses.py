@@ -1,4 +1,4 @@
-"""Make the loss that the loss.* keys describe: one value per image, so that a mean over ranks is exact."""
+"""Make the loss described by the loss.* keys: one value per image, so that a mean over ranks is exact."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ class Loss(nn.Module):
     """The training loss of each image.
 
     loss: the resolved loss.* keys. num_train_images: of each class, for loss.class_weights=balanced; None: not known.
-    Raises ConfigError where the weights do not fit the classes.
+    Raises ConfigError if the weights do not fit the classes.
     """
 
     def __init__(self, loss: Mapping[str, Any], num_classes: int, num_train_images: Sequence[int] | None = None):
@@ -33,7 +33,7 @@ class Loss(nn.Module):
             labels = target if soft_target is None else soft_target
             return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction="none")
         shares = soft_target
-        if shares is None:  # not F.one_hot, which looks at the values
+        if shares is None:  # not F.one_hot, which reads the values
             shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
         labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
         if self._name == "bce":
@@ -50,8 +50,8 @@ class Loss(nn.Module):
 
 
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:
-    """Return float32 (num_classes,), or None for all 1. balanced: images / (classes × images of the class), so that the
-    mean over the training images is 1; a class without images gets 0."""
+    """Return float32 (num_classes,), or None if all are 1. balanced: images / (classes × images of the class), so that
+    the mean over the training images is 1; a class without images gets 0."""
     if option is None:
         return None
     if option == "balanced":

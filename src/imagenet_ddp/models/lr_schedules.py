@@ -9,8 +9,8 @@ ONE_CYCLE_START = 1 / 25  # of the highest rate, as in torch.optim.lr_scheduler.
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
-    """Scale optim.lr linearly from optim.reference_batch images to the real global batch; leave it where that is None
-    (Goyal et al. 2017, arXiv:1706.02677)."""
+    """Scale optim.lr linearly from optim.reference_batch images to the actual global batch; leave it unchanged if that
+    key is None (Goyal et al. 2017, arXiv:1706.02677)."""
     reference = optim["reference_batch"]
     return optim["lr"] * global_batch_size / reference if reference else optim["lr"]
 
@@ -18,10 +18,10 @@ def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
 def choose_warmup_epochs(
     option: float | str, optim: Mapping[str, Any], global_batch_size: int, max_epochs: int | None
 ) -> tuple[float, str]:
-    """Return the warm-up and its reason. option: schedule.warmup_epochs; a number is taken as it is.
+    """Return the warm-up and its reason. option: schedule.warmup_epochs; a number is used as it is.
 
-    auto: 5 epochs where the learning rate is scaled up (Goyal et al. 2017, arXiv:1706.02677), but at most a tenth of
-    the training, so that a short one still has its schedule.
+    auto: 5 epochs if the learning rate is scaled up (Goyal et al. 2017, arXiv:1706.02677), but at most a tenth of the
+    training, so that a short one still has its schedule.
     """
     if option != "auto":
         return float(option), "as set"
@@ -37,11 +37,11 @@ def choose_warmup_epochs(
 def make_schedule(
     schedule: Mapping[str, Any], max_epochs: int | None, warmup_epochs: float
 ) -> Callable[[float], float]:
-    """Return a function: epochs passed (a fraction within an epoch) -> factor on the learning rate.
+    """Return a function: epochs passed (fractional within an epoch) -> factor on the learning rate.
 
     schedule: the resolved schedule.* keys. step and multistep count their epochs from the start of the training; all
-    others begin at the end of the warm-up. It depends on no number of steps: a run resumed on another number of
-    devices keeps its learning rates.
+    others begin at the end of the warm-up. The factor does not depend on a number of steps, so a run resumed on another
+    number of devices keeps its learning rates.
     """
     last = math.inf if max_epochs in (None, -1) else float(max_epochs or 0)
     length = max(last - warmup_epochs, 1e-9)
@@ -94,7 +94,7 @@ def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> 
 
 
 def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
-    """Return the reason of scaled_lr's value."""
+    """Return the reason for scaled_lr's value."""
     reference = optim["reference_batch"]
     if not reference:
         return "not scaled (optim.reference_batch is null)"
@@ -102,8 +102,8 @@ def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
 
 
 def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
-    """Return the first epoch, from 0, of averaging.*; swa without one averages the last quarter (Izmailov et al. 2018,
-    arXiv:1803.05407)."""
+    """Return the first epoch that averaging.* averages, from 0; by default swa averages the last quarter (Izmailov et
+    al. 2018, arXiv:1803.05407)."""
     if averaging["start_epoch"] is not None or averaging["name"] != "swa":
         return averaging["start_epoch"] or 0
     return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)

@@ -22,8 +22,9 @@ MAX_AUROC_CLASSES = 1000  # its scores are kept: 0.2 GB for ImageNet's validatio
 
 
 class TopKAccuracy(tm.MulticlassAccuracy):
-    """Share of the images whose target is among the k greatest logits; an image whose logits hold NaN counts as wrong.
-    torchmetrics takes the first class for its prediction: a diverged net would have the accuracy of guessing it."""
+    """Share of the images whose target is among the k greatest logits. An image whose logits contain NaN counts as
+    wrong: torchmetrics would take the first class as its prediction, so a diverged net would score like a guess of that
+    class."""
 
     def __init__(self, num_classes: int, top_k: int):
         super().__init__(num_classes, top_k=top_k, average="micro", validate_args=False)
@@ -35,7 +36,7 @@ class TopKAccuracy(tm.MulticlassAccuracy):
 
 
 class MeanLoss(Metric):
-    """Mean over all values of all ranks, summed in double precision whatever type the module is cast to: with
+    """Mean over all values of all ranks, summed in double precision even if the module is cast to another type: with
     trainer.precision=bf16-true a sum of torchmetrics' MeanMetric stops growing after some hundred values."""
 
     full_state_update = False
@@ -59,12 +60,12 @@ class MeanLoss(Metric):
         self.count += len(values)
 
     def compute(self) -> Tensor:
-        """Return the mean as a scalar; nan without a value."""
+        """Return the mean as a scalar; nan without values."""
         return self.total / self.count
 
 
 class ImagesCounted(Metric):
-    """Number of times each image of a split was counted, over all ranks: the proof behind "each once"."""
+    """Number of times each image of a split was counted, over all ranks: verifies the claim "each once"."""
 
     full_state_update = False
     higher_is_better = None
@@ -79,7 +80,7 @@ class ImagesCounted(Metric):
         self.times[index] += 1
 
     def compute(self) -> tuple[int, int]:
-        """Return (images counted at least once, most times any image was counted)."""
+        """Return (images counted at least once, highest count of any image)."""
         return int((self.times > 0).sum()), int(self.times.max()) if len(self.times) else 0
 
 
@@ -106,7 +107,8 @@ def further_metrics(
 
 
 def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
-    """Average one-against-rest over the classes that have images; torchmetrics counts the others as 0."""
+    """Average the one-against-rest values over the classes that have images; torchmetrics would count the others as
+    0."""
     assert scores is not None
     has_both = (num_images > 0) & (num_images < len(target))
     values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in has_both.nonzero()[:, 0].tolist()]

@@ -1,6 +1,7 @@
-"""The models of torchvision and the optimizers by name, so that a wrong one is refused without importing a library.
+"""List the models of torchvision and the optimizers by name, so that a wrong name is refused without importing a
+library.
 
-A test holds these lists against the libraries' own.
+A test compares these lists with the libraries.
 """
 
 # torchvision.models.list_models(module=torchvision.models)
@@ -25,5 +26,5 @@ _FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 
 
 def is_file(weights: str) -> bool:
-    """Return whether model.weights names a file, and not weights of a library."""
+    """Return whether model.weights names a file rather than weights of a library."""
     return "/" in weights or weights.lower().endswith(_FILES)

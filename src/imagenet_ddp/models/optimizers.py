@@ -1,4 +1,4 @@
-"""Make the optimizer that the optim.* keys describe."""
+"""Make the optimizer described by the optim.* keys."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ MOMENTUM = ("lars", "muon")  # of timm's, those that take it
 
 
 def num_states(optim: Mapping[str, Any]) -> int | None:
-    """Return how many numbers the optimizer keeps for each weight; None where that is not known."""
+    """Return how many numbers the optimizer keeps per weight; None if unknown."""
     if optim["_target_"]:
         return None
     has_momentum = int(optim["momentum"] > 0)
@@ -34,7 +34,7 @@ def num_states(optim: Mapping[str, Any]) -> int | None:
 
 
 def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[bool, str]:
-    """Return (whether torch.optim computes the step as one kernel, the reason). kind: cpu, cuda or mps."""
+    """Return (whether torch.optim computes the step in one kernel, the reason). kind: cpu, cuda or mps."""
     optim, trainer = config["optim"], config["trainer"]
     name, arguments = optim["name"], optim["args"]
     if optim["_target_"]:
@@ -64,8 +64,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a net, or of some parameters.
 
-    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: of choose_fused. head: the net's last layer,
-    for optim.lr_head and optim.layer_decay.
+    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: from choose_fused. head: the net's last
+    layer, for optim.lr_head and optim.layer_decay.
     """
     if isinstance(parameters, nn.Module):
         groups: Any = parameter_groups(parameters, optim, lr, head)
@@ -79,7 +79,7 @@ def make_optimizer(
         kind, keys = TORCH[name]
         if fused and name in FUSED:
             arguments.setdefault("fused", True)
-        if name == "nadam":  # as AdamW: decay beside the gradient, not in it
+        if name == "nadam":  # as in AdamW: decay decoupled from the gradient
             arguments.setdefault("decoupled_weight_decay", True)
         return _call(name, kind, groups, {**_given(optim, keys), **arguments})
     keys = ("betas", "eps", *(("momentum",) if name in MOMENTUM else ()))
@@ -87,8 +87,8 @@ def make_optimizer(
 
 
 def place_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Move the counters of steps to where the settings want them: to the device for a fused step, else to the CPU.
-    torch restores them by the stored settings, and a fused step on a GPU reads the CPU's memory where they stayed."""
+    """Move the step counters to where the settings require them: to the device for a fused step, else to the CPU. torch
+    loads them according to the stored settings, and a fused step on a GPU would read a counter left in CPU memory."""
     for group in optimizer.param_groups:
         on_device = group.get("fused") or group.get("capturable")
         for parameter in group["params"] if "fused" in group else ():
@@ -108,7 +108,7 @@ def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch
         return kind(groups, **arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"optim.name={name} must take the optim.* keys, but refuses them: {error}. Hint: leave out what it names."
+            f"optim.name={name} must accept the optim.* keys, but does not: {error}. Hint: leave out what it names."
         ) from error
 
 

@@ -11,8 +11,8 @@ _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.
 
 
 def head_name(net: nn.Module, num_classes: int) -> str | None:
-    """Return the name of the layer that gives the logits: the last linear or convolutional one with an output per
-    class. None where there is no such layer."""
+    """Return the name of the layer that computes the logits: the last linear or convolutional one with one output per
+    class. None if there is no such layer."""
     found = None
     for name, module in net.named_modules():
         is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
@@ -27,10 +27,10 @@ def is_in_head(name: str, head: str | None) -> bool:
 
 
 def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: str | None) -> list[dict[str, Any]]:
-    """Return the parameters that are trained, in groups of one learning rate and weight decay, in the net's order.
+    """Return the trained parameters in groups of equal learning rate and weight decay, in the net's order.
 
-    optim: the resolved optim.* keys. lr: the scaled rate of optim.lr; optim.lr_head is scaled alike. A rate that
-    depends on the layer falls by optim.layer_decay from each block to the one before it.
+    optim: the resolved optim.* keys. lr: the scaled rate of optim.lr; optim.lr_head is scaled in the same way. With
+    optim.layer_decay, the rate falls by that factor from each block to the one before it.
     """
     no_decay = _without_decay(net, optim["no_decay_on"])
     named = [(name, parameter) for name, parameter in net.named_parameters() if parameter.requires_grad]
@@ -50,8 +50,8 @@ def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: 
 
 
 def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
-    """Return each parameter's block, counted from 0, the stem, and the number of blocks. What follows the last block
-    (a final normalisation) belongs to it."""
+    """Return the block number of each parameter (0: the stem), and the number of blocks. Layers after the last block (a
+    final normalisation) belong to it."""
     blocks: list[str] = []
     depths = {}
     for name in names:
@@ -64,7 +64,7 @@ def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
 
 def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
     """Return the names of the parameters without weight decay. norm: all parameters of normalisation layers. bias: all
-    named bias. embedding: class tokens and positions."""
+    named bias. embedding: class tokens and position embeddings."""
     found = set()
     for prefix, module in net.named_modules():
         is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__

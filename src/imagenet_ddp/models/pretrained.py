@@ -1,4 +1,4 @@
-"""Start from trained weights: the library's own, downloaded once, or those of a file."""
+"""Load pretrained weights: the library's own, downloaded once, or those of a file."""
 
 import argparse
 import fcntl
@@ -29,7 +29,7 @@ DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 @dataclass
 class Weights:
-    """Trained weights by name. origin: where they come from. classes: names of the classes, where they are known."""
+    """Pretrained weights by name. origin: where they come from, in words. classes: names of the classes, if known."""
 
     tensors: dict[str, Tensor]
     origin: str
@@ -38,10 +38,10 @@ class Weights:
 
 
 def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
-    """Read trained weights; those of a library are downloaded once per machine, and checked.
+    """Read pretrained weights; those of a library are downloaded once per machine, and verified.
 
-    key: the option they stand in. weights: DEFAULT, a name of the library's, or a file of this project, of
-    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError where they cannot be had.
+    key: the option that names them. weights: DEFAULT, a name of the library's, or a file written by this project,
+    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError if they are not available.
     """
     if is_file(weights):
         return _read_file(key, expand_home(weights))
@@ -51,10 +51,11 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
 def load_weights_into(
     net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None
 ) -> tuple[str, bool]:
-    """Load all but a head that does not fit. Return a sentence on what was loaded, and whether the head was.
+    """Load all weights, except for a head that does not fit. Return a sentence on what was loaded, and whether the head
+    was.
 
-    head: the name of the net's last layer; it keeps its random values where the weights have another number of
-    classes, or the names of other classes. Raises ConfigError where any other tensor is missing or has another shape.
+    head: the name of the net's last layer; it keeps its random values if the weights have another number of classes, or
+    other class names. Raises ConfigError if any other tensor is missing or has another shape.
     """
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)
@@ -146,7 +147,7 @@ def _read_file(key: str, path: Path) -> Weights:
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:
-    """Return the tensors by name, from any of the forms in which they are saved."""
+    """Return the tensors by name, from any of the forms in which programs save them."""
     if not isinstance(stored, Mapping):
         return {}
     for part in PARTS:
@@ -156,8 +157,8 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by the net's own names: a prefix that most of them share is removed, and what has it not is
-    left out."""
+    """Return the tensors under the net's own names: remove a prefix that most of them share, and drop those without
+    it."""
     prefix = next((each for each in PREFIXES if _share(tensors, each) > 0.5), None)
     if prefix is None or any(name in own for name in tensors):
         return dict(tensors)
@@ -219,8 +220,8 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
 
 @contextmanager
 def _one_at_a_time(target: Path) -> Iterator[None]:
-    """Let one process of this machine download, while the others wait and then find the file. Where no lock can be
-    had, on a disk that is only read, each looks for itself."""
+    """Let one process of this machine download while the others wait and then find the file. If no lock is available,
+    on a read-only disk, each process looks for itself."""
     with ExitStack() as stack:
         if not target.exists():
             with suppress(OSError):

@@ -1,4 +1,5 @@
-"""Distil: let a trained net's probabilities be targets beside the labels (Hinton et al. 2015, arXiv:1503.02531)."""
+"""Distil: use a trained net's probabilities as targets in addition to the labels (Hinton et al. 2015,
+arXiv:1503.02531)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,10 +19,10 @@ from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
 
 class Teacher:
-    """A net that is asked but never trained. No nn.Module, so that its weights are in no checkpoint, no average and no
+    """A net that is evaluated but never trained. Not an nn.Module, so that its weights are in no checkpoint, average or
     message between ranks.
 
-    share: of the teacher in the loss. temperature: divides the logits of both.
+    share: weight of the teacher in the loss. temperature: divides the logits of both nets.
     """
 
     def __init__(self, net: nn.Module, share: float, temperature: float):
@@ -47,10 +48,10 @@ class Teacher:
 def make_teacher(
     config: Mapping[str, Any], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]
 ) -> tuple[Teacher | None, str]:
-    """Return the teacher of the teacher.* keys and a sentence on it; (None, "") without one.
+    """Return the teacher described by the teacher.* keys, and a sentence about it; (None, "") without one.
 
-    mean, std: with which the images are normalised. Raises ConfigError where the teacher was trained with others, or on
-    other classes.
+    mean, std: used to normalise the images. Raises ConfigError if the teacher was trained with others, or on other
+    classes.
     """
     teacher, num_classes = config["teacher"], len(classes)
     if teacher["weights"] is None:
@@ -64,7 +65,7 @@ def make_teacher(
         own = tuple(transform["mean"]), tuple(transform["std"])
         if teacher["name"] is None:
             model = {**model, **weights.contents["config"]["model"]}
-    if model["_target_"]:  # a file says what is called, which allow_targets has not seen
+    if model["_target_"]:  # the file names the code to call, which allow_targets has not checked
         raise ConfigError(
             f"teacher.weights must be of a network of torchvision or timm, but {weights.origin} is of "
             f"{model['_target_']}. Hint: teacher.weights=null."

@@ -11,7 +11,7 @@ from imagenet_ddp.models.names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, 
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
 
-# Schedules that need to know the last epoch.
+# Schedules that depend on the last epoch.
 FALLING = ("cosine", "linear", "poly", "one_cycle", "wsd")
 
 
@@ -30,11 +30,11 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     models += [("teacher", teacher)] if teacher["weights"] and teacher["name"] else []
     for group, keys in models:
         if keys["library"] == "timm":
-            needs_timm.append(f"{group}.library=timm")  # its names are known by the package alone
+            needs_timm.append(f"{group}.library=timm")  # only the package knows its names
         elif keys["name"] not in CLASSIFIERS:
             close = get_close_matches(str(keys["name"]).lower(), CLASSIFIERS, 3)
             hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"{group}.name=resnet18."
-            own = ", or model._target_ your own net" if group == "model" else ""
+            own = ", unless model._target_ names your own net" if group == "model" else ""
             found.append(
                 f"{group}.name must be a classifier of torchvision.models{own}, got {shown(keys['name'])}. Hint: {hint}"
             )

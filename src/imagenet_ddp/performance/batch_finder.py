@@ -1,4 +1,4 @@
-"""Find the largest batch that a device has memory for, by real training steps on noise: trainer.batch_finder."""
+"""Find the largest batch that fits into a device's memory, by real training steps on noise: trainer.batch_finder."""
 
 import gc
 import traceback
@@ -11,15 +11,15 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.train_step import make_training
 
-MULTIPLE = 8  # which tensor cores want; also the smallest batch tried
+MULTIPLE = 8  # required by tensor cores; also the smallest batch tried
 MOST = 4096
 USABLE = 0.9  # share of the free memory: batches differ, and memory becomes fragmented
 CLASSES = 1000  # of the net that is tried
 
 
 def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
-    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 where 8 are
-    too many. Doubles, then bisects."""
+    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 if even 8
+    do. Doubles the size, then bisects."""
     fitting, failing = 0, MULTIPLE
     while failing <= most and _fits(step, failing):
         fitting, failing = failing, 2 * failing
@@ -42,10 +42,10 @@ def _fits(step: Callable[[int], None], images: int) -> bool:
 
 
 def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> Callable[[int], None]:
-    """Return a step for largest_batch: two updates of a net of its own, which is gone afterwards, and no random number
-    of the process is used. It also fails above 90 % of the memory that is free now.
+    """Return a step for largest_batch: two updates of a separate net, which is freed afterwards. The process's random
+    state stays unchanged. The step also fails above 90 % of the memory that is free now.
 
-    copies: further ones of the weights that a run has (DistributedDataParallel's gradients, an average).
+    copies: number of further copies of the weights in a run (DistributedDataParallel's gradients, an average).
     """
     data = config["data"]
     size = max(data["image_size"], data["train_size"] or 0)
@@ -69,7 +69,7 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
 
 
 def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
-    """Return the bytes that training needs."""
+    """Train for two updates, and return the bytes of memory that this needs."""
     torch.cuda.reset_peak_memory_stats(device)
     training = make_training(config, precision, device, CLASSES)
     training.forward(training.net).backward()  # with the optimizer's state, which the first step has made
@@ -79,8 +79,8 @@ def _train(config: Mapping[str, Any], precision: str, device: torch.device, copi
 
 
 def _forget_tensors(error: BaseException | None) -> None:
-    """Let go of the activations that the frames of an error still hold. Released only after it, they would count as
-    reserved in the next step, which would then seem too large."""
+    """Drop the activations still held by the frames of an error. If they were released only afterwards, they would
+    count as reserved in the next step and make it seem too large."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__

@@ -1,4 +1,4 @@
-"""Measure whether a compiled net trains faster on this machine, once, and remember it."""
+"""Measure once whether a compiled net trains faster on this machine, and remember the result."""
 
 import copy
 import json
@@ -24,10 +24,10 @@ FILE = "compile.json"
 
 
 def choose(config: Mapping[str, Any], precision: str, device: torch.device, folder: Path | None = None) -> list[str]:
-    """Return [default or off, the reason] for compile=auto. folder: of the file that remembers; None: the cache's.
+    """Return [default or off, the reason] for compile=auto. folder: for the stored results; None: the cache folder.
 
-    Compiles and trains on generated images where this machine, net, size, batch, precision and number of threads have
-    not been measured before; raises ConfigError where such a step does not fit into memory.
+    Compiles and trains on generated images unless this combination of machine, net, size, batch, precision and number
+    of threads has been measured before; raises ConfigError if such a step does not fit into memory.
     """
     path = (folder or cache_dir(os.environ)) / FILE
     known, key = _read(path), _key(config, precision, device)
@@ -47,7 +47,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
 
 
 def _measure(config: Mapping[str, Any], precision: str, device: torch.device) -> dict[str, float] | str:
-    """Return seconds, or why this net cannot be compiled on this machine."""
+    """Return the measured seconds, or why this net cannot be compiled on this machine."""
     training = make_training(config, precision, device, classes=1000)
     eager = training.net
     compiled = copy.deepcopy(eager, {id(parameter): parameter for parameter in eager.parameters()})

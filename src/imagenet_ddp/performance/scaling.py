@@ -1,4 +1,4 @@
-"""Predict how fast several nodes are together, from one step and one all-reduce. No torch here.
+"""Predict how fast several nodes are together, from one step and one all-reduce. No torch.
 
 A ring all-reduce over n ranks sends 2(n-1)/n times the gradients over each link (Patarasuk and Yuan 2009,
 doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts it bucket by bucket while the backward pass still runs
@@ -8,10 +8,10 @@ doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts it bucket by buc
     exposed    = max(0, T(n) - 0.9 × T_backward)
     efficiency = T_compute / (T_compute + exposed)
 
-Post-local SGD sends the weights in place of the gradients, between two steps: exposed = T(n) / steps per average.
+Post-local SGD sends the weights instead of the gradients, between two steps: exposed = T(n) / steps per average.
 
 The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction: with several
-ranks per node, n still is the number of ranks. Seconds and bytes throughout.
+ranks per node, n is still the number of ranks. Times are in seconds, sizes in bytes.
 """
 
 from collections.abc import Mapping
@@ -40,21 +40,21 @@ def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> floa
 
 
 def efficiency(step: Step, all_reduce_s: float) -> float:
-    """Return images per second of all ranks over those of as many independent ones, 0 to 1."""
+    """Return the images per second of all ranks divided by that of as many independent ones, 0 to 1."""
     if step.average_every:
         return step.compute_s / (step.compute_s + all_reduce_s / step.average_every)
     return step.compute_s / (step.compute_s + max(0.0, all_reduce_s - OVERLAP * step.backward_s))
 
 
 def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
-    """Return the bandwidth of each link, in one direction, at which the efficiency is GOOD_EFFICIENCY."""
+    """Return the bandwidth of each link, per direction, that gives GOOD_EFFICIENCY."""
     allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1)
     allowed_s = allowed_s * step.average_every if step.average_every else allowed_s + OVERLAP * step.backward_s
     return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
 
 
 def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
-    """Return how many such steps per communication give GOOD_EFFICIENCY; None beyond MAX_ACCUMULATION."""
+    """Return how many such steps per communication give GOOD_EFFICIENCY; None if more than MAX_ACCUMULATION."""
     for times in range(1, MAX_ACCUMULATION + 1):
         if efficiency(replace(step, compute_s=times * step.compute_s), all_reduce_s) >= GOOD_EFFICIENCY:
             return times
@@ -64,10 +64,10 @@ def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
 def advise(
     num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, options: Mapping[str, float]
 ) -> tuple[bool, str, str]:
-    """Return (whether several nodes pay, a sentence, what to change).
+    """Return (whether several nodes pay off, a sentence, what to change).
 
     measured: efficiency of num_nodes. all_reduce_s, gbit_per_s: of these nodes. options: what to type -> the share of
-    the gradients' bytes that is then sent.
+    the gradients' bytes that it sends.
     """
     speedup = num_nodes * measured
     if measured >= GOOD_EFFICIENCY:

@@ -30,7 +30,7 @@ MAX_TURNS = 10
 def process_group(
     info: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> Iterator[None]:
-    """Make the default process group for the length of the context. backend None: nccl on GPUs, gloo on CPUs.
+    """Make the default process group for the duration of the block. backend None: nccl on GPUs, gloo on CPUs.
 
     store: a connection of its own.
     """
@@ -47,7 +47,7 @@ def process_group(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Medians, in seconds: of the slowest rank where gradients are sent, else the mean over the ranks."""
+    """Medians in seconds: of the slowest rank if gradients are sent, else the mean over the ranks."""
 
     forward_s: float
     backward_s: float
@@ -61,10 +61,10 @@ class StepTimes:
 
 @dataclass
 class Training:
-    """What a step of training on generated images needs.
+    """What a training step on generated images needs.
 
     images: uint8 (B, 3, H, W) and target: int64 (B,), on the device. prepare: images -> the net's input. autocast: the
-    type of a mixed precision, None without.
+    type of mixed precision, None without.
     """
 
     net: nn.Module
@@ -90,8 +90,8 @@ def time_steps(
 ) -> list[StepTimes]:
     """Time steps of several variants in turns, so that other work on the machine affects all alike.
 
-    variants: (training's own net or its wrapper, whether gradients are sent). budget_s: for all; the number of steps is
-    the same on every rank. Raises torch.OutOfMemoryError, like training.
+    variants: (training's own net or its wrapper, whether gradients are sent). budget_s: for all variants; the number of
+    steps is the same on every rank. Raises torch.OutOfMemoryError, like training.
     """
     device = training.images.device
     clock = _Clock(device)
@@ -129,13 +129,13 @@ def time_steps(
 
 
 def _agreed_count(seconds: float, device: torch.device, budget_s: float, most: int) -> int:
-    """Return how often something that takes so long on the slowest rank fits into the budget: 1 to most."""
+    """Return how often something that takes this long on the slowest rank fits into the budget: from 1 to most."""
     (slowest,) = _across_ranks([seconds], device, dist.ReduceOp.MAX)
     return max(1, min(most, int(budget_s / max(slowest, 1e-6))))
 
 
 def _across_ranks(seconds: list[float], device: torch.device, operation: dist.ReduceOp.RedOpType) -> list[float]:
-    """Reduce each value over all ranks: decisions must follow from the same numbers everywhere."""
+    """Reduce each value over all ranks, so that all base their decisions on the same numbers."""
     if not dist.is_initialized():
         return seconds
     values = torch.tensor(seconds, device=device)
@@ -145,7 +145,8 @@ def _across_ranks(seconds: list[float], device: torch.device, operation: dist.Re
 
 
 class _Clock:
-    """Measure seconds between laps. On a GPU with its own events, read after the step: nothing waits in between."""
+    """Measures seconds between laps; on a GPU with the GPU's events, read after the step, so that nothing waits in
+    between."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -178,7 +179,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The time of an all-reduce without any computation beside it."""
+    """The time of an all-reduce without concurrent computation."""
 
     seconds: float
     num_bytes: int
@@ -202,7 +203,7 @@ def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> Distributed
 
 
 def time_all_reduce(num_bytes: int, device: torch.device, *, budget_s: float) -> AllReduce:
-    """Time an all-reduce of this many bytes; of a part of them where the whole would take longer than the budget."""
+    """Time an all-reduce of this many bytes, or of part of them if the whole would exceed the budget."""
     probe = min(MIB, num_bytes)
     probe_s = _median_s(probe, device, budget_s / 4, most=5)
     expected_s = probe_s * num_bytes / probe
@@ -212,7 +213,7 @@ def time_all_reduce(num_bytes: int, device: torch.device, *, budget_s: float) ->
 
 
 def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) -> float:
-    """Return the median time of several runs on the slowest rank: the same on all ranks."""
+    """Return the median time of several calls on the slowest rank, the same on all ranks."""
     buffer = torch.zeros(max(1, num_bytes // 4), device=device)
 
     def run() -> float:

@@ -17,9 +17,9 @@ Config = Mapping[str, Any]
 
 
 def make_training(config: Config, precision: str, device: torch.device, classes: int) -> Training:
-    """Make the net and optimizer of the run, and one batch of noise. precision: of the plan, without auto.
+    """Make the net and optimizer of the run, and one batch of noise. precision: of the plan, never auto.
 
-    Takes the first step: raises ConfigError where it does not fit into memory.
+    Runs the first step: raises ConfigError if it does not fit into memory.
     """
     data, size = config["data"], config["data"]["image_size"]
     net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE_PRECISION.get(precision))

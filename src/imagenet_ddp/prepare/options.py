@@ -27,7 +27,8 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Writes nothing; raises ConfigError with every mistake."""
+    """Return the plan, or None if Hydra only prints something. Writes nothing; raises ConfigError with every
+    mistake."""
     found = single_process.read_single_process("prepare", argv, environ, "prepare does one thing")
     if found is None:
         return None
@@ -55,7 +56,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 
 
 def option(key: str, path: Path) -> str:
-    """Return key=path, quoted where Hydra's grammar needs it."""
+    """Return key=path, quoted if Hydra's grammar requires it."""
     text = str(path)
     if re.fullmatch(r"[\w./@:-]+", text, re.ASCII):
         return f"{key}={text}"
@@ -84,7 +85,7 @@ def _validate_out(name: str, value: str | None) -> list[str]:
         if name in ("imagenet", "pack"):
             return ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
         return []
-    if value.startswith("~"):  # no shell expands it behind "out="
+    if value.startswith("~"):  # no shell expands ~ after "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
     if not (reason := not_writable_reason(path)):
@@ -101,8 +102,8 @@ def _validate_outside(config: Mapping[str, Any]) -> list[str]:
 
 
 def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check that folders and tables exist; prepare=check reports what is wrong inside them, and which files of a table
-    are gone."""
+    """Check that folders and tables exist. prepare=check itself reports what is wrong inside them, and which files of a
+    table are missing."""
     if not _has_folders(config):
         return data_validate.validate(config, environ, verb="check")
     return validate_root(config["data"], environ) or _validate_outside(config)

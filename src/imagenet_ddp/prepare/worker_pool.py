@@ -1,4 +1,4 @@
-"""Run a function on images in processes that may crash or hang: the image at fault is named, the others continue."""
+"""Run a function on images in processes that may crash or hang: the image responsible is named, the others continue."""
 
 import contextlib
 import multiprocessing
@@ -20,7 +20,7 @@ from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_w
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 
-DEPTH = 4  # images a process has at a time, so that it need not wait for the next one
+DEPTH = 4  # images queued per process, so that it need not wait for the next one
 POLL_S = 0.5  # between two checks of which processes are late
 START_S = 120.0  # longest start of a process: it imports torch
 MIB = 2**20
@@ -28,7 +28,7 @@ _READY = "ready"  # what a process sends before its first result
 
 
 class Limits(NamedTuple):
-    """Of one image. memory_mib: beyond what the process uses before its first image; None: no limit."""
+    """Limits for one image. memory_mib: beyond what the process uses before its first image; None: no limit."""
 
     timeout_s: float
     memory_mib: int | None = None
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """value: what the function returned; None where `failure` says how the image ended the process."""
+    """value: what the function returned; None if the image ended the process, and `failure` says how."""
 
     split: str
     index: int
@@ -76,7 +76,7 @@ class _Worker:
         return self.tasks.popleft()
 
     def kill(self) -> int | None:
-        """Return the exit code; None where even SIGKILL does not end it, because its disk does not answer."""
+        """Return the exit code; None if even SIGKILL does not end the process, because its disk does not answer."""
         self.process.kill()
         self.process.join(5)
         return self.process.exitcode
@@ -92,8 +92,8 @@ def process_images(
 ) -> Generator[Result, None, None]:
     """Yield function(images[split], index) of each task (split, index), in their order.
 
-    window: how many images may be begun before the first of them is taken: bounds the memory. Raises RunError where a
-    process cannot start, and what the function raises.
+    window: how many images may be started before the first of them is consumed, which bounds the memory. Raises
+    RunError if a process cannot start, and whatever the function raises.
     """
     method = choose_mp_context()
     if method == "forkserver":
@@ -119,7 +119,7 @@ def process_images(
         return task
 
     def replace(worker: _Worker, is_timeout: bool) -> None:
-        """Blame the image the process was at, give the others to another one."""
+        """Blame the image that the process was working on, and give its other images to another process."""
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")
@@ -133,7 +133,7 @@ def process_images(
             retry.append(task)
             return
         failure = (
-            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it ends the decoder{_signal(code)}"
+            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it crashes the decoder{_signal(code)}"
         )
         results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
 
@@ -232,8 +232,8 @@ def _work(
 
 
 def _limit_memory(mib: int) -> None:
-    """Limit what the process may write to (heap and private maps): a packed file mapped for reading does not count.
-    Linux alone counts maps there (since 4.7); elsewhere there is no such limit."""
+    """Limit the memory that the process may write to (heap and private maps); a packed file mapped for reading does not
+    count. Only Linux counts maps in this limit (since 4.7); elsewhere there is none."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))

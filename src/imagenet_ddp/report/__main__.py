@@ -1,5 +1,5 @@
-"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders.
-Imports torch only for the images of a page.
+"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders. Imports
+torch only for the images of a page.
 
 Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
 """
@@ -30,15 +30,15 @@ from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.table import Table, as_csv, as_text
 
 HELP = """\
-Of one run: a page, report.html, with curves, classes, confusion, mistakes,
-likely wrong labels, calibration and activation maps. Where the best checkpoint
-has not been evaluated image by image, evaluate is started first.
+For one run: a page, report.html, with curves, classes, confusion, mistakes,
+likely wrong labels, calibration and activation maps. If the best checkpoint
+has not been evaluated image by image, evaluate runs first.
 
   python -m imagenet_ddp.report RUN [maps=false] [out=FOLDER]
 
-Of several: the leaderboard, a table, best first, with the options in which the
-runs differ; their curves in one figure. For runs that differ only in their
-seed, medians and significance.
+For several: the leaderboard, a table, best first, with the options in which
+the runs differ; their curves in one figure; and for runs that differ only in
+their seed, medians and significance.
 
   python -m imagenet_ddp.report DIR... [by=recipe] [format=text] [out=FOLDER]
 
@@ -48,7 +48,7 @@ seed, medians and significance.
   by=       run: a row per run; recipe: a row per recipe, over its seeds;
             fold: one page of runs that differ in data.val_fold, over all
             images, each from the run that did not train on it
-  against=  the recipe that the others are compared with: words of its row, or
+  against=  the recipe that the others are compared with: text in its row, or
             a run folder; by default the best
   format=   what is printed: text, markdown, csv; the latter two are the table
             for one run, too
@@ -128,8 +128,8 @@ def _report(options: Options, mistakes: list[str]) -> None:
 
 
 def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) -> Table | None:
-    """Return the table of recipes; None where none was asked for, and no recipe has two seeds. Raise ConfigError where
-    it was asked for and cannot be made."""
+    """Return the table of recipes; None if none was requested and no recipe has two seeds. Raise ConfigError if one was
+    requested but cannot be made."""
     recipes = group_recipes(runs, differences)
     recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
     is_asked = options.by == "recipe" or options.against is not None
@@ -152,7 +152,7 @@ def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) 
 
 def _write(options: Options, contents: dict[str, bytes]) -> None:
     folder = options.out_folder
-    stream = sys.stdout if options.format == "text" else sys.stderr  # beside a document
+    stream = sys.stdout if options.format == "text" else sys.stderr  # next to a document
     print(file=stream)
     try:
         written, foreign = write.write_files(folder, contents)

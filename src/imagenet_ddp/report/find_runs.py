@@ -1,4 +1,4 @@
-"""Find the run folders at and below a folder: a run, a sweep, a study, or any folder above them."""
+"""Find the run folders in a folder: a run, a sweep, a study, or any folder above them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def find_runs(top: Path) -> list[Path]:
 
 
 def natural_order(path: Path | str) -> list[list[tuple[int, int, str]]]:
-    """Return a sorting key by which 2 comes before 10."""
+    """Return a sorting key that puts 2 before 10."""
     return [
         [(0, int(bit), "") if bit.isdecimal() else (1, 0, bit) for bit in re.split(r"(\d+)", part) if bit]
         for part in Path(path).parts

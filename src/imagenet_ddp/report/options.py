@@ -35,7 +35,7 @@ class Options:
 
 
 def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
-    """Return (options, mistakes). A word with "=" is a folder where one of that name exists: Hydra makes such names."""
+    """Return (options, mistakes). A word with "=" is a folder if one of that name exists: Hydra makes such names."""
     options, mistakes, num_folders = Options(), [], 0
     for word in argv:
         key, equals, value = word.partition("=")

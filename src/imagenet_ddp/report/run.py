@@ -1,4 +1,4 @@
-"""Describe a run from its folder. Missing or broken files leave gaps, which are named, and never raise."""
+"""Describe a run from its folder. Missing or broken files leave gaps, which are reported, and never raise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from imagenet_ddp.runs.folder import is_locked
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
-UNKNOWN = object()  # value of an option that the files do not tell
+UNKNOWN = object()  # value of an option that the files do not record
 STATES = ("finished", "running", "interrupted")
 
 
 @dataclass(frozen=True)
 class Run:
-    """None: unknown. Accuracies are fractions."""
+    """The facts of a run. None: unknown. Accuracies are fractions."""
 
     folder: Path
     state: str  # one of STATES
@@ -41,11 +41,11 @@ class Run:
 
 
 class NotARunError(Exception):
-    """A folder that looks like a run is not one; the text is the reason."""
+    """Raised for a folder that looks like a run but is not one; the text is the reason."""
 
 
 def read_run(folder: Path) -> Run:
-    """Raise NotARunError where the files are not those of a training."""
+    """Return the run; raise NotARunError if the files are not those of a training."""
     problems: list[str] = []
     config, summary = read_config(folder, problems), read_summary(folder, problems)
     metrics = read_metrics(folder, problems)
@@ -75,7 +75,7 @@ def read_run(folder: Path) -> Run:
 
 
 def as_number(value: Any) -> float | None:
-    """Return the value as a float; None where it is not a finite number."""
+    """Return the value as a float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if np.isfinite(value) else None
@@ -96,7 +96,8 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
 def _best(
     metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any]
 ) -> tuple[float | None, int | None, float | None, float | None]:
-    """Return (top-1, its epoch, top-5 and loss of that epoch). A validation within an epoch has no row in metrics."""
+    """Return (top-1, its epoch, top-5 and loss of that epoch). A validation within an epoch has no row in
+    metrics.csv."""
     top1 = metrics.get("val/top1", np.empty(0))
     stored = [as_number(summary.get("best/val/top1")), _last(metrics, "best/val/top1")]
     stored_best = max((value for value in stored if value is not None), default=None)
@@ -125,7 +126,7 @@ def _images_per_s(metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any])
 
 
 def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return (devices of all nodes, nodes): as a finished run counted them, else as configured."""
+    """Return (devices of all nodes, nodes): as counted by a finished run, else as configured."""
     devices = options.get("trainer.devices")
     per_node = len(devices) if isinstance(devices, list) else _integer(devices)
     num_nodes = _integer(summary.get("num_nodes")) or _integer(options.get("trainer.num_nodes"))
@@ -136,7 +137,7 @@ def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int 
 
 
 def _resolve_auto(options: dict[str, Any], num_devices: int | None, num_nodes: int | None) -> None:
-    """Replace auto by what it was resolved to: one device by choice and by default are no difference."""
+    """Replace auto by the value it was resolved to: one device by choice and one by default are not a difference."""
     if options.get("trainer.num_nodes") == "auto":
         options["trainer.num_nodes"] = num_nodes or UNKNOWN
     if options.get("trainer.devices") in ("auto", -1):

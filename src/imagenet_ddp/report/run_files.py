@@ -1,4 +1,4 @@
-"""Read the files of a run folder. Whatever cannot be read is left out and named in `problems`."""
+"""Read the files of a run folder. Whatever cannot be read is left out and listed in `problems`."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def _read_mapping(path: Path, language: str, parse: Callable[[str], Any], proble
 
 
 def read_metrics(folder: Path, problems: list[str]) -> dict[str, np.ndarray]:
-    """Return column -> float64 (number of epochs,), NaN where a cell holds no number; "epoch" is always there."""
+    """Return column -> float64 (number of epochs,), NaN for a cell without a number; "epoch" is always present."""
     path = folder / "metrics.csv"
     try:
         columns = read_columns(path)

@@ -1,4 +1,5 @@
-"""Follow a run in progress by its folder, on the machine that trains or on another one that sees the folder."""
+"""Follow a run in progress through its folder, on the machine that trains or on another one with access to the
+folder."""
 
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from imagenet_ddp.runs import epoch_table
 from imagenet_ddp.runs.log import Log
 
 POLL_S = 2.0
-QUIET_S = 120.0  # without a line in the log: the run is over, also where its lock is not seen from this machine
+QUIET_S = 120.0  # without a line in the log: the run has ended, even if its lock cannot be seen from this machine
 SPARK_COLUMNS = 24
 
 
@@ -40,7 +41,8 @@ def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> No
 
 
 def _say_epochs(run: Run, shown: int, log: Log) -> int:
-    """Print the epochs after the first `shown` ones; return how many there are now. A resumed run has fewer rows."""
+    """Print the epochs after the first `shown` ones; return how many there are now. A resumed run may have fewer rows
+    than before."""
     count = len(run.metrics["epoch"])
     for index in range(min(shown, count), count):
         if index % 20 == 0:
@@ -60,7 +62,7 @@ def _sparklines(run: Run) -> list[str]:
 
 
 def _silent_s(folder: Path) -> float:
-    """Return the seconds since rank 0's log was written."""
+    """Return the seconds since rank 0's log was last written."""
     try:
         return time.time() - (folder / "logs" / "rank0.log").stat().st_mtime
     except OSError:
@@ -68,7 +70,7 @@ def _silent_s(folder: Path) -> float:
 
 
 def _last_line(folder: Path) -> str:
-    """Return the end of rank 0's log, without its date; "" where there is none."""
+    """Return the last line of rank 0's log, without its date; "" if there is none."""
     try:
         with (folder / "logs" / "rank0.log").open("rb") as file:
             file.seek(0, 2)

@@ -38,11 +38,11 @@ REQUIRED_OWN = {
 
 
 class BackgroundCheckpointIO(TorchCheckpointIO):
-    """Write checkpoints in a thread: training waits while tensors are copied, and for the file before where that is
-    not yet written. An error of the thread is raised by the next call.
+    """Writes checkpoints in a thread: training waits only while tensors are copied, and for the previous file if that
+    is not yet written. An error of the thread is raised by the next call.
 
-    A file is written beside its target, synced to the disk and then renamed: Lightning's own is staged in TMPDIR and
-    copied over the last good file, which a kill or a full disk then leaves with 0 bytes.
+    A file is written next to its target, synced to the disk and then renamed. Lightning's own writer stages it in
+    TMPDIR and copies it over the last good file, which a kill or a full disk then leaves with 0 bytes.
     """
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         return super().load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Wait first: the file that is to take this one's place may not be written yet."""
+        """Remove a file, after waiting: the file that replaces it may not be written yet."""
         self.wait()
         super().remove_checkpoint(path)
 
     def then(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function once all files so far are written; not where one of them failed."""
+        """Call a function once all files so far are written, unless one of them failed."""
         before = self._pending
 
         def call() -> None:
@@ -75,7 +75,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         self._submit(call)
 
     def wait(self) -> None:
-        """Return once all is written. Raises RunError where the disk refused."""
+        """Return once everything is written. Raises RunError if the disk refused."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -92,7 +92,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
 
 
 def duplicate(trainer: Trainer, source: Path, target: Path) -> None:
-    """Make target what source is, on rank 0, after all of the trainer's checkpoints so far are written."""
+    """Make target a copy of source, on rank 0, after all of the trainer's checkpoints so far are written."""
     if not trainer.is_global_zero:
         return
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
@@ -112,8 +112,8 @@ def move(trainer: Trainer, source: Path, target: Path) -> None:
 
 
 def wait_until_written(trainer: Trainer) -> None:
-    """Return once all of the trainer's checkpoints are written. Call on all ranks: of one that ends while rank 0 still
-    writes, the launcher concludes that the others are to be killed. Raises RunError where the disk refused."""
+    """Return once all of the trainer's checkpoints are written. Call on all ranks: if a rank ended while rank 0 is
+    still writing, the launcher would kill the others. Raises RunError if the disk refused."""
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
         checkpoint_io.wait()
     trainer.strategy.barrier("checkpoints are written")
@@ -137,7 +137,7 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Copy everything, tensors to the CPU, so that the training may go on. Tied weights stay one tensor."""
+    """Copy everything, tensors to the CPU, so that training may continue. Tied weights remain one tensor."""
     copies: dict[Any, Tensor] = {}
     memo: dict[int, Any] = {}
 
@@ -163,8 +163,8 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
-    """Make target what source is now; nothing where somebody has removed source. link: by a hard link where the file
-    system has them, because source is only ever replaced, never changed."""
+    """Make target a copy of source; do nothing if source has been removed. link: use a hard link if the file system
+    supports it, because source is only ever replaced, never changed."""
     if not source.exists():
         return
     with disk_errors_as_run_error(target), atomic_path(target) as draft:
@@ -178,21 +178,21 @@ def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
 
 
 def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
-    """Return how many checkpoints a run has at most at once, beyond those that a resumed one has already."""
+    """Return how many checkpoints a run has at most at one time, beyond those that a resumed one already has."""
     if resumed:
         return 2  # the one being written, and the one before the last
     return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
 def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """Return a checkpoint's size but for some KiB. of_optimizer: numbers that the optimizer keeps for each weight."""
+    """Return a checkpoint's size to within some KiB. of_optimizer: numbers that the optimizer keeps per weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
-    """Load the weights of a checkpoint. origin: its path. Raises ConfigError where they are another net's, or where
-    some are not finite: every answer of such a net would be NaN."""
+    """Load the weights of a checkpoint. origin: its path. Raises ConfigError if they belong to another net, or if some
+    are not finite, with which every answer would be NaN."""
     broken = [name for name, tensor in state_dict.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise ConfigError(

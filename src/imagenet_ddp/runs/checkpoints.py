@@ -1,4 +1,4 @@
-"""Find the checkpoint that resume= means, and see whether it is as it was written. No torch."""
+"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch."""
 
 import zipfile
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from imagenet_ddp.system.text import first_line
 
 @dataclass(frozen=True)
 class Resume:
-    """What resume= leads to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
+    """What resume= refers to. checkpoint: None: a fresh start. finished_epochs: of a run with nothing left to do."""
 
     folder: Path | None
     checkpoint: Path | None
@@ -21,19 +21,19 @@ class Resume:
 
 
 def find_own(folder: Path) -> Resume | None:
-    """Return the checkpoint of a restarted job's own folder; None where it has none yet."""
+    """Return the checkpoint in a restarted job's own folder; None if there is none yet."""
     if not has_checkpoint(folder):
         return None
     checkpoint, damaged = newest_whole(folder)
-    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Started again: going on from {checkpoint}.")
+    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Restarted: continuing from {checkpoint}.")
 
 
 def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
-    """Find what resume= means. option: a path or auto. run_dir: hydra.run.dir where it was typed. runs: the folder of
+    """Find what resume= refers to. option: a path or auto. run_dir: hydra.run.dir if it was typed. runs: the folder of
     runs of this name.
 
-    auto is the last checkpoint of run_dir where that is given; else that of the newest unfinished run in `runs`; else
-    a fresh start. Raises ConfigError where there is none, or none that is whole.
+    auto is the last checkpoint of run_dir if that is given; else that of the newest unfinished run in `runs`; else a
+    fresh start. Raises ConfigError if there is none, or only damaged ones.
     """
     if option != "auto":
         checkpoint, damaged = Path(option), ""
@@ -53,7 +53,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         if not has_checkpoint(run_dir):
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
         checkpoint, damaged = newest_whole(run_dir)
-        sentence = f"{damaged}resume=auto: going on from {checkpoint} (hydra.run.dir)."
+        sentence = f"{damaged}resume=auto: continuing from {checkpoint} (hydra.run.dir)."
         return Resume(run_dir, checkpoint, finished_epochs(run_dir), sentence)
     candidates = [path for path in _run_folders(runs) if has_checkpoint(path)]
     unfinished = [path for path in candidates if finished_epochs(path) is None]
@@ -66,7 +66,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
     newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
     checkpoint, damaged = newest_whole(newest)
-    sentence = f"{damaged}resume=auto: going on from {checkpoint}, the newest unfinished run in {runs}."
+    sentence = f"{damaged}resume=auto: continuing from {checkpoint}, the newest unfinished run in {runs}."
     return Resume(newest, checkpoint, None, sentence)
 
 
@@ -76,12 +76,12 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def newest_whole(folder: Path) -> tuple[Path, str]:
-    """Return (the newest checkpoint of a run folder that is as it was written, a sentence on a newer one that is not).
-    Raises ConfigError where all are damaged."""
+    """Return (the newest undamaged checkpoint of a run folder, a sentence on a newer, damaged one). Raises ConfigError
+    if all are damaged."""
     damaged = {}
     for checkpoint in _checkpoints(folder):
         if not (reason := damage(checkpoint)):
-            said = "".join(f"{path} is damaged ({why}) and left out. " for path, why in damaged.items())
+            said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
             return checkpoint, said
         damaged[checkpoint] = reason
     best = folder / "checkpoints/best.ckpt"
@@ -94,8 +94,8 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
 
 
 def require_whole(checkpoint: Path, key: str) -> None:
-    """Raise ConfigError where a checkpoint is not as it was written. key: of the option that names it. Whether the
-    file is a checkpoint at all says who reads it."""
+    """Raise ConfigError if a checkpoint is damaged. key: of the option that names it. Whether the file is a checkpoint
+    at all is checked when it is read."""
     if checkpoint.is_file() and _begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
         others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
         whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
@@ -104,8 +104,8 @@ def require_whole(checkpoint: Path, key: str) -> None:
 
 
 def damage(path: Path) -> str:
-    """Return how a checkpoint differs from what was written, "" where it does not: torch.save stores a CRC-32 of each
-    part, which torch.load does not compare."""
+    """Return how a checkpoint differs from what was written, "" if it does not: torch.save stores a CRC-32 of each
+    part, which torch.load does not verify."""
     try:
         with zipfile.ZipFile(path) as file:
             part = file.testzip()
@@ -120,7 +120,7 @@ def _begins_as_zip(path: Path) -> bool:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return last.ckpt and the one before it, those that are there."""
+    """Return last.ckpt and the one before it, if they exist."""
     last = last_checkpoint(folder)
     return [path for path in (last, previous_checkpoint(last)) if path.is_file()]
 

@@ -11,8 +11,8 @@ from imagenet_ddp.system.text import count_noun
 
 
 def draw_confusion(out: Path, matrix: np.ndarray, labels: Sequence[str], num_classes: int) -> None:
-    """Write a PNG. matrix: (N, N) numbers of images, true class by predicted class, of these labels. num_classes: of
-    the data, of which these are the most confused."""
+    """Write a PNG. matrix: (N, N) numbers of images, true class by predicted class, for these labels. num_classes: of
+    the data; the N shown are the most confused ones."""
     chosen = "" if len(labels) == num_classes else f", the most confused of {num_classes}"
     side = 4 + 0.16 * len(labels)
     figure = plot_style.new_figure(side, side, "Confusion matrix", f"{count_noun(len(labels), 'class')}{chosen}")

@@ -19,14 +19,14 @@ Table = dict[str, np.ndarray]
 def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> None:
     """Write a PNG, replacing `out` in one step. Missing columns and cells leave gaps.
 
-    metrics_csv: one row per finished epoch, `epoch` from 1, accuracies as fractions.
-    top_k: what the columns */top5 hold; less than 5 where there are fewer than 5 classes.
+    metrics_csv: one row per finished epoch, `epoch` from 1, accuracies as fractions. top_k: what the columns */top5
+    hold; less than 5 if there are fewer than 5 classes.
     """
     atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title, top_k)))
 
 
 def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
-    """Return the figure of what `read_metrics` returns."""
+    """Return the figure for the result of `read_metrics`."""
     epochs, top1 = column(table, "val/top1")
     best = f", best validation top-1 {top1.max():.2%} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
     figure = plot_style.new_figure(11, 7.6, title, count_noun(len(table["epoch"]), "epoch") + best)
@@ -44,7 +44,7 @@ def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
 
 
 def read_metrics(metrics_csv: Path) -> Table:
-    """Return column name -> float64 (number of epochs,), NaN where a cell is empty, no number or not finite."""
+    """Return column name -> float64 (number of epochs,), NaN for a cell that is empty, not a number or not finite."""
     with metrics_csv.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
@@ -63,7 +63,7 @@ def _number(cell: str | None) -> float:
 
 
 def column(table: Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return epochs and values of the cells that hold a number: lines connect across epochs without validation."""
+    """Return epochs and values of the cells with a number, so that lines connect across epochs without validation."""
     values = table.get(name, np.full(len(table["epoch"]), np.nan))
     there = np.isfinite(values)
     return table["epoch"][there], values[there]

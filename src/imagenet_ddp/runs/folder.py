@@ -18,8 +18,8 @@ MADE_FOR = ".made_for"  # file with the options of the run, by which a restarted
 
 
 def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
-    """Make this folder, or wanted-1, wanted-2, ... where it exists: two runs started in the same second never share
-    one. again: a restarted job takes the folder that was made for these options before."""
+    """Make this folder, or wanted-1, wanted-2, ... if it exists: two runs started in the same second never share one.
+    again: a restarted job takes the folder that was made before for these options."""
     if again and (same := made_for(wanted, options)):
         return same
     number = 0
@@ -40,7 +40,7 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
 
 
 def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
-    """Return the newest folder that make_new made for this name and these options: one job may hold several runs."""
+    """Return the newest folder that make_new made for this name and these options; one job may contain several runs."""
 
     def fits(path: Path) -> bool:
         try:
@@ -53,7 +53,7 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
 
 
 def make_given(folder: Path, *, again: bool = False) -> Path:
-    """Make the folder that hydra.run.dir names. Raises ConfigError where a run already lies in it. again: that run is
+    """Make the folder that hydra.run.dir names. Raises ConfigError if it already contains a run. again: that run is
     this one."""
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
@@ -68,10 +68,10 @@ def make_given(folder: Path, *, again: bool = False) -> Path:
 
 
 def make_elsewhere(run_dir: Path, relative: str, must_share: bool) -> Path:
-    """Return number 0's folder where this other machine shares its disk; else make one of its own, for its logs.
+    """Return number 0's folder if this other machine shares its disk; otherwise make a local one for the logs.
 
-    relative: run_dir as seen from number 0's current folder. must_share: of nodes that come and go, each has to find
-    the run's checkpoints; raises ConfigError where it would not.
+    relative: run_dir as seen from number 0's current folder. must_share: nodes that come and go must all find the run's
+    checkpoints; raises ConfigError if they would not.
     """
     if run_dir.is_dir():
         return run_dir
@@ -108,14 +108,14 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def previous_checkpoint(last: Path) -> Path:
-    """Return where the last.ckpt before this one is kept."""
+    """Return the path at which the previous last.ckpt is kept."""
     return last.with_name("previous.ckpt")
 
 
 @contextmanager
 def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator[None]:
     """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue. folder: of
-    the run, where it is not the file's own or the one of its checkpoints."""
+    the run, if it is neither the file's folder nor the parent of its checkpoints folder."""
     try:
         yield
     except Exception as error:
@@ -126,18 +126,18 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
             f"{' What was saved before is whole.' if is_saved else ''} "
-            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'mend that'}, then "
-            f"{f'resume={folder}' if is_saved else 'type the same again'}."
+            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that'}, then "
+            f"{f'resume={folder}' if is_saved else 'run the same command again'}."
         ) from error
 
 
 @contextmanager
 def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
-    """Do so for all files of a run folder, such as a logger's."""
+    """Do the same for all files of a run folder, such as a logger's."""
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # said without a name where it is noticed late
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # the name is missing if the error is noticed late
         path = Path(error.filename or folder / "logs").absolute()
         if not path.is_relative_to(folder.absolute()) or not (error.filename or is_full):
             raise
@@ -146,14 +146,14 @@ def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """Return the OSError behind an error: torch.save hides it behind one of its own."""
+    """Return the OSError that caused an error: torch.save hides it behind one of its own."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
 def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
-    """Raise ConfigError where the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
+    """Raise ConfigError if the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
     free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
     if free < needed:
         raise ConfigError(
@@ -164,22 +164,22 @@ def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int
 
 
 def lock(folder: Path) -> object:
-    """Lock the run folder; released with the returned handle. Raises ConfigError where another process trains in it.
-    On a file system without locks, nothing is locked. What a killed run has begun to save is removed: on a full disk,
-    that would be the room for the next checkpoint."""
+    """Lock the run folder; released with the returned handle. Raises ConfigError if another process trains in it. On a
+    file system without locks, nothing is locked. Files that a killed run was still writing are removed: on a full disk,
+    they would take the room of the next checkpoint."""
     try:
         file = (folder / ".lock").open("w")
     except OSError as error:
         raise ConfigError(
             f"{folder} must be a folder that can be written in, but is not: {(error.strerror or str(error)).lower()}. "
-            "Hint: mend that, then type the same again."
+            "Hint: fix that, then run the same command again."
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
         raise ConfigError(
-            f"{folder} must be free, but another process trains in it. Hint: wait for its end, or stop it first."
+            f"{folder} must be free, but another process trains in it. Hint: wait until it ends, or stop it first."
         ) from error
     except OSError:
         return file
@@ -191,8 +191,8 @@ def lock(folder: Path) -> object:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process trains in this folder, without taking the lock. False where that cannot be known: on a
-    file system whose locks end at each machine."""
+    """Return whether a process trains in this folder, without taking the lock. False if that cannot be determined, on a
+    file system whose locks are local to each machine."""
     try:
         with (folder / ".lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
@@ -204,9 +204,9 @@ def is_locked(folder: Path) -> bool:
 
 
 def remove_refused(folder: Path, error: BaseException) -> None:
-    """Remove the folder of a run that was refused, if it holds no more than logs, and parents that are then empty.
-    error: what ended the run; after a failure (exit code 1), or a stop that a log records, the folder stays.
-    What cannot be removed stays as well."""
+    """Remove the folder of a refused run if it contains only logs, and parents that are then empty. error: what ended
+    the run; after a failure (exit code 1), or a stop recorded in a log, the folder stays. So does whatever cannot be
+    removed."""
     code = getattr(error, "exit_code", 2)
     with suppress(OSError):  # a disk that has become read-only, or a mount point: the user reads the error itself
         if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from imagenet_ddp.system import console
+from imagenet_ddp.system import closed_pipe, console
 
 if TYPE_CHECKING:  # imported where a terminal is drawn on: a tenth of a second
     from rich.console import RenderableType
@@ -19,18 +19,18 @@ HARMLESS = (
     "does not have many workers",  # choose_num_workers decides by the cores
     "smaller than the logging interval",  # Progress and RunningMetrics follow it themselves
     "sync_dist=True",  # what is logged is already the sum over all ranks
-    "Checkpoint directory",  # a resumed run goes on in its folder
+    "Checkpoint directory",  # a resumed run continues in its folder
     "The ``compute`` method of metric",  # a rank without validation images brings zeros to the sum
     "The `srun` command is available",  # decided in distributed/launchers/slurm.py
     "ended before the epoch ended and your dataloader is not resumable",  # the sampler starts at the next image
 )
 
-# Loggers whose messages an option asks for: trainer.profiler, trainer.enable_model_summary.
+# Loggers whose messages an option requests: trainer.profiler, trainer.enable_model_summary.
 REQUESTED = ("lightning.pytorch.profilers", "lightning.pytorch.callbacks.model_summary")
 
 
 class Log:
-    """say() writes a line to rank 0's screen and to every rank's file; note() to the file alone."""
+    """say() writes a line to rank 0's screen and to every rank's file; note() to the file only."""
 
     def __init__(self, folder: Path | None, rank: int, stream: IO[str] | None = None):
         self._stream = (stream or sys.stdout) if rank == 0 else None
@@ -45,14 +45,14 @@ class Log:
         self._live: Live | None = None
 
     def say(self, line: str, *, whole: bool = False, on_screen: str | None = None) -> None:
-        """Print a line, and write it to the log. whole: never wrap the line on a terminal, because it is one to type.
-        on_screen: what a terminal gets in its place, in one line or several that are not wrapped."""
+        """Print a line, and write it to the log. whole: never wrap the line on a terminal, because it is to be copied.
+        on_screen: shown on a terminal instead, as one line or several that are not wrapped."""
         if self._stream is not None:
             self.draw(None)
             stream = self._stream
             try:
-                if self.has_other_bar:  # on a terminal it is wiped, and drawn again below the line
-                    stream = sys.stdout if self._is_stdout else stream  # rich puts one of its own there meanwhile
+                if self.has_other_bar:  # on a terminal it is erased, and redrawn below the line
+                    stream = sys.stdout if self._is_stdout else stream  # rich replaces sys.stdout during a live view
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 text = on_screen if on_screen is not None and self.is_terminal else line
@@ -60,7 +60,7 @@ class Log:
                 plain = text.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else console.fit_to_terminal(plain, self._stream), file=stream, flush=True)
             except OSError:  # its reader has left (| head): the run continues
-                console.discard_output(self._stream)
+                closed_pipe.discard_output(self._stream)
                 self._stream = None
         self.note(line)
 
@@ -70,10 +70,10 @@ class Log:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
 
     def draw(self, view: "RenderableType | None") -> None:
-        """Draw below all lines on a terminal, replacing what was drawn last; None wipes it. Elsewhere do nothing."""
+        """Draw below all lines on a terminal, replacing what was drawn last; None erases it. Elsewhere do nothing."""
         if not self.is_terminal:
             return
-        live = self._live  # another thread's warning may wipe it meanwhile
+        live = self._live  # another thread's warning may erase it in the meantime
         if view is None:
             self._live = None
             if live is not None:
@@ -94,7 +94,7 @@ class Log:
 
     def capture_libraries(self) -> None:
         """Send Lightning's messages and all warnings to this log: info to the file, each warning once to the screen,
-        tables that an option asks for to both."""
+        tables requested by an option to both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]

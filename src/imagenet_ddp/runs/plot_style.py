@@ -1,4 +1,4 @@
-"""Give all figures the same style. matplotlib is imported only to draw, because that takes half a second."""
+"""Give all figures the same style. matplotlib is imported only to draw, because the import takes half a second."""
 
 import io
 import warnings
@@ -16,7 +16,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#0
 
 
 def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figure":
-    """Return an empty figure without pyplot, which would have global state. Sizes in inches."""
+    """Return an empty figure, without pyplot and its global state. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def png(figure: "Figure", **texts: str) -> bytes:
 
 
 def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
-    """Set title, ticks and scale. values: of the lines drawn; where one diverges, the scale is logarithmic."""
+    """Set title, ticks and scale. values: of the lines drawn; if one diverges, the scale is logarithmic."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     every = np.concatenate([*values, np.empty(0)])

@@ -18,7 +18,7 @@ def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
             rows = zip(*([_text(cell) for cell in column] for column in columns.values()), strict=True)
             atomic_write(path, csv_bytes(list(columns), rows))
             return
-        import pyarrow  # an extra of this project; runs.validate has looked for it
+        import pyarrow  # an extra of this project; runs.validate has checked for it
         from pyarrow import parquet
 
         # bytes of a file name that are no text would be refused

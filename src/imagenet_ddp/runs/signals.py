@@ -1,5 +1,5 @@
-"""Record stop signals; callbacks/graceful_stop.py agrees with the other ranks on where to stop. No torch: this is the
-first thing every process does, before imports that take seconds."""
+"""Record stop signals; callbacks/graceful_stop.py agrees with the other ranks on where to stop. No torch: every process
+runs this first, before imports that take seconds."""
 
 import atexit
 import contextlib
@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 
-# SIGUSR2: stop, and start again later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
+# SIGUSR2: stop, and restart later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
 # SLURM signals every process of a step, and a parent passes on what it receives: one request arrives twice.
 DUPLICATE_S = 0.5
 
 
 class Stopped(Exception):
-    """A signal stopped the run, after it was saved (where callbacks.checkpoint is on)."""
+    """Raised when a signal has stopped the run, after it was saved (if callbacks.checkpoint is on)."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
@@ -24,7 +24,7 @@ class Stopped(Exception):
 
 
 class SignalExit(SystemExit):
-    """A signal ended the process while there was nothing to save."""
+    """Raised when a signal ends the process while there is nothing to save."""
 
     def __init__(self, number: int):
         self.exit_code = 128 + number
@@ -36,7 +36,7 @@ class SignalExit(SystemExit):
 
 
 class Signals:
-    """Record the first stop signal instead of dying from it. received: its number, or None."""
+    """Records the first stop signal instead of ending the process. received: its number, or None."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -65,9 +65,9 @@ class Signals:
 
 @contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Raise SignalExit on SIGTERM and SIGINT, also for one that Signals has recorded already: for the time in which a
-    run has nothing to save, however long its disk or its peers take. SIGUSR2 asks to be started again, which is only
-    useful after a training step: it stays recorded until then."""
+    """Raise SignalExit on SIGTERM and SIGINT, also if Signals has already recorded one. For the phase in which a run
+    has nothing to save, however long its disk or its peers take. SIGUSR2 requests a restart, which is only useful after
+    a training step, so it stays recorded until then."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     recorders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
 
@@ -94,7 +94,7 @@ def ignore_sigusr2() -> None:
 
 
 def exit_on_signal(message: str = "") -> None:
-    """Exit with 128 + the signal's number from now on, without a traceback, after printing the message to stderr: for
+    """From now on, exit with 128 + the signal's number, without a traceback, after printing the message to stderr: for
     commands with nothing to save."""
 
     def leave(number: int, frame: object) -> None:
@@ -108,6 +108,6 @@ def exit_on_signal(message: str = "") -> None:
 
 
 def _unblock() -> None:
-    """Deliver what the parent has blocked while this process was starting (distributed/spawn.py)."""
+    """Deliver the signals that the parent blocked while this process was starting (distributed/spawn.py)."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])

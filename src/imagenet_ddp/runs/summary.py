@@ -1,4 +1,4 @@
-"""Write config.yaml, summary.json and the sentence on the images that were counted."""
+"""Write config.yaml, summary.json and the sentence on the number of images counted."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from imagenet_ddp.system.atomic_write import atomic_write
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0) -> str:
-    """Return the last line of every evaluation. counted: (images, most times of one)."""
+    """Return the last line of every evaluation. counted: (images, highest count of any image)."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
     unreadable = f", {num_unreadable} unreadable" if num_unreadable else ""
@@ -31,7 +31,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return what write_config wrote; {} where it cannot be read."""
+    """Return what write_config wrote; {} if it cannot be read."""
     try:
         found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -45,7 +45,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Return value with null for what is not a finite number: JSON has no word for it."""
+    """Return the value with null for numbers that are not finite, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +54,7 @@ def _finite(value: Any) -> Any:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """Return what a summary says besides measurements: versions, commit, command, time."""
+    """Return the part of a summary that was not measured: versions, commit, command, time."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core")
     return {
         "versions": {
@@ -69,8 +69,8 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None where it is
-    installed."""
+    """Return the commit of the checkout this package runs from, with -dirty for uncommitted changes; None for an
+    installed package."""
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists() or not (checkout / "conf").is_dir():
         return None

@@ -47,7 +47,7 @@ def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
 ) -> list[str]:
     """Return a sentence for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
-    another machine, which checks it and sends it."""
+    another machine, which checks and sends it."""
     found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
         found += _entries(group, config[group])
@@ -113,7 +113,7 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
 
 
 def _monitors(config: Mapping[str, Any]) -> list[str]:
-    """Check that metrics to monitor exist. With allow_targets the user's code may log any."""
+    """Check that the metrics to monitor exist. With allow_targets, the user's code may log any."""
     callbacks = config["callbacks"]
     if config.get("allow_targets"):
         return []
@@ -139,7 +139,7 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
 
 
 def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (key, name of the class) of the entries that are Lightning's or this project's."""
+    """Return (key, name of the class) of the entries whose class belongs to Lightning or to this project."""
     targets = {key: str(entry.get("_target_")) for key, entry in entries.items() if isinstance(entry, Mapping)}
     return [
         (key, target.rpartition(".")[2])
@@ -158,6 +158,6 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
         what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
         inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
-    elif value.startswith("~"):  # no shell expands it behind "resume="
+    elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]

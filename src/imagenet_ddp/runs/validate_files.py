@@ -1,4 +1,4 @@
-"""Find mistakes in what predict and export read and write. No torch."""
+"""Find mistakes in the files that predict and export read and write. No torch."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("saf
 
 
 def export_path(config: Mapping[str, Any]) -> Path:
-    """Return the file that export writes."""
+    """Return the path of the file that export writes."""
     if config["out"] is not None:
         return Path(config["out"])
     folder = Path(config["checkpoint"]).parent

@@ -1,14 +1,10 @@
-"""Print messages: on a terminal wrapped between words, in a file or a pipe one line each, for grep."""
+"""Print messages: wrapped between words on a terminal, one line each in a file or pipe, for grep."""
 
-import os
 import re
-import select
 import shutil
-import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import IO
 
 INDENT = "  "
@@ -17,10 +13,11 @@ Say = Callable[[str], None]
 
 
 def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
-    """Return lines of at most width columns, a Hint on one of its own. Never breaks paths, nor what is in backticks,
-    because people copy it; breaks a row of figures only at its bars.
+    """Return lines of at most width columns, a Hint on a line of its own. Paths, and text in backticks, are never
+    broken, because people copy them; a row of figures is broken only at its bars.
 
-    first, indent: what the first line and the others begin with. Input lines that begin with two blanks are list items.
+    first, indent: the prefixes of the first line and of the others. Input lines that begin with two blanks are list
+    items.
     """
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
@@ -41,7 +38,7 @@ def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> l
 
 
 def fit_to_terminal(text: str, stream: IO[str]) -> str:
-    """Return a message wrapped if the stream is a terminal, but text of several lines (a traceback) as it is."""
+    """Return a message wrapped if the stream is a terminal; text of several lines (a traceback) stays as it is."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -54,44 +51,3 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
     """Print a message immediately. stream: None: standard error."""
     out: IO[str] = sys.stderr if stream is None else stream
     print(fit_to_terminal(text, out), file=out, flush=True)
-
-
-@contextmanager
-def exit_on_closed_pipe() -> Iterator[None]:
-    """Exit silently, with the code of a program that SIGPIPE ended, once the reader of standard output has left
-    (`| head`); with a sentence where it is a file on a full disk. Goes around a whole command."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        stdout = select.poll()
-        stdout.register(sys.stdout.fileno(), 0)
-        if not stdout.poll(0):  # another pipe is broken
-            raise
-        discard_output(sys.stdout)
-        sys.exit(128 + signal.SIGPIPE)
-    except OSError as error:
-        if _stdout_takes_a_line():  # another file is on a full disk
-            raise
-        discard_output(sys.stdout)
-        reason = (error.strerror or str(error)).lower()
-        print_message(f"standard output cannot be written: {reason}. Hint: make room there, then type the same again.")
-        sys.exit(1)
-
-
-def _stdout_takes_a_line() -> bool:
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
-
-
-def discard_output(stream: IO[str]) -> None:
-    """Send a stream to /dev/null, what is in its buffer included: Python would write that once more at exit."""
-    with suppress(OSError, ValueError):  # not a file
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)

@@ -17,8 +17,8 @@ def num_cores() -> int:
 def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.environ) -> int:
     """Return this process's share of the machine's cores, at least 1.
 
-    The processes of one machine share its cores evenly. But each task of SLURM has cores of its own (srun
-    --cpus-per-task), which num_cores() already counts alone.
+    The processes of one machine share its cores evenly. A SLURM task, however, has its own cores (srun
+    --cpus-per-task), and num_cores() already counts only those.
     """
     cores = num_cores()
     tasks = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -33,7 +33,7 @@ def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.env
 
 
 def cpu_model() -> str:
-    """Return the processor's name as Linux reports it; elsewhere, and where it reports none, the architecture."""
+    """Return the processor's name as reported by Linux; elsewhere, or if there is none, the architecture."""
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
     found = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()

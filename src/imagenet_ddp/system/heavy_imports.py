@@ -1,4 +1,5 @@
-"""Speed up the imports of torch, torchvision and Lightning: three thousand modules, seconds of each process's start."""
+"""Speed up the imports of torch, torchvision and Lightning: three thousand modules, several seconds at the start of
+each process."""
 
 import atexit
 import gc
@@ -15,9 +16,9 @@ from imagenet_ddp.system.paths import cache_dir
 
 @contextmanager
 def import_torch() -> Iterator[None]:
-    """Pause the garbage collector, and exclude the objects made in the block from collection for good.
+    """Pause the garbage collector, and permanently exclude the objects made in the block from collection.
 
-    Such imports make a million objects that all stay: the collector would search them in vain again and again, now (a
+    These imports make a million objects that all stay: the collector would search them repeatedly for nothing, now (a
     tenth of the import time) and during training.
     """
     cache_bytecode()
@@ -33,11 +34,11 @@ def import_torch() -> Iterator[None]:
 
 
 def cache_bytecode() -> None:
-    """Keep compiled modules in the cache folder, where torch's are not compiled and Python would not keep them.
+    """Keep compiled modules in the cache folder, if torch's are not compiled and Python would not keep them.
 
     uv and many images install modules without bytecode. Python then writes it at the first start, unless
-    PYTHONDONTWRITEBYTECODE is set or the folder is read-only: each start compiles for 8 s. Does nothing where
-    PYTHONPYCACHEPREFIX is set. The environment passes the folder on to processes that this one starts.
+    PYTHONDONTWRITEBYTECODE is set or the folder is read-only, in which case each start compiles for 8 s. Does nothing
+    if PYTHONPYCACHEPREFIX is set. The environment passes the folder on to child processes.
     """
     with suppress(ConfigError, OSError):  # no cache folder: as slow as without
         folder = str(cache_dir(os.environ) / "bytecode")
@@ -50,6 +51,6 @@ def cache_bytecode() -> None:
                 return
             Path(folder).mkdir(parents=True, exist_ok=True)
             sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
-        if sys.pycache_prefix == folder:  # also in a child, whose command line forbids writing
+        if sys.pycache_prefix == folder:  # also in a child process whose command line forbids writing
             sys.dont_write_bytecode = False
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,4 +1,4 @@
-"""Let a package offer names of modules that it imports on first use (PEP 562)."""
+"""Let a package export names of modules that it imports on first use (PEP 562)."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Describe paths for messages, and find out whether a folder can be made."""
+"""Describe paths for messages, and check whether a folder can be made."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 def describe_path(path: Path) -> str:
-    """Add the absolute path to a relative one, because that depends on the working directory."""
+    """Append the absolute path to a relative one, which depends on the working directory."""
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
@@ -26,13 +26,13 @@ def not_writable_reason(path: Path) -> str:
 
 
 def expand_home(text: str) -> Path:
-    """Put the home folder for a leading ~ or ~USER; leave it where there is no such user."""
+    """Replace a leading ~ or ~USER by the home folder; leave it if there is no such user."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 Path.expanduser() raises there
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError where neither variable
-    is set."""
+    """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError if neither variable is
+    set."""
     xdg = environ.get("XDG_CACHE_HOME", "")
     if Path(xdg).is_absolute():  # the XDG base directory specification: a relative path is to be ignored
         return Path(xdg) / "imagenet_ddp"

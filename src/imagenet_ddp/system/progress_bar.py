@@ -1,4 +1,4 @@
-"""Show the progress of long work: a bar on a terminal, a line every few seconds in a file or pipe. No torch."""
+"""Show the progress of a long task: a bar on a terminal, a line every few seconds in a file or pipe. No torch."""
 
 import shutil
 import sys
@@ -13,9 +13,9 @@ REDRAW_S = 0.2  # between two drawings of the bar
 
 
 class Progress:
-    """Show how much of `total` is done, how fast, and the time left, on stderr.
+    """Shows on stderr how much of `total` is done, how fast, and the time left.
 
-    total: in `unit`. rate: whether units per second are worth showing. more: text to add.
+    total: in `unit`. rate: whether to show units per second. more: text to add.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Progress:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Begin to measure the speed now, after a start-up that took time."""
+        """Measure the speed from now on, after a slow start-up."""
         self._begin_s = time.monotonic()
         self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
 
     def add_earlier(self, done: int) -> None:
-        """Count what an earlier run has done, which says nothing about the speed."""
+        """Count what an earlier run has done, without affecting the speed."""
         self.done += done
         self._earlier += done
 
@@ -59,7 +59,7 @@ class Progress:
             print(self.line(), file=self._stream, flush=True)
 
     def line(self) -> str:
-        """Return: train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"""
+        """Return a line such as train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
         more = self.more() if self.more is not None else ""
         if self.done <= self._earlier or self.seconds <= 0:

@@ -2,7 +2,8 @@
 
 
 def hash_seed(*numbers: int) -> int:
-    """Mix integers into a 63-bit seed by splitmix64: neighbouring inputs give seeds that differ in half of the bits."""
+    """Mix integers into a 63-bit seed by splitmix64: neighbouring inputs give seeds that differ in half of their
+    bits."""
     state = 0
     for number in numbers:
         state = (state ^ number) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF

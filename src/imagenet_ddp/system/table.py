@@ -32,7 +32,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def select(self, indices: list[int]) -> "Table":
-        """Return the table with these columns only."""
+        """Return the table with only these columns."""
         columns = [self.columns[index] for index in indices]
         return replace(self, columns=columns, rows=[[row[index] for index in indices] for row in self.rows])
 
@@ -45,8 +45,8 @@ def text_cell(text: str) -> Cell:
 
 
 def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
-    """Return (lines of at most `width` terminal columns, titles of the columns left out). Long text is shortened in
-    the middle before a column is left out."""
+    """Return (lines of at most `width` terminal columns, titles of the columns left out). Long text is shortened in the
+    middle before a column is left out."""
     table, left_out = table.shown(), []
     while _total(_widths(table, shorten=True)) > width and any(column.drop for column in table.columns):
         last = max(range(len(table.columns)), key=lambda index: table.columns[index].drop)
@@ -95,7 +95,7 @@ def terminal_width(text: str) -> int:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Shorten to `width` terminal columns, keeping the start and the end: run names differ in either."""
+    """Shorten to `width` terminal columns, keeping the start and the end: run names differ at either."""
     if terminal_width(text) <= width:
         return text
     start, end = text, text[len(text) // 2 :]
@@ -107,7 +107,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def _widths(table: Table, *, shorten: bool = False) -> list[int]:
-    """Return the width of each column. shorten: the smallest it can be shortened to."""
+    """Return the width of each column. shorten: the minimum to which it may be shortened."""
     widths = []
     for index, column in enumerate(table.columns):
         width = max([terminal_width(column.title), *(terminal_width(row[index].text) for row in table.rows)])

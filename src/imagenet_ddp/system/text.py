@@ -41,12 +41,12 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
+    """Return the first line of an error's text, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def load_error(error: BaseException) -> str:
-    """Return why torch.load(weights_only=True) has refused a file, without its advice to load the file unsafely."""
+    """Return why torch.load(weights_only=True) refused a file, without its advice to load the file unsafely."""
     if found := re.search(r"GLOBAL (\S+)", str(error)):
         return f"it holds {found[1]}, which could run code of its author, not tensors and plain values alone"
     reason = first_line(error).rstrip(".")
@@ -54,7 +54,7 @@ def load_error(error: BaseException) -> str:
 
 
 def uv_run() -> str:
-    """Return what a command begins with: "uv run " if the environment is uv's, else nothing."""
+    """Return the start of a command: "uv run " if the environment is uv's, else nothing."""
     return "uv run " if _UV in os.environ else ""
 
 

@@ -1,4 +1,4 @@
-"""What a process finishes before it ends at once (os._exit): a checkpoint that a thread still writes."""
+"""Finish work before the process ends at once (os._exit): a checkpoint that a thread is still writing."""
 
 from concurrent.futures import Future, wait
 
@@ -12,5 +12,5 @@ def add(future: Future) -> None:
 
 
 def finish() -> None:
-    """Return once all of it is done, or has failed."""
+    """Return once all of that work is done, or has failed."""
     wait(list(_futures), LONGEST_S)

@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.tune: search hyper-parameters by a study of trials, each a run of train.
+"""python -m imagenet_ddp.tune: search hyper-parameters with a study of trials, each a run of train.
 
 Exit codes: 0 done; 1 no trial finished, or too many failed in a row; 2 refused; 128 + n stopped by signal n, to be
 resumed with tune.resume.

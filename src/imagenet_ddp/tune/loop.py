@@ -135,7 +135,7 @@ class Loop:
         return 0
 
     def _stop(self, number: int | None) -> int:
-        """Stop on a signal's number. Interrupted trials stay in the study as running, to be resumed."""
+        """Stop for the signal with this number. Interrupted trials stay in the study as running, to be resumed."""
         if self.running:
             say("Stopping: the running trials save first.")
         for trial in self.running:

@@ -1,4 +1,4 @@
-"""Read the command line of tune, or of a study to resume, into a plan, or report every mistake at once. No torch."""
+"""Read the command line of tune, or of a study to resume, into a plan; or report every mistake at once. No torch."""
 
 import dataclasses
 import importlib.util
@@ -45,7 +45,7 @@ class Plan:
         return {each.key: dict(each.entry) for each in self.parameters}
 
     def store(self) -> None:
-        """Write what resuming the study needs."""
+        """Write what is needed to resume the study."""
         content = {
             "command": overrides.shell_line("tune", list(self.argv)),
             "folder_of_command": str(Path.cwd()),
@@ -56,11 +56,11 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None where Hydra only prints something. Make the folder of a new study; raise ConfigError with every
-    mistake.
+    """Return the plan, or None if Hydra only prints something. Make the folder of a new study; raise ConfigError with
+    every mistake.
 
-    A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder it
-    was started in, which becomes the current one.
+    A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder in
+    which it was started, which becomes the current one.
     """
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
@@ -97,7 +97,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     config = request.configs[0].copy()
     with open_dict(config):
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
-        config.show = None  # of train alone, which runs the trials
+        config.show = None  # for the trials, which are runs of train
     train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = validate_group("tune", options, "tune")
@@ -149,7 +149,7 @@ def _study_folder(request: parse.Request) -> Path | None:
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
-    """Read tune.yaml and enter the folder of its command; None where tune.resume=auto names a new folder."""
+    """Read tune.yaml and enter the folder of its command; None if tune.resume=auto names a new folder."""
     file = folder / STORED
     if not file.exists():
         return None

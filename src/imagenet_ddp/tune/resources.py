@@ -26,7 +26,8 @@ class Slot:
 
 
 def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
-    """Return whether srun starts trials. auto: in an allocation, but not in a step, which has only its own devices."""
+    """Return whether srun starts the trials. auto: in an allocation, but not in a step, which has only its own
+    devices."""
     if launcher != "auto":
         return launcher == "srun"
     return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None
@@ -61,8 +62,8 @@ def make_slots(
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """List the entries of CUDA_VISIBLE_DEVICES; without it all GPUs by UUID: CUDA and nvidia-smi may number them
-    in another order."""
+    """List the entries of CUDA_VISIBLE_DEVICES; without it, all GPUs by UUID, because CUDA and nvidia-smi may number
+    them in a different order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [uuid for uuid, _ in nvidia_gpus.query_gpus()]
@@ -70,7 +71,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def _cores(num: int) -> list[tuple[int, ...]]:
-    """Split this process's cores into `num` blocks; trials share a core where there are fewer cores than trials."""
+    """Split this process's cores into `num` blocks; trials share a core if there are fewer cores than trials."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * num
     cores = sorted(os.sched_getaffinity(0))

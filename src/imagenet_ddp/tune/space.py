@@ -1,4 +1,4 @@
-"""Read the search space: keys of train with a range or choices each. No torch."""
+"""Read the search space: keys of train, each with a range or choices. No torch."""
 
 import re
 import warnings
@@ -39,7 +39,7 @@ class Parameter:
 
     @property
     def values_to_check(self) -> Sequence[Any]:
-        """Return both ends of a range, or every choice: they are validated before anything starts."""
+        """Return both ends of a range, or every choice; these are validated before anything starts."""
         distribution: Any = self.distribution
         return self.entry.get("choices") or (distribution.low, distribution.high)
 
@@ -63,7 +63,7 @@ def quote(value: Any) -> str:
 
 
 def as_override(token: str) -> str:
-    """Rewrite search.KEY=... for Hydra, which wants ++ where the space lacks the key; a list means choices."""
+    """Rewrite search.KEY=... for Hydra, which needs ++ for keys missing from the space; a list means choices."""
     match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
     if match is None:
         return token
@@ -119,7 +119,7 @@ def check_values(
 
 
 def _leaves(node: Mapping[str, Any], keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield (key, word or "", value). A key may be written with its dots, or as a tree like train's config."""
+    """Yield (key, word or "", value). A key may be written with dots, or as a tree like train's config."""
     for name, inner in node.items():
         path = f"{prefix}{name}"
         if isinstance(inner, Mapping) and inner:
@@ -176,7 +176,7 @@ def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "
         )
     if not {"low", "high"} <= set(entry) <= RANGE:
         raise ConfigError(
-            f"{name} must have low, high, where wanted log or step; or choices alone, {got}. {_hint(key)}"
+            f"{name} must have low and high, optionally log or step; or only choices, {got}. {_hint(key)}"
         )
     kind = of_train.type if of_train and of_train.type else Any
     if of_train and kind not in (int, float, Any):

@@ -1,8 +1,8 @@
-"""The study: what was tried, what is tried next, which trials end early. The only user of Optuna's studies.
+"""Manage the study: what was tried, what to try next, which trials end early. Only this module uses Optuna's studies.
 
-Each trial gets its own sampler, seeded by its number: the values drawn depend on the trials before, not on how often
-the command was stopped and resumed. An interrupted trial is resumed the way Optuna offers: its values are enqueued as
-a new Optuna trial, and the old one is marked as failed. Here both are one trial, with the number of the first.
+Each trial gets its own sampler, seeded by its number: the values drawn depend on earlier trials, not on how often the
+command was stopped and resumed. An interrupted trial is resumed in Optuna's way: its values are enqueued as a new
+Optuna trial, and the old one is marked as failed. Here both count as one trial, with the number of the first.
 """
 
 import warnings
@@ -47,12 +47,12 @@ class Study:
 
     @property
     def trials(self) -> dict[int, FrozenTrial]:
-        """Return the latest Optuna trial of each number, without those whose values were never all drawn."""
+        """Return the latest Optuna trial of each number, except those whose values were never all drawn."""
         trials = self._study.get_trials(deepcopy=False)
         return {number_of(trial): trial for trial in trials if OPTIONS in trial.user_attrs}
 
     def requeue(self) -> int:
-        """Enqueue the trials that were running when the command ended; return how many there are."""
+        """Enqueue the trials that were running when the command ended; return their number."""
         latest = self.trials
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             number = number_of(trial)

@@ -1,4 +1,5 @@
-"""A trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no Optuna."""
+"""Run a trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no
+Optuna."""
 
 import csv
 import ctypes
@@ -80,7 +81,7 @@ class Trial:
         return code if code >= 0 else 128 - code
 
     def new_epochs(self) -> dict[int, float]:
-        """Return epoch -> val/top1 of all epochs in metrics.csv; {} where there is no new row since the last call."""
+        """Return epoch -> val/top1 of all epochs in metrics.csv; {} if there is no new row since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         if len(rows) == self.num_epochs:
@@ -94,7 +95,7 @@ class Trial:
         return [line for line in f"\n{text}".rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
 
     def wait_until_free(self) -> None:
-        """Wait for a run of an earlier, killed tune, which may still be saving."""
+        """Wait for a run of an earlier, killed tune that may still be saving."""
         end = time.monotonic() + FREE_S
         while is_locked(self.folder) and time.monotonic() < end:
             time.sleep(0.2)

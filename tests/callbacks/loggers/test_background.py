@@ -98,7 +98,7 @@ def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytes
     start_s = time.monotonic()
     for step in range(3):
         logger.log_metrics({"a": 0.0}, step)
-    with pytest.warns(UserWarning, match="mine lost 4 messages: http://server did not take the rest within 0 s"):
+    with pytest.warns(UserWarning, match="mine lost 4 messages: http://server did not accept the rest within 0 s"):
         logger.finalize("success")
     assert time.monotonic() - start_s < 60
     assert len(logger.unsent) == 3
@@ -115,7 +115,7 @@ def test_more_than_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.01)
     for step in range(1, 6):
         logger.log_metrics({"a": 0.0}, step)
-    with pytest.warns(UserWarning, match="switched off, and the training continues: 5 messages wait to be sent"):
+    with pytest.warns(UserWarning, match="switched off, and the training continues: 5 messages are waiting to be sent"):
         logger.log_metrics({"a": 0.0}, 20)
     released.set()
     with pytest.warns(UserWarning, match="mine lost"):

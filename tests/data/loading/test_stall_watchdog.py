@@ -89,7 +89,7 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     assert watch.failure == (
         "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train (processes "
         "100, 101). Hint: is the disk of the images still there, or was a process stopped (kill -CONT resumes it)? "
-        "Where the disk is only slow, a longer data.loader_timeout_s."
+        "If the disk is only slow, set a longer data.loader_timeout_s."
     )
 
 

@@ -200,7 +200,7 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
             "spawn",
         ): r"worker \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
         ("SIGSEGV", "fork"): r"was killed by SIGSEGV: a library crashed.* Hint: .*prepare=check",
-        ("exit", "forkserver"): r"ended with exit code 3; its own message, if it left one, stands above",
+        ("exit", "forkserver"): r"ended with exit code 3; its own message, if there is one, is above",
         ("files", "forkserver"): r"could not pass a batch on, for the reason above\. Hint: .*\(ulimit -n\)",
         ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
         r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
@@ -317,12 +317,12 @@ def said_of(loader: Any, error: BaseException = GONE) -> str:
         (-11, "was killed by SIGSEGV: a library crashed, most likely on an image. "
               "Hint: `python -m imagenet_ddp.prepare prepare=check` with the same data finds such a file; "
               "data.decoder=pillow is another decoder."),
-        (-1, "was killed by SIGHUP; its own message, if it left one, stands above. "
+        (-1, "was killed by SIGHUP; its own message, if there is one, is above. "
              "Hint: data.num_workers=0 shows an error in the training process."),
         (100, "ended with exit code 100: it could not pass a batch on, for the reason above. Hint: where /dev/shm is "
               "full, docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
-              "(now 32); where too many files are open, a higher limit (ulimit -n)."),
-        (3, "ended with exit code 3; its own message, if it left one, stands above. "
+              "(now 32); if too many files are open, a higher limit (ulimit -n)."),
+        (3, "ended with exit code 3; its own message, if there is one, is above. "
             "Hint: data.num_workers=0 shows an error in the training process."),
     ],
 )  # fmt: skip

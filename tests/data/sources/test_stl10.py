@@ -181,7 +181,7 @@ def test_broken_off_official_archive(shared_data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where nobody may write")
 def test_root_that_cannot_be_written() -> None:
-    with pytest.raises(ConfigError, match=r"data.root must be a folder that takes STL-10, but .* Hint"):
+    with pytest.raises(ConfigError, match=r"data.root must be a folder that can hold STL-10, but .* Hint"):
         stl10.prepare(Path("/proc/stl10"), download=True)
 
 

@@ -36,7 +36,7 @@ def test_parse(text: str, address: Address):
         ("file:job42", "Hint: k=file:///PATH."),
         ("file:///", "got file:///. Hint: k=file:///PATH."),
         ("file:///mnt/nfs/", "Hint: k=file:///PATH."),
-        ("0.0.0.0:1", "got 0.0.0.0, which stands for no machine"),
+        ("0.0.0.0:1", "got 0.0.0.0, which names no particular machine"),
         ("env://", "Hint: k=tcp://HOST:29500."),
         ("http://a:5", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH, got http://a:5. "
          "Hint: k=tcp://HOST:29500."),

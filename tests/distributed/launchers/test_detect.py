@@ -394,9 +394,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
         # SLURM
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
-         "trainer.devices is 2: expected are 4 (one per device) or 2 (one per node). Hint: "
+         "trainer.devices=2 needs 4 tasks (one per device) or 2 (one per node). Hint: "
          "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),
-        (ON_ONE, "devices=2", "expected are 2 (one per device) or 1 (one per node)"),
+        (ON_ONE, "devices=2", "trainer.devices=2 needs 2 tasks (one per device) or 1 (one per node)"),
         (STEP, "num_nodes=1", "trainer.num_nodes must equal the nodes of slurm job 4711 (2), got 1. "
          "Hint: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "
@@ -407,7 +407,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
          "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR gives an address. Hint:"),
-        (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 asks for several. Hint:"),
+        (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 requests several. Hint:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
          "Hint: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),
         (BATCH, "num_nodes=2 devices=4", "has 2 nodes and trainer.num_nodes is 2, but this command was not started "
@@ -429,8 +429,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "must equal WORLD_SIZE (4), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 3)."),
         (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
-         "asks"),
-        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun asks for several. Hint:"),
+         "requests"),
+        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun requests several. Hint:"),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
         ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: cluster.address=file:///PATH."),

@@ -47,8 +47,8 @@ def test_a_task_of_an_array_by_its_name(answers: Any):
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
-        (JOB.replace("RUNNING", "COMPLETING"), "it is COMPLETING, which is no state to come back from"),
-        (JOB.replace("BatchFlag=1", "BatchFlag=0"), "only jobs of sbatch can start again"),
+        (JOB.replace("RUNNING", "COMPLETING"), "it is COMPLETING, a state from which a job cannot be requeued"),
+        (JOB.replace("BatchFlag=1", "BatchFlag=0"), "only jobs submitted with sbatch can be requeued"),
         (JOB.replace("Requeue=1", "Requeue=0"), "the job was submitted with --no-requeue"),
         ("", "scontrol does not answer"),
     ],

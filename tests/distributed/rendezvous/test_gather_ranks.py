@@ -110,7 +110,7 @@ def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
     for future in futures:
         (text,) = mistakes(future)
         assert text == (
-            f"rank 1 must be given once, got claimed by {HOST} (process {os.getpid()}). "
+            f"rank 1 must be unique, but is claimed by {HOST} (process {os.getpid()}). "
             "Hint: RANK or cluster.rank must differ on each."
         )
     assert time.monotonic() - begin < 10
@@ -121,7 +121,7 @@ def test_two_hosts_and_processes_with_one_number_are_named():
     for arrival, host in enumerate(("a", "b")):
         expected.arrived[arrival] = {"host": host, "pid": 10 + arrival, "number": 1, "size": 4, "job_id": None}
     (text,) = expected.conflicts()
-    assert "node 1 must be given once, got claimed by a (process 10), b (process 11)." in text
+    assert "node 1 must be unique, but is claimed by a (process 10), b (process 11)." in text
     assert "Hint: cluster.node_rank or NODE_RANK must differ" in text
 
 

@@ -159,7 +159,7 @@ def test_a_node_given_twice(commands: Commands):
     futures = [commands.start(node(address, rank, 3), machine=name) for rank, name in ((0, "a"), (1, "b"), (1, "c"))]
     for future in futures:
         (text,) = mistakes(future)
-        assert text.startswith("node 1 must be given once, got claimed by ")
+        assert text.startswith("node 1 must be unique, but is claimed by ")
         assert "b (process " in text and "c (process " in text
         assert "Hint: cluster.node_rank or NODE_RANK must differ on each." in text
 

@@ -109,4 +109,4 @@ def test_a_file_that_changes_on_the_way_is_noticed(
     send = module._send
     monkeypatch.setattr(module, "_send", lambda *args: (path.write_bytes(b"WEIGHTS"), send(*args)))
     _, *others = call_all(fake_ranks, join_all(fake_ranks, 2), lambda m: send_file(m, path))
-    assert "arrived from rank 0 with another content. Hint: " in mistakes(others[0], ConfigError)[0]
+    assert "arrived from rank 0 with different content. Hint: " in mistakes(others[0], ConfigError)[0]

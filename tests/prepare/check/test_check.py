@@ -64,13 +64,13 @@ def test_nothing_ends_it(run: Run, tmp_path: Path):
     assert done.returncode == 1, done.stdout + done.stderr
     found = bad_images(tmp_path / "report")
     assert found == {
-        "01 segv": "it ends the decoder (SIGSEGV)",
+        "01 segv": "it crashes the decoder (SIGSEGV)",
         "02 hang": "it takes longer than 2 s (prepare.timeout_s)",
         "03 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
         "04 deep": "RecursionError: maximum recursion depth exceeded",
         "05 bad": "for a reason",
         "06 odd": "ZeroDivisionError: division by zero",
-        "03 segv": "it ends the decoder (SIGSEGV)",  # of val
+        "03 segv": "it crashes the decoder (SIGSEGV)",  # of val
     }
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {name: (split["num_images"], split["num_read"]) for name, split in report["splits"].items()} == {

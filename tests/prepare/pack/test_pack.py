@@ -444,7 +444,7 @@ def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypat
         patch.setattr(pack, "_write_shards", changed)
         assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
     said = capsys.readouterr().err
-    assert "1 image changed during packing, the first train/b/3.jpg. Hint: type the same again" in said
+    assert "1 image changed during packing, the first train/b/3.jpg. Hint: run the same command again" in said
     assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
     assert "Making 1 of" in capsys.readouterr().err
     assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0
@@ -458,7 +458,7 @@ def _killed(*args: object, **more: object) -> None:
 def test_a_full_disk_is_foreseen(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000_000))  # type: ignore[attr-defined]
     text = refused(photos, tmp_path / "out", *EIGHT_SHARDS)
-    assert "must have about 13 MiB free, got 1 MiB in" in text
+    assert "must have 13 MiB free, got 1 MiB in" in text
 
 
 def test_a_disk_that_fills_up_is_named(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

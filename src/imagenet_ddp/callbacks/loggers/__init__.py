@@ -1,4 +1,4 @@
-"""Lightning's loggers, so that a resumed run continues where its checkpoint is, and no server holds up a training."""
+"""Lightning's loggers, adapted: a resumed run continues at its checkpoint, and no server can hold up a training."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
-"""Send what a run logs from a thread of its own, so that a slow or dead server holds up neither a step nor the end."""
+"""Send log messages in a background thread, so that a slow or dead server delays neither a step nor the end of a
+run."""
 
 import json
 import queue
@@ -23,20 +24,21 @@ MAX_WAITING = 10_000  # calls: with one per ten steps, those of an hour or more
 
 
 class Background(Logger):
-    """Mixin in front of a Lightning logger whose service only appends: calls wait in a queue for one thread.
+    """Mixin for a Lightning logger whose service can only append: calls wait in a queue for one thread.
 
-    The first call that fails switches the logger off, with one warning. `logger_NAME.json` in the run folder has the id
-    of the run at the service, and up to which step each metric is there: a resumed run continues the same one, and logs
-    only what is not there yet.
+    The first call that fails switches the logger off, with one warning. `logger_NAME.json` in the run folder stores the
+    run's id at the service and the last step sent of each metric, so a resumed run continues the same run there and
+    sends each step once.
 
-    A class that has it calls prepare() before its own __init__, and says in _open() how a run begins.
+    A subclass calls prepare() before its own __init__, and begins or continues a run in _open().
     """
 
     server: str | None = None  # address; None where nothing leaves this machine
     hint = ""
 
     def prepare(self, run_dir: str | Path, entry: str, server: str | None) -> None:
-        """Prepare one logger. entry: name in the logger group. server: as in the attribute."""
+        """Prepare one logger. entry: its name in the logger group. server: its address; None if nothing leaves this
+        machine."""
         self.entry, self.server = entry, server
         self._file = Path(run_dir) / f"logger_{entry}.json"
         self.stored: dict[str, Any] = {"steps": {}}
@@ -49,7 +51,7 @@ class Background(Logger):
         self._thread: threading.Thread | None = None
 
     def connect(self) -> None:
-        """Begin the run at the service, or continue it. Raises ConfigError where that fails, or takes too long."""
+        """Begin or continue the run at the service. Raises ConfigError if that fails or takes too long."""
         try:
             self._put(self._open).result(START_S if self.server else None)
         except Exception as error:
@@ -61,7 +63,7 @@ class Background(Logger):
         self._store()
 
     def _open(self) -> None:
-        """Begin or continue the run. Sets stored["id"]."""
+        """Begin or continue the run, and set stored["id"]."""
         raise NotImplementedError
 
     def _close(self, status: str) -> None:
@@ -86,7 +88,7 @@ class Background(Logger):
         self._put(log_new)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Send them for a new run: a service may refuse to change them."""
+        """Send the hyper-parameters of a new run only: a service may refuse to change them."""
         log = super().log_hyperparams
         if not self.stored.get("has_hyperparams"):
             self._put(lambda: log(params, *args, **kwargs))
@@ -104,20 +106,20 @@ class Background(Logger):
         self._put(lambda: after(checkpoint_callback))
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Leave the graph out: the module may be training in the other thread."""
+        """Do nothing: the training thread may be using the module."""
 
     def save(self) -> None:
         """Do nothing: Lightning calls it after every log_metrics."""
 
     def finalize(self, status: str = "success") -> None:
-        """Send what waits, for at most END_S seconds, and say what was lost."""
+        """Send the remaining messages, for at most END_S seconds, and report how many were lost."""
         ended = self._put(lambda: self._close(status))
         seconds = UPLOAD_S if getattr(self, "_log_model", False) in (True, "all") else END_S
         try:
             ended.result(seconds if self.server else None)
         except TimeoutError:
             self._num_lost += self._waiting.qsize() + 1
-            self._failure = f"{self.server} did not take the rest within {seconds:.0f} s"
+            self._failure = f"{self.server} did not accept the rest within {seconds:.0f} s"
         except Exception:
             pass  # reported by the thread
         if self._failure is not None:
@@ -137,7 +139,7 @@ class Background(Logger):
         try:
             self._waiting.put_nowait((call, future))
         except queue.Full:
-            self._fail(future, RuntimeError(f"{MAX_WAITING} messages wait to be sent"))
+            self._fail(future, RuntimeError(f"{MAX_WAITING} messages are waiting to be sent"))
         return future
 
     def _send(self) -> None:
@@ -154,7 +156,7 @@ class Background(Logger):
         self._num_lost += 1
         if self._failure is None:
             self._failure = first_line(error).rstrip(".")
-            if self.stored.get("id"):  # else connect() says it
+            if self.stored.get("id"):  # else connect() reports it
                 warnings.warn(
                     f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=2
                 )
@@ -165,7 +167,7 @@ class Background(Logger):
 
 
 def connect(loggers: Iterable[Logger]) -> None:
-    """Begin the runs of those that have a service. Raises ConfigError."""
+    """Begin the runs of all loggers that send to a service. Raises ConfigError."""
     for logger in loggers:
         if isinstance(logger, Background):
             logger.connect()

@@ -1,4 +1,4 @@
-"""Loggers that write files into the run folder; a resumed run takes out what was logged after its checkpoint."""
+"""Loggers that write files into the run folder; a resumed run removes what was logged after its checkpoint."""
 
 import csv
 import warnings
@@ -11,9 +11,9 @@ from typing_extensions import override
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
-    """Write event files into one folder, tensorboard/, whatever number of times the run is resumed.
+    """Write event files into one folder, tensorboard/, however often the run is resumed.
 
-    first_step: the first step that this process logs; readers drop what is there from this step on.
+    first_step: the first step that this process logs; readers drop older records from this step on.
     """
 
     def __init__(
@@ -30,7 +30,8 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
 
     @override
     def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
-        """Record them for the page HPARAMS, beside the highest val/top1, of which Lightning would log a value of -1."""
+        """Record the hyper-parameters with the highest val/top1, for the page HPARAMS; Lightning would log a value of
+        -1."""
         super().log_hyperparams(params, metrics, step)
         if metrics is None:
             from torch.utils.tensorboard.summary import hparams
@@ -42,9 +43,10 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
 
 
 class CSVLogger(loggers.CSVLogger):
-    """Write csv/metrics.csv, one row per call. Lightning's own would delete the file of an earlier part of the run.
+    """Write csv/metrics.csv, one row per call. Lightning's own logger would delete the file of an earlier part of the
+    run.
 
-    first_step: the first step that this process logs; earlier rows from this step on are taken out.
+    first_step: the first step that this process logs; earlier rows from this step on are removed.
     """
 
     def __init__(

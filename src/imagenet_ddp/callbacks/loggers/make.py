@@ -10,10 +10,10 @@ from imagenet_ddp.runs.folder import run_group
 
 
 def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
-    """Return the loggers of the config's logger group, which write into the run folder unless told otherwise.
+    """Return the loggers of the config's logger group, which write into the run folder unless configured otherwise.
 
-    On other ranks than 0 they are dummies: a real one may create its database there at the same time. first_step: the
-    number of steps before a resume.
+    On ranks other than 0 they are dummies: two real ones would create the same database at once. first_step: the number
+    of steps before a resume.
     """
     if rank:
         return [DummyLogger() for _ in given(config["logger"])]

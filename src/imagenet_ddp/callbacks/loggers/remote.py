@@ -1,4 +1,4 @@
-"""Loggers of services: each run folder is one run there, also after a resume."""
+"""Loggers of services: each run folder is one run at the service, also after a resume."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
             uri = f"sqlite:///{folder / 'mlflow.db'}"
             arguments = {"artifact_location": (folder / "mlartifacts").as_uri(), **arguments}
         self.prepare(run_dir, entry, uri if "://" in uri and not uri.startswith(("sqlite:", "file:")) else None)
-        if self.stored.get("uri") != uri:  # another server does not know the run
+        if self.stored.get("uri") != uri:  # a run of another server
             self.stored = {"steps": {}, "uri": uri}
         arguments = {"run_name": _run_name(folder, group), "run_id": self.stored.get("id"), **arguments}
         if group is not None:
@@ -46,7 +46,7 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
     @override
     def _open(self) -> None:
         is_new = self._run_id is None
-        # afterwards the client's own patience: its retries, of minutes, bridge a server's restart
+        # later calls use the client's own settings, whose retries over minutes survive a server's restart
         with _environment(MLFLOW_HTTP_REQUEST_MAX_RETRIES="1", MLFLOW_HTTP_REQUEST_TIMEOUT="10"):
             self.stored["id"] = self.run_id
             if not is_new:
@@ -158,7 +158,7 @@ def _run_name(folder: Path, group: str | None) -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set variables that are not set."""
+    """Set environment variables that are not set yet."""
     new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:

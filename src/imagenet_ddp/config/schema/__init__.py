@@ -1,8 +1,8 @@
-"""Declare every key of the command line once: its type, the values it may have, its default and its meaning.
+"""Declare every key of the command line once: its type, allowed values, default and meaning.
 
     batch_size: Annotated[int, integer(1), "Images per device and step."] = 32
 
-From here come the checks (`config/keys.py`), `--help` and docs/reference.md. Without allowed values the type alone
-counts; null is allowed where the type is `| None`. `Example` is what a hint tells to type instead of the default.
-The keys of Lightning's Trainer are in `trainer_options.py`. Imports neither torch nor lightning.
+Checks (`config/keys.py`), `--help` and docs/reference.md are derived from this. Without allowed values only the type
+counts; null is allowed if the type is `| None`. `Example` is the value that a hint shows instead of the default. The
+keys of Lightning's Trainer are in `trainer_options.py`. Imports neither torch nor lightning.
 """

@@ -109,7 +109,7 @@ class DataConfig:
     repeats: Annotated[
         int,
         integer(1),
-        "Augmented copies of each image, side by side; an epoch has one in so many of the images.",
+        "Augmented copies of each image, side by side; with n copies an epoch has 1/n of the images.",
     ] = 1
     mixup_alpha: Annotated[
         float,

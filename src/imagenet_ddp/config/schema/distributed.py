@@ -70,7 +70,7 @@ class ClusterConfig:
     )
     requeue: Annotated[bool, "On SIGUSR2, after saving, have SLURM requeue the job where that is allowed."] = True
     max_restarts: Annotated[
-        int, integer(0), Example("3"), "How often to start again, from the last checkpoint, after a process has failed."
+        int, integer(0), Example("3"), "Number of restarts from the last checkpoint after a process has failed."
     ] = 0
     num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: cores / processes of the node."] = (
         "auto"

@@ -13,9 +13,9 @@ class ModelConfig:
     name: Annotated[str, "A classifier of torchvision.models or timm, such as resnet50; any name with _target_."] = (
         "resnet18"
     )
-    library: Annotated[str, choice("torchvision", "timm"), "Whose model: torchvision's, or timm's (extra timm)."] = (
-        "torchvision"
-    )
+    library: Annotated[
+        str, choice("torchvision", "timm"), "Library of the model: torchvision, or timm (extra timm)."
+    ] = "torchvision"
     _target_: Annotated[str | None, "Your own network: called with num_classes= and the keys of args."] = None
     args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict)
     weights: Annotated[
@@ -38,7 +38,9 @@ class ModelConfig:
     zero_init_last: Annotated[
         bool, "Start the last normalisation of each residual block at 0, so that the block begins as the identity."
     ] = False
-    blur_pool: Annotated[bool, "Blur before each strided convolution of 16 or more input channels (BlurPool)."] = False
+    blur_pool: Annotated[bool, "Blur before each strided convolution with 16 or more input channels (BlurPool)."] = (
+        False
+    )
     channels_last: Annotated[bool, "Memory format; faster convolutions on CPUs and tensor cores."] = True
     activation_checkpointing: Annotated[
         bool, "Keep only the input of each repeated block, and compute the rest again: less memory, slower."
@@ -87,7 +89,9 @@ class OptimConfig:
         Example("[0.9,0.999]"),
         "adamw, adam, nadam, lamb, lion: decay of the two running means; null: the optimizer's default.",
     ] = None
-    eps: Annotated[float | None, number(above=0), Example("1.0e-8"), "Added to a divisor; null: the default."] = None
+    eps: Annotated[
+        float | None, number(above=0), Example("1.0e-8"), "Term added to the denominator (eps); null: the default."
+    ] = None
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
         list[str],
@@ -121,12 +125,14 @@ class ScheduleConfig:
     gamma: Annotated[float, number(above=0), "step, multistep: factor of each drop; exponential: of each epoch."] = 0.1
     power: Annotated[float, number(above=0), "poly: the exponent."] = 1.0
     cycle_epochs: Annotated[
-        int | None, integer(1), Example("10"), "cosine: epochs until the rate starts again at its top; null: never."
+        int | None, integer(1), Example("10"), "cosine: epochs until the rate restarts at its maximum; null: never."
     ] = None
     decay_fraction: Annotated[
         float, number(above=0, most=1), "wsd: share of the training at its end in which the rate falls linearly."
     ] = 0.2
-    peak_fraction: Annotated[float, number(above=0, below=1), "one_cycle: share of the training until the top."] = 0.3
+    peak_fraction: Annotated[float, number(above=0, below=1), "one_cycle: share of the training until the maximum."] = (
+        0.3
+    )
     warmup: Annotated[
         str, choice("linear", "constant"), "linear: from warmup_start to 1; constant: warmup_start until its end."
     ] = "linear"
@@ -160,13 +166,13 @@ class LossConfig:
         float | None,
         number(0, below=1),
         Example("0.2"),
-        "bce: mixed targets above it become 1, others 0; null: they stay shares.",
+        "bce: mixed targets above this become 1, others 0; null: they stay shares.",
     ] = None
     class_weights: Annotated[
         Any,
         _WEIGHTS | NULL,
         Example("balanced"),
-        "Weight of each class: balanced (as many images / classes / its images), or a list; null: all 1.",
+        "Weight of each class: balanced (images / (classes × images of the class)), or a list; null: all 1.",
     ] = None
 
 
@@ -177,12 +183,14 @@ class TeacherConfig:
     weights: Annotated[
         str | None, Example("DEFAULT"), "Weights of the teacher, as model.weights; null: no distillation."
     ] = None
-    name: Annotated[str | None, Example("resnet50"), "Its network; null: that of the checkpoint, or model.name."] = None
-    library: Annotated[str, choice("torchvision", "timm"), "Whose model the name is."] = "torchvision"
+    name: Annotated[
+        str | None, Example("resnet50"), "The teacher's network; null: that of the checkpoint, or model.name."
+    ] = None
+    library: Annotated[str, choice("torchvision", "timm"), "Library of the teacher's network."] = "torchvision"
     share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss; the labels have the rest."] = (
         0.5
     )
-    temperature: Annotated[float, number(above=0), "Divides the logits of both before their probabilities."] = 1.0
+    temperature: Annotated[float, number(above=0), "Divides the logits of both before the softmax."] = 1.0
 
 
 @dataclass
@@ -192,7 +200,7 @@ class AveragingConfig:
     name: Annotated[
         str, choice("none", "ema", "swa"), "ema: exponential moving average; swa: equal average of each epoch's end."
     ] = "none"
-    decay: Annotated[float, number(above=0, below=1), "ema: share of the old average in each update."] = 0.9998
+    decay: Annotated[float, number(above=0, below=1), "ema: weight of the old average in each update."] = 0.9998
     every_n_steps: Annotated[int, integer(1), "ema: steps of the optimizer between two updates."] = 1
     start_epoch: Annotated[
         int | None,

@@ -1,9 +1,9 @@
 """Decode image files: a Picture decodes the region it is asked for, an UnreadableImage names the file. The format is
-taken from the bytes, not from the extension.
+detected from the bytes, not from the extension.
 
-JPEG goes through the fastest decoder (jpeg_backends.py), all else through Pillow: torchvision's PNG decoder ends
-the process on some broken files, and it reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. A JPEG that is not an ordinary one
-(four colours, twelve bits, cut off) is Pillow's and torchvision's too, which know more of them.
+JPEG goes through the fastest decoder (jpeg_backends.py), everything else through Pillow: torchvision's PNG decoder
+crashes the process on some broken files, and reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. Unusual JPEGs (four colours,
+twelve bits, cut off) go to Pillow and torchvision, which support more of them.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, UnreadableImage, decod
 
 
 class Picture(Protocol):
-    """An image whose regions are decoded on demand. region raises UnreadableImage where decoding fails."""
+    """An image whose regions are decoded on demand."""
 
     @property
     def height(self) -> int: ...
@@ -28,16 +28,16 @@ class Picture(Protocol):
     def width(self) -> int: ...
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
-        """Return uint8 (height, width, 3), RGB; perhaps a view of memory that must not be written. size: it will be
-        resized to size × size, so a smaller array may be given where that is faster, of no fewer than size rows and
-        columns."""
+        """Return uint8 (height, width, 3), RGB; it may be a read-only view. size: the region will be resized to size ×
+        size, so a smaller array of at least size rows and columns may be returned if that is faster. Raises
+        UnreadableImage if decoding fails."""
         ...
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read: data.decoder and data.exif_orientation. The default gives stored pixels, as is the custom
-    with ImageNet."""
+    """How files are read: data.decoder and data.exif_orientation. By default pixels are used as stored, as is usual for
+    ImageNet."""
 
     decoder: str = "auto"
     exif_orientation: bool = False  # true: turned and mirrored as the camera noted
@@ -54,7 +54,7 @@ DEFAULT = Reading()
 
 
 class Pixels:
-    """A Picture that is decoded. pixels: uint8 (H, W, 3)."""
+    """A Picture already decoded. pixels: uint8 (H, W, 3)."""
 
     def __init__(self, pixels: np.ndarray):
         self._pixels = pixels
@@ -65,7 +65,7 @@ class Pixels:
 
 
 class JpegPicture:
-    """An ordinary JPEG: one or three colours of eight bits, with its end in place."""
+    """An ordinary JPEG: one or three colours of eight bits, with an end marker."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class JpegPicture:
         try:
             return self._region(top, left, height, width, size)
         except Exception:  # decoders raise nearly anything
-            # what this decoder refuses, Pillow may read, or say better what is wrong
+            # Pillow may read what this decoder refuses, or has a better error message
             return Pixels(decode_pillow(self._data, self._path, False)).region(top, left, height, width)
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:
@@ -109,8 +109,7 @@ class JpegPicture:
 
 
 def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tuple[int, int]:
-    """Return the edges of a crop on a coarser grid: each at the nearest of its lines, and no fewer than `least` pixels
-    apart."""
+    """Round the edges of a crop to the nearest lines of a coarser grid, at least `least` pixels apart."""
     first, last = round(begin * scale), round((begin + length) * scale)
     first = max(min(first, last - least, most - least), 0)
     return first, min(max(last, first + least), most)
@@ -123,14 +122,15 @@ def _at_least(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _scale(height: int, width: int, size: int) -> int:
-    """Return by how much a decoder may shrink a crop that becomes size × size: it must not fall below that."""
+    """Return the factor by which a decoder may shrink a crop that becomes size × size, without falling below that
+    size."""
     if not size:
         return 1
     return next((factor for factor in (8, 4, 2) if min(height, width) >= factor * size), 1)
 
 
 def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
-    """Open an image. path: name of the file in messages. Raises UnreadableImage, here or when a region is decoded."""
+    """Open an image. path: its name in messages. Raises UnreadableImage, here or when a region is decoded."""
     if not len(data):
         raise UnreadableImage(path, "the file is empty")
     data = data if isinstance(data, bytes) else bytes(data)
@@ -154,6 +154,6 @@ def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
 
 
 def decode_whole(picture: Picture) -> Tensor:
-    """Return a writeable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
+    """Return a writable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)

@@ -1,7 +1,7 @@
 """Choose the library that decodes JPEGs on this machine.
 
-All of them stand on libjpeg-turbo with its exact arithmetic, and give the same pixels (test_jpeg_backends.py
-bounds the difference). They differ in speed, and in what they can leave out: see docs/data.md.
+All of them use libjpeg-turbo with its exact arithmetic, and give the same pixels (test_jpeg_backends.py bounds the
+difference). They differ in speed, and in what they can skip: see docs/data.md.
 """
 
 import functools
@@ -23,16 +23,16 @@ NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
 
 
 class Decoder(Protocol):
-    """ends_early: accepts a JPEG whose header names fewer rows than the file has (jpeg_bitstream.until)."""
+    """ends_early: accepts a JPEG whose header declares fewer rows than the file has (jpeg_bitstream.until)."""
 
     ends_early: bool
 
     def rgb(self, data: bytes | bytearray) -> np.ndarray:
-        """Decode a whole JPEG to uint8 (H, W, 3). A broken one may raise anything."""
+        """Decode a whole JPEG to uint8 (H, W, 3). A broken one may raise any exception."""
         ...
 
     def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
-        """Decode smaller by 2, 4 or 8 (computed from fewer coefficients, so in less time), but no smaller than height ×
+        """Decode at 1/2, 1/4 or 1/8 of the size (from fewer coefficients, so faster), but no smaller than height ×
         width."""
         ...
 
@@ -90,7 +90,7 @@ class Choice:
 
 @functools.cache
 def decoder(name: str) -> Decoder:
-    """Return the decoder, imported once per process. Raises ConfigError where it is not installed."""
+    """Return the decoder, imported once per process. Raises ConfigError if it is not installed."""
     try:
         return _MAKERS[name]()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
@@ -100,7 +100,7 @@ def decoder(name: str) -> Decoder:
 
 
 def choose(option: str) -> Choice:
-    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError where the named one does not."""
+    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError if the named one does not."""
     if option != "auto":
         decoder(option)
         return Choice(option, f"{option}, as set by data.decoder")

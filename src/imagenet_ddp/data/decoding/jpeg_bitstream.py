@@ -1,11 +1,11 @@
-"""What a JPEG file says about itself, and how to leave out rows that are not needed before any decoder sees it.
+"""Parse JPEG headers, and cut away rows that are not needed before a decoder reads the file.
 
-A decoder works through an image row of blocks by row of blocks. Two edits of the bytes spare it most of what a crop
-leaves out, and give the very pixels that a whole decode gives:
+A decoder works through an image one row of blocks at a time. Two edits of the bytes avoid most of the work outside a
+crop, and give exactly the pixels of a whole decode:
 
 - `until`: a smaller height in the header ends the decoding below the crop (any JPEG of one scan).
-- `band`: where restart markers stand between the rows of blocks, also the rows above the crop are left out: what
-  follows a marker depends on nothing before it.
+- `band`: if there are restart markers between the rows of blocks, the rows above the crop are left out too, because
+  what follows a marker depends on nothing before it.
 
 Source: ITU-T T.81, annexes B and F.
 """
@@ -34,11 +34,12 @@ class Header:
     restart_interval: int  # blocks between two restart markers; 0: none
     data_at: int  # position of the first byte of the image data
     is_one_pass: bool  # sequential, and all components in one scan
-    subsampled_rows: bool  # a row of colour stands for two rows: its neighbours are smoothed into it
+    subsampled_rows: bool  # a row of chroma covers two rows, and is interpolated with its neighbours
 
 
 def read_header(data: bytes) -> Header | None:
-    """Parse the headers. Return None for what this module does not support; a decoder may still read it."""
+    """Parse the headers. Return None for features that this module does not support; a decoder may still read the
+    file."""
     if data[:2] != b"\xff\xd8":
         return None
     try:
@@ -98,15 +99,15 @@ def _read(data: bytes) -> Header | None:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The image data of a JPEG of one scan, in good order."""
+    """The image data of a well-formed JPEG of one scan."""
 
     end: int  # position of the end-of-image marker
     restarts: list[int]  # positions of the restart markers
 
 
 def read_scan(data: bytes, header: Header) -> Scan | None:
-    """Read the one scan of a JPEG. None: what follows the header is more than one scan, is cut off, or has markers
-    where none belong. Then only a whole decode tells what a decoder makes of it."""
+    """Read the only scan of a JPEG. None: there is more than one scan, the data is cut off, or it contains unexpected
+    markers. In these cases only a whole decode shows what the decoder makes of it."""
     if header.data_at > len(data):
         return None
     stream = np.frombuffer(data, dtype=np.uint8, offset=header.data_at)
@@ -126,13 +127,14 @@ def read_scan(data: bytes, header: Header) -> Scan | None:
 
 
 def has_end(data: bytes, header: Header) -> bool:
-    """Return whether an end-of-image marker is there: without it the file was cut, which is the decoder's to report."""
+    """Return whether there is an end-of-image marker. Without it the file was cut off, which the decoder is to
+    report."""
     return data.rfind(b"\xff\xd9", header.data_at) >= 0
 
 
 def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
-    """Return (data, height) of a JPEG that ends soon below row `bottom`; None where nothing is spared. What is left
-    over behind the last row is garbage to a decoder, which must be told to ignore it."""
+    """Return (data, height) of a JPEG that ends soon below row `bottom`; None if nothing is saved. A decoder must be
+    told to ignore the data left after the last row."""
     margin = header.row_height if header.subsampled_rows else 0
     height = -(-bottom // header.row_height) * header.row_height + margin
     if height + header.row_height > header.height:
@@ -141,8 +143,8 @@ def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | N
 
 
 def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
-    """Return (data, first row, height) of a whole JPEG of the rows around top to bottom; None where no restart markers
-    stand between its rows of blocks, or nothing is spared."""
+    """Return (data, first row, height) of a JPEG with only the rows around top to bottom; None if there are no restart
+    markers between its rows of blocks, or nothing is saved."""
     if not header.restart_interval or header.restart_interval % header.blocks_per_row:
         return None
     step = header.restart_interval // header.blocks_per_row * header.row_height  # pixels between two markers

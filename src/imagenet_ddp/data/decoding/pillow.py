@@ -1,4 +1,4 @@
-"""Decode images by Pillow, which reads more formats than the JPEG decoders, and name what cannot be read."""
+"""Decode images with Pillow, which reads more formats than the JPEG decoders, and name files that cannot be read."""
 
 import io
 import re
@@ -18,7 +18,7 @@ TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
 class UnreadableImage(Exception):
-    """path and reason: for messages. Pickled by loader workers, hence both in args."""
+    """path, reason: for messages. Loader workers pickle the exception, so both are in args."""
 
     def __init__(self, path: str, reason: str):
         super().__init__(path, reason)
@@ -29,7 +29,7 @@ class UnreadableImage(Exception):
 
 
 def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
-    """Decode any image that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
+    """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
     with as_unreadable(path):
         image = Image.open(io.BytesIO(data))  # reads the header only
         width, height = image.size
@@ -44,7 +44,7 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
 
 @contextmanager
 def as_unreadable(path: str) -> Iterator[None]:
-    """Raise errors of Pillow as UnreadableImage, and drop its warnings (on bombs, odd EXIF and palettes)."""
+    """Raise Pillow's errors as UnreadableImage, and suppress its warnings (on bombs, odd EXIF and palettes)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:
-    """Convert to uint8 RGB (H, W, 3). Sixteen-bit grey is scaled: Pillow's own conversion clips it to white."""
+    """Convert to uint8 RGB (H, W, 3). Sixteen-bit grey is scaled: Pillow's own conversion would clip it to white."""
     if image.mode.startswith("I;16") or image.mode == "I":
         grey = np.asarray(image).astype(np.int64)
         grey = (grey.clip(0, 65535) + 128) // 257

@@ -1,10 +1,10 @@
-"""Order an epoch such that each class is as frequent as any other (data.sampling=balanced).
+"""Order an epoch so that each class is equally frequent (data.sampling=balanced).
 
-An epoch of n images of C classes has each class n/C times, rounded up or down; the classes whose turn it is to be
-rounded up go round from epoch to epoch. The images of a class are drawn from one sequence that lasts for the whole
-training: shuffles of all its images, one behind the other. So no image comes again before each other one of its class
-has come, and after enough epochs all images of a class were drawn equally often. The order of an epoch is a function
-of classes, seed and epoch alone, without the epochs before.
+An epoch of n images of C classes has each class n/C times, rounded up or down; the classes rounded up change from epoch
+to epoch in turn. The images of a class are drawn from one sequence for the whole training: shuffles of all its images,
+one after the other. So no image appears again before every other image of its class has appeared, and after enough
+epochs all images of a class were drawn equally often. The order of an epoch is a function of classes, seed and epoch
+only; earlier epochs need not be computed.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _LEAST = 256  # images drawn by one generator, which takes as long to make: of a
 
 def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return positions of images, int64 (N,), as many as there are images. targets: int64 (N,), their classes; a class
-    without images has no part."""
+    without images is ignored."""
     by_class = np.argsort(targets, kind="stable")
     classes, begins = np.unique(targets[by_class], return_index=True)
     each, left = divmod(len(targets), len(classes))
@@ -27,7 +27,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         _draw(members, int(begin), int(end), (seed, 2, int(target)))
         for target, members, begin, end in zip(classes, np.split(by_class, begins[1:]), first, last, strict=True)
     ]
-    # which class stands where is drawn for the epoch; its images then follow each other in their sequence
+    # the positions of the classes are drawn for the epoch; each class fills its positions from its sequence
     generator = _generator(seed, 3, epoch)
     places = np.argsort(generator.permutation(np.repeat(np.arange(len(classes)), last - first)), kind="stable")
     order = np.empty(len(targets), np.int64)
@@ -36,7 +36,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
 
 
 def count_earlier(order: np.ndarray) -> np.ndarray:
-    """Return int64 (N,): how often the image at each place stood before it."""
+    """Return int64 (N,): how often the image at each position occurred before it."""
     places = np.argsort(order, kind="stable")
     begins = np.flatnonzero(np.diff(order[places], prepend=-1))
     result = np.empty(len(order), np.int64)
@@ -45,7 +45,7 @@ def count_earlier(order: np.ndarray) -> np.ndarray:
 
 
 def _times_in_turn(turn: np.ndarray, number: int) -> np.ndarray:
-    """Return how often each class was among the first `number` of 0, 1, ..., C - 1, 0, 1, ..."""
+    """Return how often each class occurs among the first `number` terms of 0, 1, ..., C - 1, 0, 1, ..."""
     return (number - turn + len(turn) - 1) // len(turn)
 
 

@@ -7,8 +7,8 @@ import torch
 
 
 class CopyToDevice:
-    """Copy the tensors of a batch; on a GPU on a stream of their own, beside what is still computed there. Lightning's
-    own copies wait for that, and its search through the batch takes 40 µs."""
+    """Copy the tensors of a batch; on a GPU on a separate stream, while the previous batch is being computed.
+    Lightning's own copies would wait for that computation, and its search through the batch takes 40 µs."""
 
     def __init__(self) -> None:
         self._copies: torch.cuda.Stream | None = None
@@ -25,7 +25,7 @@ class CopyToDevice:
         compute.wait_stream(self._copies)
         for value in moved.values():
             if isinstance(value, torch.Tensor):
-                value.record_stream(compute)  # its memory is not given to the next copy before the computation is over
+                value.record_stream(compute)  # the next copy must not reuse its memory before the computation ends
         return moved
 
 

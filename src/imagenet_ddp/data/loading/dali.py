@@ -1,8 +1,8 @@
-"""Load training images with NVIDIA DALI where it is installed (loader=dali).
+"""Load training images with NVIDIA DALI (loader=dali).
 
-Everything else is the ordinary loader's: which images, in which order, which crop of each, whether it is flipped, and
-what becomes of those that cannot be read. DALI gets the JPEGs that image.py would take for ordinary ones; all else is
-decoded there.
+Everything else is as in the ordinary loader: which images, in which order, the crop of each, whether it is flipped, and
+how unreadable images are handled. DALI gets the ordinary JPEGs, as image.py defines them; everything else is decoded by
+image.py.
 """
 
 import random
@@ -28,14 +28,14 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import TrainTransform, Transform, empty
 
-READ_AHEAD = 2  # batches whose files are read while DALI decodes the ones before
+READ_AHEAD = 2  # batches whose files are read while DALI decodes earlier ones
 _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
-    """Return why DALI cannot decode these images, for the log; "" where it can."""
+    """Return why DALI cannot decode these images, for the log; "" if it can."""
     if augment != "crop":
-        return "it makes random crops, and data.augment=none asks for none"
+        return "it always makes random crops, unlike data.augment=none"
     if not images.is_encoded:
         return "it decodes JPEG files, and these images are pixels"
     return ""
@@ -43,7 +43,7 @@ def unsupported_reason(images: Images, augment: str) -> str:
 
 @dataclass
 class _PendingBatch:
-    """A batch on its way."""
+    """A batch that is being decoded."""
 
     keys: list[Key]
     crops: list[Crop] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _PendingBatch:
 
 
 class DaliDataset(ImageDataset):
-    """ImageDataset of which some are decoded already."""
+    """ImageDataset of which some images are decoded already."""
 
     transform: TrainTransform  # type: ignore[assignment]
 
@@ -64,8 +64,8 @@ class DaliDataset(ImageDataset):
         self._read_lock = nullcontext() if isinstance(images, FileImages) else Lock()
 
     def read(self, keys: list[Key]) -> _PendingBatch:
-        """Read a batch's files, in another thread. What cannot be read is left out: `batch` meets it again, and says
-        so."""
+        """Read a batch's files, in another thread. Unreadable ones are left out here; `batch` meets them again and
+        reports them."""
         pending = _PendingBatch(keys)
         for key in keys:
             try:
@@ -110,10 +110,10 @@ class DaliDataset(ImageDataset):
 
 
 class DaliLoader:
-    """Replaces an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
+    """Takes the place of an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
 
-    images and transform: such as `unsupported_reason` accepts; say: for the log; on_bad_images: called with the
-    unreadable images of each batch, may raise. Raises ConfigError where DALI is not installed.
+    images and transform: such as `unsupported_reason` accepts; say: writes to the log; on_bad_images: called with the
+    unreadable images of each batch, may raise. Raises ConfigError if DALI is not installed.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class DaliLoader:
         return self._watchdog(self, self._samples.images.location).watch(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
-        """Start at the first batch, because Lightning sets the sampler's epoch only then."""
+        """Start when the first batch is requested, because only then has Lightning set the sampler's epoch."""
         if self._pipeline is not None and self._pipeline.num_pending:
             self._pipeline = None  # an abandoned epoch: drop the batches still in it
         if self._readers is None:
@@ -201,7 +201,8 @@ class DaliLoader:
         return self._samples.batch(pending.keys, ready)
 
     def _failed(self, pipeline: Pipeline, error: Exception) -> None:
-        """Decode the batches in this pipeline without it: after an error DALI names no image and takes no more work."""
+        """Decode the batches in this pipeline without DALI, which after an error names no image and accepts no more
+        work."""
         pipeline.is_broken = True
         if not self._has_failed:
             reason = next((line for line in reversed(str(error).splitlines()) if "rror" in line), type(error).__name__)

@@ -1,6 +1,6 @@
 """Decode and crop JPEGs with NVIDIA DALI: its device, its threads and its pipeline.
 
-On the CPU and on the GPU the pipeline differs by DALI's name for the device alone.
+The pipelines on CPU and GPU differ only in DALI's name for the device.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from imagenet_ddp.system.text import count_noun, install
 
 
 def load() -> Any:
-    """Return the module nvidia.dali. Raises ConfigError where it is not installed."""
+    """Return the module nvidia.dali. Raises ConfigError if it is not installed."""
     try:
         for part in ("fn", "pipeline", "types"):
             importlib.import_module(f"nvidia.dali.{part}")
@@ -31,7 +31,7 @@ def load() -> Any:
 
 
 def choose_device(option: str, root_device: torch.device) -> torch.device:
-    """Choose by loader.device: auto, cpu or gpu. root_device: where the model trains. Raises ConfigError."""
+    """Choose by loader.device: auto, cpu or gpu. root_device: the device of the model. Raises ConfigError."""
     if option == "gpu" and root_device.type != "cuda":
         raise ConfigError(
             f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: loader.device=auto."
@@ -40,7 +40,7 @@ def choose_device(option: str, root_device: torch.device) -> torch.device:
 
 
 def choose_num_threads(option: int | str, num_workers: int) -> int:
-    """Choose by loader.num_threads; auto: as many as there would be loader processes, at least one."""
+    """Choose by loader.num_threads; auto: the number of loader processes there would be, at least one."""
     return max(num_workers, 1) if option == "auto" else int(option)
 
 
@@ -60,7 +60,8 @@ class Crop(NamedTuple):
 
 
 class Pipeline:
-    """Encoded JPEGs in, crops at the output size out, in the order of asking. After an error it is of no more use."""
+    """Takes encoded JPEGs and returns crops of the output size, in the order of the requests. Unusable after an
+    error."""
 
     def __init__(self, batch_size: int, num_threads: int, device: torch.device):
         dali = load()
@@ -104,8 +105,8 @@ class Pipeline:
         self.num_pending += 1
 
     def take(self) -> Tensor:
-        """Return the oldest batch that was scheduled, uint8 (B, 3, size, size), channels last. Raises RuntimeError, and
-        what DALI derives from others."""
+        """Return the oldest scheduled batch, uint8 (B, 3, size, size), channels last. Raises RuntimeError and DALI's
+        own exceptions."""
         (images,) = self._pipeline.outputs()
         self.num_pending -= 1
         return torch.from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)

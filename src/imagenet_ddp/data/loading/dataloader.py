@@ -23,7 +23,7 @@ _TRIES = 100  # images tried in place of an unreadable one, where the whole batc
 
 
 class Batch(TypedDict):
-    """The images that count come first; those that only fill up (see sampler.py) last."""
+    """The images that count come first, those that only pad the batch (see sampler.py) last."""
 
     image: Tensor  # uint8 (B, 3, H, W), channels last; on the device: float32, flipped, normalised
     flip: Tensor  # bool (B,): left and right change places, on the device
@@ -39,11 +39,10 @@ class Batch(TypedDict):
 
 
 class ImageDataset(Dataset):
-    """Images transformed, a batch at a time. Each sample's randomness comes from (seed, epoch, index) alone: no worker,
-    rank or history in it.
+    """Transformed images, a batch at a time. Each sample's randomness is a function of (seed, epoch, index) only.
 
-    replace: another image replaces an unreadable one, so that the number of images per rank stays (in training); else
-    it is left out, and an image that does not count fills the batch up.
+    replace: another image replaces an unreadable one, so that the number of images per rank stays the same (in
+    training); otherwise the image is left out, and one that does not count pads the batch.
     """
 
     def __init__(self, images: Images, transform: Transform, seed: int, *, replace: bool):
@@ -100,7 +99,7 @@ class ImageDataset(Dataset):
         return self.transform.into(out, open_image(self.images, index), generator)
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
-        """Return a replacement for each failed image: of the same batch, or where that has none, of the split."""
+        """Return a replacement for each failed image: from the same batch or, if that has none, from the split."""
         if not failed:
             return []
         if not readable:
@@ -123,7 +122,7 @@ class ImageDataset(Dataset):
 
 
 def open_image(images: Images, index: int) -> Picture:
-    """Open an image of the split. Raises UnreadableImage, also for a file that is gone or may not be read."""
+    """Open an image of the split. Raises UnreadableImage, also for a missing file or one without read permission."""
     try:
         return images.open(index)
     except OSError as error:
@@ -147,8 +146,8 @@ def _identity(batch: Any) -> Any:
 
 
 class EpochLoader(DataLoader):
-    """Makes its iterator at the first batch. Lightning calls iter() before it sets the epoch of the sampler; a plain
-    loader with workers has by then loaded the first batches of epoch 0, after every resume."""
+    """Makes its iterator when the first batch is requested. Lightning calls iter() before it sets the sampler's epoch,
+    so after a resume a plain loader with workers would already have loaded the first batches of epoch 0."""
 
     on_bad_images: Callable[[list[Bad]], None] | None = None
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
@@ -186,7 +185,7 @@ def make_loader(
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
     """Make the loader of one split. on_bad_images: called in this process with the unreadable images of each batch; may
-    raise. watchdog: watches one epoch's batches of a loader and its images."""
+    raise. watchdog: watches a loader and its images during one epoch."""
     arguments: dict[str, Any] = {}
     if num_workers:
         context = choose_mp_context()

@@ -1,4 +1,4 @@
-"""Read image files in order, ahead of what uses them: in threads, or for many files in processes."""
+"""Read image files in order and ahead of their use: in threads, or for many files in processes."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -30,7 +30,7 @@ class FileReader:
     prepare: Callable[[Tensor], Tensor]
 
     def __call__(self, path: str) -> Tensor | UnreadableImage:
-        """Return the prepared image, or why there is none. Thread-safe."""
+        """Return the prepared image, or the reason why there is none. Thread-safe."""
         try:
             return self.prepare(decode(read_file(path), path, self.reading))
         except UnreadableImage as error:
@@ -53,8 +53,8 @@ class _Files(Dataset):
 def read_in_order(
     reader: FileReader, paths: Sequence[str], batch_size: int, num_workers: int
 ) -> Generator[list[Tensor | UnreadableImage]]:
-    """Yield the images of batch_size paths after the other. num_workers: processes; 0, and few files, are read by a
-    thread per core."""
+    """Yield the images of batch_size paths at a time. num_workers: processes; with 0, or for few files, one thread per
+    core reads them."""
     if num_workers and len(paths) > FEW:
         start_fork_server()
         raise_open_file_limit()  # each image in transit is a file

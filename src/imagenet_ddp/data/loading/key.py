@@ -1,4 +1,4 @@
-"""Name a sample of an epoch: an image, and all that decides what becomes of it."""
+"""Identify a sample of an epoch: an image, and everything that determines its augmentation."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from imagenet_ddp.system.seeding import hash_seed
 
 
 class Key(NamedTuple):
-    """All that a sample depends on, so that any worker on any rank makes the same one."""
+    """Everything a sample depends on, so that any worker on any rank makes the same one."""
 
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -16,9 +16,9 @@ class Key(NamedTuple):
     repeat: int = 0  # how often the image stood in this epoch's order before (data.repeats, data.sampling)
 
     def image_seed(self, seed: int) -> int:
-        """Seed of the image's own randomness."""
+        """Return the seed of the image's own randomness."""
         return hash_seed(seed, self.epoch, self.index, *((1, self.repeat) if self.repeat else ()))
 
     def batch_seed(self, seed: int) -> int:
-        """Seed of the batch that begins with this image."""
+        """Return the seed of the batch that begins with this image."""
         return hash_seed(seed, self.epoch, self.index, 2, self.repeat)

@@ -1,4 +1,4 @@
-"""What the fork server imports before it forks loader processes, which then share its memory."""
+"""List the modules that the fork server imports before it forks loader processes, which then share their memory."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""Which image each rank takes at each step: every image once per epoch over all ranks (or every class as often as any
-other), the same number of steps on each.
+"""Decide which images each rank takes at each step: every image once per epoch over all ranks (or every class equally
+often), in the same number of steps on each rank.
 
-Full steps take `batch_size` images per rank. Where the images do not divide, the last two steps share what is left,
-and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch says
-how many images its step has over all ranks (`Key.step_images`), and how many the optimizer's step has, which is the
-sum over several batches where gradients are accumulated (`Key.update_images`). From the latter the classifier weights
-the loss: each update is then by the mean gradient over its images, however they are split.
+Full steps take `batch_size` images per rank. If the images do not divide evenly, the last two steps share what is left,
+and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch carries
+the number of images of its step over all ranks (`Key.step_images`), and of the optimizer's step, the sum over several
+batches with gradient accumulation (`Key.update_images`). The classifier weights the loss by the latter: each update
+then uses the mean gradient over its images, however they are split.
 
-A batch too small to train on (none at all for a rank, or a single image, which batch norm refuses on 1×1 maps) is
-filled up with images that do not count (`Key.counts` is False): they have no part in loss, gradient or metrics.
+A batch too small to train on (no image for a rank, or a single one, which batch norm refuses on 1×1 maps) is padded
+with images that do not count (`Key.counts` is False): they contribute nothing to loss, gradient or metrics.
 """
 
 import math
@@ -26,15 +26,15 @@ from imagenet_ddp.system.seeding import hash_seed
 
 
 class BatchSampler(DistributedSampler):
-    """Yields one rank's batches, each a list of Keys. Given to a DataLoader as `batch_sampler`; Lightning calls
+    """Yields the batches of one rank, each a list of Keys. Passed to a DataLoader as `batch_sampler`; Lightning calls
     `set_epoch`.
 
-    order_of: (seed, epoch) -> the epoch's order, where the images lie such that not every order is cheap; None: any.
+    order_of: (seed, epoch) -> the epoch's order, for storage on which not every order is cheap; None: any order.
     accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
-    are read when an epoch begins; its last update may have fewer batches. repeats: times that each image stands in
-    the order, one behind the other, so an epoch has that share of the images and as many steps. balance: int64
-    (num_images,), their classes, each of which is to be as frequent as any other (balanced.py); None: each image once.
-    It goes before order_of, and has no repeats.
+    are read when an epoch begins; its last update may have fewer batches. repeats: number of consecutive copies of each
+    image in the order, so an epoch has that share of the images and as many steps. balance: int64 (num_images,), the
+    classes of the images, each of which is to be equally frequent (balanced.py); None: each image once. It takes
+    precedence over order_of and cannot be combined with repeats.
 
     A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
     """
@@ -68,21 +68,21 @@ class BatchSampler(DistributedSampler):
         self._start = (-1, 0, 0)
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
-        """Leave out, in this one epoch, the first `image` images of its order, trained on in `step` steps before."""
+        """Skip, in this one epoch, the first `image` images of its order, trained on in `step` steps before."""
         self._start = (epoch, image, step)
 
     def __len__(self) -> int:
         return -(-self.num_images // self.global_batch_size)
 
     def order(self) -> np.ndarray:
-        """Return int64 (num_images,): this epoch's order, a function of seed and epoch alone."""
+        """Return int64 (num_images,): this epoch's order, a function of seed and epoch only."""
         order = self._order_of_images()
         return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
     def _order_of_images(self) -> np.ndarray:
         if not self.shuffle:
             return np.arange(self.num_images)
-        # asked in any case: a remote source begins to fetch the epoch's files
+        # called in any case: a remote source starts fetching the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
         if self._balance is not None:
             return balanced_order(self._balance, self.seed, self.epoch)
@@ -92,9 +92,9 @@ class BatchSampler(DistributedSampler):
         return torch.randperm(self.num_images, generator=generator).numpy()
 
     def steps(self, first: int = 0) -> list[int]:
-        """Return where each step of an epoch begins, from the image `first` on, and the number of images at the end.
-        What is left for a step that is not full is shared by the last two: a handful of images, or a single one, is a
-        bad estimate for batch norm, and can undo an epoch."""
+        """Return the position at which each step of an epoch begins, from the image `first` on, and the number of
+        images at the end. The last two steps share an incomplete step: a few images, or one, are a bad estimate for
+        batch norm and can undo an epoch."""
         begins = list(range(first, self.num_images, self.global_batch_size))
         left = self.num_images - begins[-1] if begins else 0
         if len(begins) > 1 and left < self.global_batch_size:
@@ -102,11 +102,11 @@ class BatchSampler(DistributedSampler):
         return [*begins, self.num_images]
 
     def steps_before(self, epoch: int) -> int:
-        """Return how many of this epoch's steps were trained before it was resumed."""
+        """Return how many steps of this epoch were trained before it was resumed."""
         return self._start[2] if self._start[0] == epoch else 0
 
     def images_after(self, epoch: int, step: int) -> int:
-        """Count the images of the epoch's order that are trained on after its first `step` steps."""
+        """Count the images of the epoch's order that remain after its first `step` steps."""
         steps = self.steps(self._start[1] if self._start[0] == epoch else 0)
         return steps[min(step - self.steps_before(epoch), len(steps) - 1)]
 
@@ -117,7 +117,7 @@ class BatchSampler(DistributedSampler):
         update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
         for (begin, end), in_update in zip(steps, update_images, strict=True):
             share, rest = divmod(end - begin, self.num_replicas)
-            # every rank's images stand together: the first `rest` ranks take one more
+            # the images of a rank are consecutive; the first `rest` ranks take one more
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
             sizes = end - begin, in_update
@@ -128,8 +128,8 @@ class BatchSampler(DistributedSampler):
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
-        """Return, for each step of this epoch, the number of images in its update. Lightning updates the weights after
-        every `accumulate` steps of the epoch, and after its last."""
+        """Return the images in the update of each step. Lightning updates after every `accumulate` steps and after the
+        last."""
         sums: Counter[int] = Counter()
         accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):

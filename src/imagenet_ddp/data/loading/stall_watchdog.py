@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 @dataclass
 class StallWatchdog:
-    """Watches one loader. who: the process that waits, at the start of messages; timeout_s: 0: no timeout.
+    """Watches one loader. who: the waiting process, for the start of messages; timeout_s: 0: no timeout.
 
-    The training process marks the start and end of each wait by an assignment; a thread looks at the mark every few
-    seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; where
-    nothing is raised, it ends this process.
+    The training process marks the start and end of each wait by an assignment; a thread checks the mark every few
+    seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; if nothing
+    is raised, it ends this process.
     """
 
     loader: InitVar[Any]  # a DataLoader, or one without processes
@@ -38,11 +38,11 @@ class StallWatchdog:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self, loader: Any) -> None:
-        # a loader kept alive by this thread alone would not end its processes before Python waits for them
+        # if only this thread kept the loader alive, its processes would not end before Python waits for them
         self._loader = weakref.ref(loader)
 
     def watch(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield all of batches(), which is called when the first one is requested."""
+        """Yield all of batches(), which is called when the first batch is requested."""
         threading.Thread(target=self._run, name="stall watchdog", daemon=True).start()
         try:
             self._since = time.monotonic()
@@ -77,7 +77,7 @@ class StallWatchdog:
 
     @property
     def _from(self) -> str:
-        """Name the folder of the images and the processes that read them."""
+        """Return the folder of the images and the processes that read them, in words."""
         pids = [worker.pid for worker in loader_workers(self._loader())] or [os.getpid()]
         folder = f" from {self.location}" if self.location else ""
         return f"{folder} (process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))})"
@@ -87,7 +87,7 @@ class StallWatchdog:
         self.failure = (
             f"timed out after {self.timeout_s:g} s (data.loader_timeout_s): {self.who} got no batch of "
             f"images{self._from}. Hint: is the disk of the images still there, or was a process stopped (kill -CONT "
-            "resumes it)? Where the disk is only slow, a longer data.loader_timeout_s."
+            "resumes it)? If the disk is only slow, set a longer data.loader_timeout_s."
         )
         for worker in workers:
             worker.kill()  # also one that is stopped
@@ -97,7 +97,7 @@ class StallWatchdog:
             self._end_process()
 
     def _end_process(self) -> NoReturn:
-        """End a read from a disk that hangs: nothing else can."""
+        """End this process: nothing else interrupts a read from a hanging disk."""
         console.print_message(self.failure)
         unfinished.finish()
         os._exit(1)

@@ -1,4 +1,5 @@
-"""Explain why loading failed where torch only reports that a worker exited: how it ended, and what to set. No torch."""
+"""Explain loading failures of which torch only reports that a worker exited: how it ended, and what to set. No
+torch."""
 
 import multiprocessing.connection
 import resource
@@ -15,7 +16,7 @@ from imagenet_ddp.data.loading.worker_processes import (
 )
 from imagenet_ddp.errors import RunError
 
-SETTLE_S = 2.0  # from the end of a process until its parent knows the exit code
+SETTLE_S = 2.0  # from the end of a process until its parent can read the exit code
 T = TypeVar("T")
 
 _END: Any = object()
@@ -23,8 +24,8 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
-    """Yield the batches of start(), which may start loader's workers. Raises RunError where the reason of a failure is
-    known. watchdog: of this loader, not started."""
+    """Yield the batches of start(), which may start the loader's workers. Raises RunError if the reason for a failure
+    is known. watchdog: of this loader, not started."""
     raise_open_file_limit()
 
     def batches() -> Iterator[T]:
@@ -45,7 +46,7 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: St
 
 
 def explain(error: BaseException, loader: Any) -> RunError | None:
-    """Return the reason of an error that came out of a DataLoader; None: no worker is its reason."""
+    """Return the reason for an error raised by a DataLoader; None if no worker caused it."""
     if isinstance(error, RunError) or not getattr(loader, "num_workers", 0):
         return None
     text = "\n".join(f"{type(each).__name__}: {each}" for each in _causes(error))
@@ -58,7 +59,7 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     by_name = {_signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
     if not by_name:
         return ""
-    # several may have ended, one because of another: the most telling cause comes first
+    # several may have ended, one because of another: the most informative cause comes first
     name = next((name for name in ("SIGKILL", "SIGBUS", *_CRASHES) if name in by_name), next(iter(by_name)))
     pid, code = by_name[name]
     ended = f"was killed by {name}" if name else f"ended with exit code {code}"
@@ -78,16 +79,16 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     if code == NOT_SENT:
         return (
             f"{ended}: it could not pass a batch on, for the reason above. Hint: where /dev/shm is full, "
-            f"{_more_shm(loader)}; where too many files are open, a higher limit (ulimit -n)."
+            f"{_more_shm(loader)}; if too many files are open, a higher limit (ulimit -n)."
         )
     return (
-        f"{ended}; its own message, if it left one, stands above. "
+        f"{ended}; its own message, if there is one, is above. "
         "Hint: data.num_workers=0 shows an error in the training process."
     )
 
 
 def _from_text(text: str, loader: Any) -> str:
-    """Explain an error that a worker, or the process receiving its batches, has raised itself."""
+    """Explain an error raised by a worker, or by the process receiving its batches."""
     if "Too many open files" in text or "items of ancdata" in text:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         more = f"ulimit -n {hard} before the command" if hard > soft else "a higher limit (ulimit -Hn)"
@@ -112,7 +113,7 @@ def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
         for worker in workers:
-            if worker.sentinel in ready:  # its files are closed, but its exit code may still be to come
+            if worker.sentinel in ready:  # its files are closed, but its exit code may not be available yet
                 worker.join(SETTLE_S)
     return [(worker.pid, worker.exitcode) for worker in workers if worker.exitcode is not None]
 
@@ -125,7 +126,7 @@ def _less(loader: Any) -> str:
 
 
 def _signal_name(code: int) -> str:
-    """Return the name of the signal that an exit code stands for, "" for none."""
+    """Return the name of the signal that corresponds to an exit code; "" for none."""
     try:
         return signal.Signals(-code).name if code < 0 else ""
     except ValueError:

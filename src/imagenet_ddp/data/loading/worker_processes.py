@@ -1,4 +1,4 @@
-"""Loader processes: how many, how they start, what they do first, and that none outlives the training process."""
+"""Manage loader processes: their number, their start, their initialisation, and that none outlives the training."""
 
 import multiprocessing
 import os
@@ -21,13 +21,13 @@ NOT_SENT = 100  # exit code of a worker that could not pass a batch on
 
 
 def choose_mp_context() -> str:
-    """Return how processes start. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and then
-    waits for ever; spawn, the only safe way on macOS, imports torch again in every worker."""
+    """Return the start method. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and can then
+    wait forever; spawn, the only safe method on macOS, imports torch again in every worker."""
     return "spawn" if sys.platform == "darwin" else "forkserver"
 
 
 def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
-    """Return loader processes per rank and the reason, by data.num_workers."""
+    """Return the number of loader processes per rank and the reason, from data.num_workers."""
     if option != "auto":
         return int(option), "as set"
     per_rank = cores_per_process(local_world_size)
@@ -38,24 +38,24 @@ def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -
 
 
 def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:
-    """Start the fork server before this process imports torch, so that both import it at the same time; only where
-    data.num_workers asks for workers on any device. preload: nearly all that the command's own module imports, because
+    """Start the fork server before this process imports torch, so that both import it at the same time; only if
+    data.num_workers requests workers on any device. preload: nearly all imports of the command's own module, because
     multiprocessing imports that module in each worker."""
     if choose_num_workers(option, True, local_world_size)[0] and choose_mp_context() == "forkserver":
         start_fork_server(preload)
 
 
 def start_fork_server(preload: Sequence[str] = ()) -> None:
-    """Start the process that forks the workers. It ignores stop signals from the start, and so do they: the training
-    process handles a stop, and needs its loader until it has saved. It imports torch in the background, once for all
-    workers, and the modules of preload."""
+    """Start the process that forks the workers. It ignores stop signals from the start, and so do the workers: the
+    training process handles a stop, and needs its loader until it has saved. The server imports torch, once for all
+    workers, and the modules of preload in the background."""
     from multiprocessing import forkserver, resource_tracker  # Unix only
 
     forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.preloaded", *preload])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the tracker's start lets two of them through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # starting the tracker unblocks two of them
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -63,8 +63,8 @@ def start_fork_server(preload: Sequence[str] = ()) -> None:
 
 @contextmanager
 def preserve_sigchld_handler() -> Iterator[None]:
-    """Restore the handler of SIGCHLD after workers have started. That of torch raises in the middle of a step when one
-    ends; the loader itself notices within 5 s, when it waits for a batch."""
+    """Restore the handler of SIGCHLD after workers have started. torch's handler would raise in the middle of a step
+    when a worker ends; the loader itself notices within 5 s, when it waits for a batch."""
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -76,14 +76,14 @@ def preserve_sigchld_handler() -> Iterator[None]:
 
 
 def loader_workers(loader: Any) -> list[Any]:
-    """Return the running worker processes of a DataLoader, none for a loader of another kind. torch offers no public
-    way to them."""
+    """Return the running worker processes of a DataLoader; none for a loader of another kind. torch has no public way
+    to get them."""
     workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
     return [worker for worker in workers if worker.pid is not None]
 
 
 def init_worker(worker: int) -> None:
-    """Prepare a worker: ignore stop signals, and end with the training process."""
+    """Prepare a worker: make it ignore stop signals, and end with the training process."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise_open_file_limit()
@@ -95,17 +95,18 @@ def init_worker(worker: int) -> None:
 
 
 def report_unless_parent_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Print an error as sys.excepthook does, unless the training process has left in the middle of a message
-    to multiprocessing's fork server, or to its thread that passes files on: that process says why."""
+    """Print an error as sys.excepthook does, unless the training process ended in the middle of a message to
+    multiprocessing's fork server or file-passing thread: then that process reports why."""
     if not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
         sys.__excepthook__(kind, error, trace)
 
 
 def raise_open_file_limit() -> None:
-    """Raise the soft limit to the hard one: each batch in transit is several files. The default is for select()."""
+    """Raise the soft limit of open files to the hard one: each batch in transit is several files. The low default
+    exists for select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # macOS allows less than it says
+        with suppress(ValueError, OSError):  # macOS allows less than the limit it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -1,4 +1,4 @@
-"""Define what a source of images provides: subclass `Images` for images of your own (`data._target_=my.Source`)."""
+"""Define what a source of images provides: subclass `Images` for your own images (`data._target_=my.Source`)."""
 
 from dataclasses import dataclass, field
 
@@ -12,8 +12,8 @@ from imagenet_ddp.errors import ConfigError
 class Images:
     """One split of a data set: images by position.
 
-    `targets` and `read` are required; every other method has a default, to be overridden where a source can do better.
-    Pickled into each DataLoader worker: store arrays rather than lists of strings.
+    `targets` and `read` are required; every other method has a default, to be overridden by a source that can do
+    better. Pickled into each DataLoader worker: store arrays rather than lists of strings.
     """
 
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
@@ -38,14 +38,14 @@ class Images:
         return Pixels(self.read(index).permute(1, 2, 0).numpy())
 
     def encoded(self, index: int) -> bytes | None:
-        """Return the stored bytes, as they are hashed and copied by `prepare`; None: there are none."""
+        """Return the stored bytes, which `prepare` hashes and copies; None if there are none."""
         return None
 
     def verify(self, index: int) -> None:
-        """Raise UnreadableImage where a stored checksum does not match."""
+        """Raise UnreadableImage if a stored checksum does not match."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return the order of an epoch, int64 (N,), for storage where a random order is slow; None: any order."""
+        """Return the order of an epoch, int64 (N,), for storage on which a random order is slow; None: any order."""
         return None
 
 
@@ -53,7 +53,8 @@ class Images:
 class Source:
     """Classes and splits of a data set.
 
-    classes: by which a checkpoint is matched (folder names); labels: what people read, the same unless known better.
+    classes: the names by which a checkpoint is matched (folder names); labels: the names shown to people, by default
+    the same.
     """
 
     classes: list[str]

@@ -1,4 +1,5 @@
-"""Which data= reads a folder or a file, from a glance into it. No torch; nothing is counted (inspect.py does)."""
+"""Guess which data= reads a folder or a file from a quick look at its content. No torch; nothing is counted (inspect.py
+does that)."""
 
 import re
 from pathlib import Path
@@ -22,11 +23,12 @@ def name_of(text: str) -> str | None:
 
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
-    """Return what to type for this folder, data= first. otherwise: the form to use if the folder does not show it."""
+    """Return what to type for this folder, data= first. otherwise: the form to assume if the folder does not show
+    it."""
     folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)
-    except OSError:  # not readable: the check of that form says so
+    except OSError:  # not readable: the check of that form reports it
         return [f"data={otherwise}", f"data.root={root}"]
 
 

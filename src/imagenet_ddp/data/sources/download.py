@@ -41,8 +41,8 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def lock_or_wait(lock: Path, growing: Path | None, say: Say) -> Iterator[None]:
-    """Lock a file, or wait while another process does and the file `growing` grows; None: as long as it does. Raises
-    ConfigError."""
+    """Lock a file, or wait as long as another process holds the lock and the file `growing` keeps growing; None: wait
+    as long as it holds the lock. Raises ConfigError."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, 0.0
         while True:
@@ -67,7 +67,7 @@ def lock_or_wait(lock: Path, growing: Path | None, say: Say) -> Iterator[None]:
 
 
 def validate_size(path: Path, archive: Archive) -> list[str]:
-    """Return a mistake where the file cannot be the archive."""
+    """Return a mistake if the file's size shows that it is not the archive."""
     size = path.stat().st_size
     if size == archive.num_bytes:
         return []
@@ -76,7 +76,8 @@ def validate_size(path: Path, archive: Archive) -> list[str]:
 
 
 def verify(path: Path, archive: Archive, say: Say) -> None:
-    """Check the MD5 of a download. Raises ConfigError where it is another one; an own .part file is then removed."""
+    """Check the MD5 of a download. Raises ConfigError if it differs; a .part file made by this program is then
+    removed."""
     say(f"Checking the MD5 of {path}.")
     digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
     with path.open("rb", buffering=0) as file:
@@ -124,12 +125,12 @@ def fetch(root: Path, archive: Archive, say: Say) -> None:
 
 
 def _receive(part: Path, have: int, archive: Archive, progress: Progress) -> None:
-    """Append to part what one connection sends; from the beginning where the server cannot resume."""
+    """Append what one connection sends to part; start over if the server cannot resume."""
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=READ_S) as response:
         resumed = response.status == 206
         expected, sent = archive.num_bytes - have * resumed, response.headers.get("Content-Length")
-        if sent is not None and int(sent) != expected:  # a login page of the network, say
+        if sent is not None and int(sent) != expected:  # such as a login page of the network
             raise http.client.HTTPException(f"the server sends {sent} bytes instead of {expected}")
         with part.open("ab" if resumed else "wb") as file:
             while block := response.read1(MIB):

@@ -1,4 +1,4 @@
-"""Names of images as one array of bytes."""
+"""Store the names of images as one array of bytes."""
 
 import os
 from collections.abc import Iterable

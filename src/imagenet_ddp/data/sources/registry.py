@@ -23,7 +23,8 @@ from imagenet_ddp.system.text import shorten_list
 
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
-    """Open the source. data: the resolved data.* keys. Raises ConfigError for mistakes that only opening shows."""
+    """Open the source. data: the resolved data.* keys. Raises ConfigError for mistakes that only show when it is
+    opened."""
     try:
         return _not_empty(_open(data, seed, environ, need_train), data)
     except PermissionError as error:
@@ -68,7 +69,7 @@ def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
 
 
 def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
-    """Return sentences on the files that were left out."""
+    """Return sentences about the files that were left out."""
     return [
         f"In {name}, {describe_left_out(images.left_out)}."
         for name, images in splits
@@ -85,7 +86,7 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
     in_val = class_folders(val_dir)
-    if not set(in_val) <= set(classes):  # since the checks, a class of the training images has gone
+    if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
@@ -101,7 +102,7 @@ def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
-    """Return the positions of the source's classes in a checkpoint's. Raises ConfigError for unknown ones."""
+    """Return the positions of the source's classes among those of a checkpoint. Raises ConfigError for unknown ones."""
     known = {name: position for position, name in enumerate(classes)}
     if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
         known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}

@@ -1,7 +1,7 @@
-"""The embedded image set: ten kinds of coloured shapes and textures, generated once into a folder of JPEG files.
+"""Generate the built-in image set: ten kinds of coloured shapes and textures, written once into a folder of JPEG files.
 
-The same seed gives the same files with the same versions of numpy and Pillow. What an image shows is drawn in
-shapes_drawing.py. No torch here: it runs before torch is imported.
+The same seed gives the same files with the same versions of numpy and Pillow. shapes_drawing.py draws the images. No
+torch: this runs before torch is imported.
 """
 
 import secrets
@@ -25,16 +25,16 @@ def cache_folder(seed: int, environ: Mapping[str, str]) -> Path:
 
 
 def ensure(seed: int, environ: Mapping[str, str]) -> Path:
-    """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed, generated first where it is
+    """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed; generate it first if it is
     missing.
 
-    Several processes may call it at once: each generates beside the folder, the first to rename wins, all return the
-    same. Raises ConfigError where the folder cannot be written.
+    Several processes may call this at once: each generates its own temporary folder, the first to rename it wins, and
+    all return the same one. Raises ConfigError if the folder cannot be written.
     """
     folder = cache_folder(seed, environ)
     if folder.is_dir():
         return folder
-    # Hidden, and named by chance: what a killed process leaves behind is never taken for the set nor written into.
+    # Hidden, with a random name, so that the leftovers of a killed process are never used or written into.
     draft = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.part"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""One image of the embedded set: a shape or a texture on a background, drawn from random numbers.
+"""Draw one image of the built-in set: a shape or a texture on a background, from random numbers.
 
-Every class draws its colours, backgrounds, places, sizes, angles, light and noise from the same distributions, so the
-mean colour of an image says next to nothing about its class, and no class is told apart by left and right.
-No torch here: it runs before torch is imported.
+Every class draws its colours, backgrounds, positions, sizes, angles, light and noise from the same distributions, so
+the mean colour of an image says almost nothing about its class, and no class depends on left and right. No torch: this
+runs before torch is imported.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
     """Draw an image (uint8, height × width × 3, sides of 72 to 96 pixels); return it and its JPEG quality.
 
-    Depends on its arguments alone, whatever was drawn before.
+    The result depends on the arguments only, whatever was drawn before.
     """
     rng = np.random.default_rng([seed, PARTS.index(part), CLASSES.index(name), index])
     height, width = (int(side) for side in rng.integers(72, 97, 2))
@@ -69,14 +69,15 @@ def _colours(rng: np.random.Generator) -> Array:
 
 
 def _ramp(rng: np.random.Generator, x: Array, y: Array) -> Array:
-    """Return -1 to 1 across the image, in any direction."""
+    """Return values from -1 to 1 across the image, in a random direction."""
     angle = rng.uniform(0, 2 * np.pi)
     ramp = (x - x.mean()) * np.cos(angle) + (y - y.mean()) * np.sin(angle)
     return ramp / np.abs(ramp).max()
 
 
 def _background(rng: np.random.Generator, colour: Array, x: Array, y: Array) -> Array:
-    """Draw a gradient to a similar colour and smooth noise: clouds, streaks or grain by its number of cells."""
+    """Draw a gradient to a similar colour and smooth noise: clouds, streaks or grain, depending on its number of
+    cells."""
     height, width = x.shape
     other = (colour + rng.normal(0, 0.18, 3)).clip(0, 1)
     cells = rng.integers(3, 28, 2)
@@ -88,7 +89,7 @@ def _background(rng: np.random.Generator, colour: Array, x: Array, y: Array) -> 
 
 
 def _clutter(rng: np.random.Generator, image: Array, x: Array, y: Array) -> Array:
-    """Draw a few small discs, boxes and long bars of random colours behind the object."""
+    """Draw a few small discs, boxes and long bars in random colours behind the object."""
     height, width = x.shape
     for _ in range(rng.integers(0, 4)):
         colour = _colours(rng)[0]
@@ -108,7 +109,7 @@ def _clutter(rng: np.random.Generator, image: Array, x: Array, y: Array) -> Arra
 
 
 def _paint(rng: np.random.Generator, image: Array, distance: Array, colour: Array, x: Array, y: Array) -> Array:
-    """Lay a shaded colour, over a soft shadow, where distance (pixels to the edge, below 0 inside) says so."""
+    """Paint a shaded colour with a soft shadow. distance: pixels to the edge, negative inside."""
     shade = colour * (1 + rng.uniform(0, 0.25) * _ramp(rng, x, y)[..., None])
     shadow = rng.uniform(0, 0.4) * (1 - distance / rng.uniform(2, 6)).clip(0, 1)
     image = image * (1 - shadow[..., None])
@@ -123,7 +124,7 @@ def _blob(rng: np.random.Generator, u: Array, v: Array) -> Array:
 
 
 def _star(u: Array, v: Array, points: int, inner: float) -> Array:
-    """Draw a star with points at radius 1 and notches at radius inner; cos(pi/points) makes a regular polygon."""
+    """Return a star with points at radius 1 and notches at radius inner; cos(pi/points) gives a regular polygon."""
     half = np.pi / points
     angle = np.abs((np.arctan2(v, u) % (2 * half)) - half)  # 0 at a notch, half at a point
     notch, point = np.array([inner, 0.0]), np.array([np.cos(half), np.sin(half)])
@@ -146,7 +147,7 @@ def _checker(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Arr
 
 def _dots(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Array:
     period = rng.uniform(15, 23) / radius
-    row = np.floor(v / (0.87 * period))  # rows stand closer than columns, every other one is moved by half a period
+    row = np.floor(v / (0.87 * period))  # rows are closer than columns; every other row is shifted by half a period
     spot = np.hypot(_bands(u + row % 2 * period / 2, period, 0), _bands(v, 0.87 * period, 0))
     return spot - rng.uniform(0.18, 0.26) * period
 

@@ -33,7 +33,7 @@ OFFICIAL = Archive(
 
 
 def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
-    """Return what prevents `prepare`, by names and sizes alone: no checksum, no network, nothing written."""
+    """Return what would prevent `prepare`, from names and sizes only: no checksum, no network, nothing written."""
     found = []
     if fold is not None and not 0 <= fold < NUM_FOLDS:
         found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
@@ -92,7 +92,7 @@ def notes(folder: Path) -> list[str]:
 def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a split's images, from 0, and their positions in its file; both int64 (N,).
 
-    fold: 0 to 9, of the training images alone. Raises ConfigError where sizes or labels are wrong.
+    fold: 0 to 9, of the training images alone. Raises ConfigError if sizes or labels are wrong.
     """
     fold = fold if split == "train" else None
     if found := _validate_folder(folder, fold):
@@ -128,9 +128,9 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
 
 
 def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
-    """Return the folder with the binary files, made from the archive or the network where it is missing.
+    """Return the folder with the binary files; make it from the archive or the network if it is missing.
 
-    Any number of processes of one machine may call it at once: one works, the others wait. Raises ConfigError.
+    Any number of processes of one machine may call this at once: one works, the others wait. Raises ConfigError.
     """
     folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
     if found := validate(root, None, download, archive):
@@ -158,15 +158,14 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
             say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
     except OSError as error:
         raise ConfigError(
-            f"data.root must be a folder that takes STL-10, but {root} does not: {error}. "
-            "Hint: set data.root=FOLDER, one that may be written to and has the room."
+            f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
+            "Hint: set data.root=FOLDER, a writable one with enough room."
         ) from error
     return folder
 
 
 def _unpack(packed: Path, folder: Path, say: Say) -> None:
-    """Extract the needed members only, read as plain bytes and written under names of ours: the archive chooses no
-    path."""
+    """Extract only the needed members, as plain bytes written under fixed names: the archive cannot choose a path."""
     say(f"Unpacking {packed}.")
     partial = folder.with_name(f"{folder.name}.unpacking")  # one name for all: what a killed run left is cleared away
     shutil.rmtree(partial, ignore_errors=True)

@@ -15,7 +15,7 @@ class Stl10Images(Images):
     """One split, or one fold of it. Pickled as path and labels; each process maps the file itself."""
 
     def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
-        """fold: 0 to 9, of the training images alone. Raises ConfigError where sizes or labels are wrong."""
+        """fold: 0 to 9, for the training images only. Raises ConfigError if sizes or labels are wrong."""
         self.targets, self._records = read_split(folder, split, fold)
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None

@@ -1,4 +1,4 @@
-"""Parse cluster.address (tcp://HOST:PORT, HOST:PORT, HOST, file:///PATH), MASTER_ADDR, MASTER_PORT. No torch here."""
+"""Parse cluster.address (tcp://HOST:PORT, HOST:PORT, HOST, file:///PATH), MASTER_ADDR and MASTER_PORT. No torch."""
 
 import ipaddress
 import re
@@ -12,9 +12,9 @@ FORMS = "tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH"
 
 @dataclass(frozen=True)
 class Address:
-    """Where the store is: at a port of a host, or at the address in a file. One of host and file is None.
+    """Where to find the store: at a port of a host, or at the address in a file. One of host and file is None.
 
-    more_ports: rank 0 uses the first of these that is free where the port is in use.
+    more_ports: used in this order by rank 0 if the port is taken.
     """
 
     host: str | None = None
@@ -30,8 +30,8 @@ class Address:
 
 
 def from_environment(environ: Mapping[str, str]) -> Address | None:
-    """Read MASTER_ADDR and MASTER_PORT as torch does: an IPv6 address needs no brackets. Raises ValueError with a full
-    message."""
+    """Read MASTER_ADDR and MASTER_PORT as torch does: an IPv6 address needs no brackets. Raises ValueError with a
+    complete message."""
     host = environ.get("MASTER_ADDR")
     if not host:
         return None
@@ -43,13 +43,13 @@ def from_environment(environ: Mapping[str, str]) -> Address | None:
 
 
 def port_of(environ: Mapping[str, str]) -> int:
-    """Read MASTER_PORT. Raises ValueError with a full message."""
+    """Read MASTER_PORT. Raises ValueError with a complete message."""
     return _number(environ.get("MASTER_PORT") or str(DEFAULT_PORT), "MASTER_PORT", f"MASTER_PORT={DEFAULT_PORT}")
 
 
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
     """Parse an address. key: its option or variable, for messages. default_port: MASTER_PORT. Raises ValueError with a
-    full message."""
+    complete message."""
     if text.startswith("file:///") and not text.endswith("/"):
         return Address(file=str(PurePosixPath("/" + text.removeprefix("file://").lstrip("/"))))
     found = re.fullmatch(r"(?!file:)(?:tcp://)?(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:/]*))?/?", text)
@@ -60,7 +60,7 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     host = found[1].strip("[]")
     if host in ("0.0.0.0", "::"):
         raise ValueError(
-            f"{key} must be the address of node 0, got {host}, which stands for no machine. "
+            f"{key} must be the address of node 0, got {host}, which names no particular machine. "
             f"Hint: the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
         )
     if found[2] is None:

@@ -30,7 +30,7 @@ from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
-RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has started this command again
+RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has restarted this command
 
 
 def detect(
@@ -43,7 +43,7 @@ def detect(
 ) -> LaunchInfo:
     """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
 
-    config: resolved, its types checked. typed: the options as typed. cpu: without a GPU, or with none requested.
+    config: resolved, its types checked. typed: the options as typed. cpu: there is no GPU, or none is requested.
     """
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
@@ -66,7 +66,7 @@ def detect(
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     if one_process and not found.standalone:
         raise ConfigError(
-            f"strategy={config['strategy']['name']} runs in one process, but {found.source} asks for several. "
+            f"strategy={config['strategy']['name']} runs in one process, but {found.source} requests several. "
             "Hint: strategy=ddp, or start it once, without a launcher."
         )
     if launcher is not None:

@@ -8,7 +8,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read node rank and address where trainer.num_nodes > 1."""
+    """Read node rank and address if trainer.num_nodes > 1."""
     cluster, num_nodes = request.cluster, request.num_nodes
     sources = {"cluster.node_rank": cluster["node_rank"]}
     sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
@@ -50,5 +50,5 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
-    """Return the option to type with the number of nodes, where there is no address yet."""
+    """Return the option to type with the number of nodes if there is no address yet."""
     return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"

@@ -4,7 +4,7 @@ OpenMPI's variables. No torch here."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import openmpi_env, slurm_env
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
@@ -14,7 +14,7 @@ NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTI
 
 
 def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
-    """Name the launcher that determines the world; None where a person or a platform has set the variables.
+    """Name the launcher that determines the world; None if a person or a platform has set the variables.
 
     by_tasks: consider SLURM's steps and OpenMPI.
     """
@@ -24,13 +24,14 @@ def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
 
 
 def _task_name(environ: Mapping[str, str]) -> str | None:
-    """Name the SLURM step or OpenMPI; None where this process is not one of several tasks."""
+    """Name the SLURM step or OpenMPI; None if this process is not one of several tasks."""
     step = slurm_env.read_step(environ)
-    return step.name if step else "OpenMPI" if _openmpi(environ) else None
+    return step.name if step else "OpenMPI" if openmpi_env.read_ranks(environ) else None
 
 
 def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read cluster.rank, cluster.local_rank and cluster.world_size, each else from the variable of its name.
+    """Read cluster.rank, cluster.local_rank and cluster.world_size; those not set come from the variable of the same
+    name.
 
     They correspond to --rank and --world-size of older tutorials.
     """
@@ -43,7 +44,7 @@ def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this process's rank, where there is one command per process."""
+    """Return this process's rank if there is one command per process."""
     by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
@@ -66,7 +67,7 @@ def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
 
 def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Read OMPI_COMM_WORLD_RANK, ...; one process per node and several devices mean one command per node."""
-    number = _openmpi(environ)
+    number = openmpi_env.read_ranks(environ)
     if number is None:
         return None
     here = {"MASTER_ADDR": "127.0.0.1"} if number["LOCAL_WORLD_SIZE"] == number["WORLD_SIZE"] else {}
@@ -74,15 +75,6 @@ def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
     by_node = number["LOCAL_WORLD_SIZE"] == 1 and (request.devices or 1) > 1
     found = _read(replace(request, devices=None) if by_node else request, environ, "OpenMPI")
     return replace(found, world_info=None) if by_node else found
-
-
-def _openmpi(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """Return None outside of OpenMPI, and for one process."""
-    names = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
-    values = {name: environ.get(f"OMPI_COMM_WORLD_{openmpi}", "") for name, openmpi in names.items()}
-    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) <= 1:
-        return None
-    return {name: int(value) for name, value in values.items()}
 
 
 def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
@@ -99,7 +91,8 @@ def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
 def _read(
     request: LaunchRequest, environ: Mapping[str, str], source: str, names: Mapping[str, str] | None = None
 ) -> LaunchInfo:
-    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: the options they come from."""
+    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: variable -> the option it came
+    from."""
     names = names or {}
     number = _numbers(environ, names)
     size = number.get("WORLD_SIZE")
@@ -132,7 +125,7 @@ def _read(
         port=address.port,
         store_is_served=is_served,
         source=source,
-        # a store of rank 0's own is new in each attempt; and nodes that come and go count differently
+        # a store served by rank 0 is new in each attempt, and nodes that come and go count attempts differently
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
     if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
@@ -165,8 +158,8 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
 
 
 def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
-    """Return 0 where it does not follow. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may count machines, but
-    cluster.world_size (typed) is known to count processes."""
+    """Return the number of processes per node; 0 if it cannot be derived. WORLD_SIZE without LOCAL_RANK, as on
+    Kubeflow, may count machines, but a typed cluster.world_size counts processes."""
     size, devices, num_nodes = number["WORLD_SIZE"], request.devices, request.num_nodes
     if "LOCAL_WORLD_SIZE" in number:
         return number["LOCAL_WORLD_SIZE"]
@@ -185,7 +178,7 @@ def _missing(
     size: int | None,
     names: Mapping[str, str],
 ) -> str:
-    """Write what is missing, and the ways to name it: per process, or per machine."""
+    """Write what is missing, and how to provide it: per process, or per machine."""
     given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
     by_variables = request.cluster["name"] == "env"
     address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)

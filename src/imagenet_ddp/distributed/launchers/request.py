@@ -1,4 +1,4 @@
-"""Hold the options that request nodes, devices and an address, for all launchers. No torch here."""
+"""Hold the options that request nodes, devices and an address, for all launchers. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FORMS = {"tcp": "tcp://HOST:29500", "file": "file:///PATH"}
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """None: not set."""
+    """The requested nodes, devices and address. None: not set."""
 
     num_nodes: int | None
     devices: int | None  # processes per node
@@ -45,7 +45,7 @@ class LaunchRequest:
 
 
 def num_devices(devices: Any) -> int | None:
-    """Return the number of devices per node; None where trainer.devices leaves it open."""
+    """Return the number of devices per node; None if trainer.devices leaves it open."""
     if isinstance(devices, str) and devices not in ("auto", "-1"):
         return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
     if isinstance(devices, int) and not isinstance(devices, bool):

@@ -1,4 +1,4 @@
-"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch here."""
+"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs answers in 
 
 
 def node_address(name: str) -> str | None:
-    """Return SLURM's NodeAddr of a node whose name does not resolve; None where it has none."""
+    """Return SLURM's NodeAddr of a node whose name does not resolve; None if it has none."""
     done = _scontrol("show", "node", name)
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if done.returncode == 0 and found and found[1] != name else None
@@ -25,7 +25,7 @@ def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mappi
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
-    """Requeue the job, print the result, and return whether SLURM accepts."""
+    """Requeue the job, print the outcome, and return whether SLURM accepts."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
     if why := requeue(environ):
@@ -35,11 +35,11 @@ def requeue_and_print(environ: Mapping[str, str]) -> bool:
 
 
 def requeue(environ: Mapping[str, str]) -> str | None:
-    """Let SLURM start the job again, from the process that has saved; return None, or why it does not.
+    """Have SLURM requeue the job; call in the process that has saved. Return None, or the reason why SLURM does not.
 
-    A job that is cancelled meanwhile stays cancelled: only one that runs, or is at its time limit, is requeued.
+    Only a job that is running, or at its time limit, is requeued: one that is cancelled meanwhile stays cancelled.
     """
-    # the number alone may be that of a whole array
+    # the plain number may be that of a whole array
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return "this is no SLURM job"
@@ -48,9 +48,9 @@ def requeue(environ: Mapping[str, str]) -> str | None:
         return shown.stderr.strip() or "scontrol does not answer"
     field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
     if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
-        return f"it is {field.get('JobState', 'gone')}, which is no state to come back from"
+        return f"it is {field.get('JobState', 'gone')}, a state from which a job cannot be requeued"
     if field.get("BatchFlag") == "0":
-        return "only jobs of sbatch can start again, and this is one of srun or salloc"
+        return "only jobs submitted with sbatch can be requeued, and this one was started by srun or salloc"
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)

@@ -38,7 +38,7 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
         where = "one node" if step.num_nodes == 1 else f"each of {step.num_nodes} nodes"
         raise ConfigError(
             f"{step.name} started {step.num_tasks} tasks (SLURM_STEP_NUM_TASKS), {per_node} on {where}, but "
-            f"trainer.devices is {devices}: expected are {step.num_nodes * request.devices} "
+            f"trainer.devices={devices} needs {step.num_nodes * request.devices} tasks "
             f"(one per device) or {step.num_nodes} (one per node). Hint: #SBATCH --ntasks-per-node={devices}, or "
             f"trainer.devices={per_node}. In scripts/*.sbatch: --gpus-per-node={devices}, or DEVICES={devices} "
             "without GPUs."
@@ -84,14 +84,14 @@ def _address(step: slurm_env.Step, request: LaunchRequest, environ: Mapping[str,
 
 
 def _job_id(step: slurm_env.Step, environ: Mapping[str, str]) -> str:
-    """Name the step, and its restart: the ports of the run before may still be in use."""
+    """Name the step and its restart: the ports of the previous run may still be in use."""
     restart = environ.get("SLURM_RESTART_COUNT", "0")
     return f"{step.name}.{step.step_id}" + (f", restart {restart}" if restart != "0" else "")
 
 
 def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Refuse a command of several nodes that srun did not start, since only this node would run it; unless options name
-    the node rank or an address: then the other nodes are started in another way."""
+    """Refuse a command for several nodes that srun did not start, since only this node would run it. Options that give
+    the node rank or an address are accepted: the other nodes are then started in another way."""
     if "SLURM_JOB_ID" not in environ:
         return None
     job_nodes, in_step = slurm_env.num_job_nodes(environ), slurm_env.in_step(environ)

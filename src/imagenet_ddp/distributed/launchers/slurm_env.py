@@ -1,6 +1,6 @@
-"""Read SLURM's variables: the step, its tasks and nodes, job arrays. No torch here.
+"""Read SLURM's variables: the step, its tasks and nodes, job arrays. No torch.
 
-Names of the variables: SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRONMENT VARIABLES".
+The names are those of SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 import re
@@ -17,7 +17,7 @@ NUM_TRIES, DISTANCE = 8, 125
 
 @dataclass(frozen=True)
 class Step:
-    """The step (srun) this process is a task of."""
+    """The step (srun) of which this process is a task."""
 
     job_id: str
     step_id: str
@@ -42,12 +42,12 @@ class Step:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Return whether srun started this process. SLURM_NTASKS does not tell: it is set in the batch shell too."""
+    """Return whether srun started this process. SLURM_NTASKS does not show this: it is set in the batch shell too."""
     return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
 
 
 def read_step(environ: Mapping[str, str]) -> Step | None:
-    """Return None outside of a step, and in one of a single task."""
+    """Return the step; None outside of one, and in a step with a single task."""
     if not in_step(environ):
         return None
     num_tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
@@ -75,8 +75,8 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
 
 
 def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) -> dict[str, str]:
-    """Build the environment of rank 0 in a job that sbatch would start from this one. num_nodes: other than an int
-    means one node."""
+    """Build the environment of rank 0 in a job that sbatch would start from this one. num_nodes: a value other than an
+    int means one node."""
     nodes = num_nodes if isinstance(num_nodes, int) and num_nodes > 0 else 1
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_")} | {
         "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": str(nodes),
@@ -92,7 +92,7 @@ def num_job_nodes(environ: Mapping[str, str]) -> int:
 
 
 def run_key(environ: Mapping[str, str]) -> str | None:
-    """Name this job's run, the same after a requeue; None outside of SLURM."""
+    """Return a name for this job's run, the same after a requeue; None outside of SLURM."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -100,7 +100,8 @@ def run_key(environ: Mapping[str, str]) -> str | None:
 
 
 def sweep_key(environ: Mapping[str, str]) -> str | None:
-    """Name this job's sweep, the same for all tasks of an array and all steps of a job; None outside of SLURM."""
+    """Return a name for this job's sweep, the same for all tasks of an array and all steps of a job; None outside of
+    SLURM."""
     job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
     return f"slurm_{job}" if job is not None else None
 

@@ -1,4 +1,4 @@
-"""Define the rank of a process in its world, and how a command takes part in a run. No torch here."""
+"""Define the rank of a process in its world, and how a command takes part in a run. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from imagenet_ddp.distributed.launchers.address import Address
 
 @dataclass(frozen=True)
 class WorldInfo:
-    """The ranks of one process. address, port: of the store; None without other processes. local_world_size: 0 where
-    the launcher does not give it, until all have met."""
+    """The ranks of one process. address, port: of the store; None without other processes. local_world_size: 0 if the
+    launcher does not provide it, until all ranks have joined."""
 
     rank: int = 0
     local_rank: int = 0
@@ -21,7 +21,7 @@ class WorldInfo:
     port: int | None = None
     store_is_served: bool = True  # by the launcher; False: rank 0 must serve it
     source: str = "one process"
-    attempt: int = 0  # torchrun --max-restarts starts all workers again, with the same store
+    attempt: int = 0  # torchrun --max-restarts restarts all workers, with the same store
     is_worker: bool = False  # started by spawn.py, for the command that was typed
 
     def sentence(self) -> str:
@@ -34,8 +34,8 @@ class WorldInfo:
         )
 
     def validate(self, names: Sequence[str] = ("RANK", "LOCAL_RANK", "NODE_RANK")) -> list[str]:
-        """Check that ranks count node by node, as in torchrun and Lightning. names: of the rank, the local rank and
-        the node rank, for messages."""
+        """Check that ranks count node by node, as in torchrun and Lightning. names: of rank, local rank and node rank,
+        for messages."""
         local = self.local_world_size
         if not local:
             return []

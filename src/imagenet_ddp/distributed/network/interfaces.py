@@ -1,6 +1,6 @@
 """List this machine's network interfaces and their addresses, and find the one that leads to another machine.
 
-The host name is not used: it may stand for 127.0.1.1, or for one of several addresses. An interface's name may be a
+The host name is not used: it may resolve to 127.0.1.1, or to one of several addresses. An interface's name may be a
 label of one address (eth0:1). Only `resolve` may send a packet, to a name server.
 """
 
@@ -47,7 +47,7 @@ def resolve(host: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Return whether this machine has this numeric address; never 0.0.0.0 and ::. Raises ValueError for a name."""
+    """Return whether this machine has this numeric address; False for 0.0.0.0 and ::. Raises ValueError for a name."""
     wanted = _plain(address)
     if wanted.is_loopback:
         return True
@@ -57,7 +57,7 @@ def is_local(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host name or address stands for the loopback on this machine."""
+    """Return whether the host name or address is the loopback on this machine."""
     try:
         return _plain(resolve(host)).is_loopback
     except OSError:
@@ -65,9 +65,10 @@ def is_loopback(host: str) -> bool:
 
 
 def route_to(address: str) -> Interface | None:
-    """Return the interface through which a packet to this numeric address leaves; of an own address, its owner.
+    """Return the interface through which a packet to this numeric address leaves; for an address of this machine, the
+    interface that has it.
 
-    None where there is no route, or the platform does not tell. Raises ValueError for a name.
+    None if there is no route, or the platform does not show it. Raises ValueError for a name.
     """
     known = interfaces()
     wanted = _plain(address)
@@ -80,7 +81,7 @@ def route_to(address: str) -> Interface | None:
 
 
 def source_address(address: str) -> str | None:
-    """Return this machine's address as seen from this numeric address; None where there is no route to it."""
+    """Return this machine's address as seen from this numeric address; None if there is no route to it."""
     _plain(address)
     try:
         family, kind, _, _, target = socket.getaddrinfo(
@@ -97,7 +98,7 @@ def source_address(address: str) -> str | None:
 def reachable_addresses() -> list[str]:
     """List the addresses at which another machine may reach this one, IPv4 first.
 
-    Without loopback, interfaces that are down, and link-local IPv6 (it needs an interface's name on the other side).
+    Excludes loopback, interfaces that are down, and link-local IPv6, which needs an interface name on the other side.
     """
     found = [
         address
@@ -110,12 +111,12 @@ def reachable_addresses() -> list[str]:
 
 
 def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parse for comparison: without %scope and brackets, ::ffff:10.0.0.1 as IPv4."""
+    """Parse an address for comparison: without %scope and brackets, ::ffff:10.0.0.1 as IPv4."""
     number = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     return getattr(number, "ipv4_mapped", None) or number
 
 
 def _owner(wanted: ipaddress.IPv4Address | ipaddress.IPv6Address, known: list[Interface]) -> Interface | None:
-    """Return the interface with this address; one that is up rather than one that is down."""
+    """Return the interface with this address, preferring one that is up."""
     owners = [one for one in known if any(_plain(address) == wanted for address in one.addresses)]
     return min(owners, key=lambda one: not one.is_up, default=None)

@@ -1,8 +1,8 @@
 """Set the environment variables of NCCL, Gloo and libfabric, and check them against this machine.
 
-nccl.env holds them by their own names. A variable that the environment has already is never overridden: another value
-in nccl.env is refused. Where nothing names a network interface, the one that leads to the other nodes is chosen. The
-libraries read these variables once, when the process group is made. docs/nccl.md describes those that matter.
+nccl.env holds them under their own names. A variable already in the environment is never overridden: a different value
+in nccl.env is refused. If nothing names a network interface, the one that leads to the other nodes is chosen. The
+libraries read these variables once, when the process group is made. docs/nccl.md describes the important ones.
 """
 
 import os
@@ -43,7 +43,7 @@ _SAME = {
 
 
 def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what to set before the process group is made: nccl.env without nulls and without conflicts."""
+    """Return the variables to set before the process group is made: nccl.env without nulls and without conflicts."""
     return {
         name: _as_text(value)
         for name, value in nccl["env"].items()
@@ -54,10 +54,10 @@ def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) ->
 def interface_variables(
     address: str | None, one_machine: bool, nccl: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Choose interfaces where nothing names one; return the variables and a log line for each.
+    """Choose interfaces if nothing names one; return the variables and a log line for each.
 
-    address: where several machines meet, a host name or an IP address without port. one_machine: all processes run
-    here, so Gloo needs the loopback only.
+    address: the rendezvous address of several machines, a host name or an IP address without port. one_machine: all
+    processes run here, so Gloo needs only the loopback.
     """
     missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
     if one_machine:
@@ -73,7 +73,7 @@ def interface_variables(
         return {}, [f"no interface of this machine leads to {address}: NCCL and Gloo choose by themselves"]
     variables, lines = {}, []
     if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
-        # = for the whole name: ens3 alone would also match ens3f1. NCCL does not know the label after a colon.
+        # "=" matches the whole name: "ens3" would also match ens3f1. NCCL does not support the label after a colon.
         name = interface.name.partition(":")[0]
         variables["NCCL_SOCKET_IFNAME"] = f"={name}"
         lines.append(f'NCCL_SOCKET_IFNAME="={name}": {reason}')
@@ -86,10 +86,10 @@ def interface_variables(
 def validate(
     nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None, *, elsewhere: bool = False
 ) -> list[str]:
-    """List the errors in nccl.env, and in the interfaces that nccl.env or the environment name.
+    """List the errors in nccl.env, and in the interfaces named by nccl.env or the environment.
 
-    address: where several machines meet, without port; None on one machine. elsewhere: the run takes place on other
-    machines, whose interfaces are not known here.
+    address: the rendezvous address of several machines, without port; None on one machine. elsewhere: the run takes
+    place on other machines, whose interfaces are not known here.
     """
     env, errors, wrong = nccl["env"], list[str](), set[str]()
     for name, value in env.items():
@@ -109,7 +109,7 @@ def validate(
 
 
 def _validate_name(name: str) -> list[str]:
-    """Return an error for a variable of another library, and for a name that differs from a known one by a letter."""
+    """Return an error for a variable of another library, and for a name that is one letter away from a known one."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
         known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
         return [
@@ -132,14 +132,15 @@ def _validate_value(name: str, value: Any) -> list[str]:
 
 
 def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return (value, key or variable) of an interface variable; None where neither names one."""
+    """Return (value, key or variable) of an interface variable; None if neither names one."""
     if nccl["env"].get(name) is not None:
         return str(nccl["env"][name]), f"nccl.env.{name}"
     return (environ[name], name) if environ.get(name) else None
 
 
 def _in_file(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether one of the files that NCCL reads where the environment has nothing sets this variable of NCCL."""
+    """Return whether this NCCL variable is set by one of the files that NCCL reads for variables missing from the
+    environment."""
     own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
     paths = [path for path in map(Path, (own, "/etc/nccl.conf")) if os.access(path, os.R_OK) and path.is_file()]
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
@@ -147,7 +148,7 @@ def _in_file(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
-    """Return whether the environment has another value."""
+    """Return whether the environment has a different value."""
     other = environ.get(name, "")
     if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
         return False  # torchrun's own default for its workers, which nobody typed
@@ -155,7 +156,7 @@ def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """Format as the libraries read it: 1 and 0 for true and false."""
+    """Format a value as the libraries read it: 1 and 0 for true and false."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

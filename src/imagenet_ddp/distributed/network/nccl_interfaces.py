@@ -16,7 +16,7 @@ _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only 
 
 
 def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
-    """List the interfaces that NCCL uses, first the one it listens on."""
+    """List the interfaces that NCCL uses; it listens on the first."""
     rest = value.removeprefix("^")
     names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
     exact, exclude = rest.startswith("="), value.startswith("^")
@@ -32,10 +32,10 @@ def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
 
 
 def mistake(where: str, variable: str, value: str, address: str | None) -> list[str]:
-    """Return why this value cannot work on this machine, [] where it can.
+    """Return why this value cannot work on this machine; [] if it can.
 
-    where: the key or variable that the error names. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address: where
-    the nodes meet.
+    where: the key or variable to name in the error. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address: the
+    rendezvous address.
     """
     known = interfaces()
     if not known:
@@ -51,9 +51,9 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
     if fault:
         text = f"{where} must {expected} ({listing(known)}), got {fault}."
     elif only_here and address and not _is_loopback(address):
-        how = "" if only_here == value.removeprefix("=") else f", which stands for {only_here} first"
+        how = "" if only_here == value.removeprefix("=") else f", which matches {only_here} first"
         text = (
-            f"{where} must stand for an interface that other machines reach, as nodes meet at {address}, "
+            f"{where} must name an interface that other machines reach, because the nodes meet at {address}, "
             f"got {value}{how}."
         )
     else:
@@ -64,9 +64,9 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
-    """Return the interface that leads to the address where the nodes meet, and the reason; None where none does.
+    """Return the interface that leads to the rendezvous address, and the reason; None if none does.
 
-    For a host name that stands for 127.0.1.1 on its own machine (Debian) it is that of the default route.
+    For a host name that resolves to 127.0.1.1 on its own machine (Debian), it is the interface of the default route.
     """
     if address:
         try:
@@ -86,7 +86,7 @@ def loopback() -> Interface | None:
 
 
 def listing(known: Sequence[Interface]) -> str:
-    """Write names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
+    """Format names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
     rows = []
     for one in known:
         addresses = [address for address in one.addresses if "%" not in address]
@@ -105,7 +105,7 @@ def _outward() -> Interface | None:
 
 
 def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface], str]:
-    """Return the interfaces that Gloo uses, or what is wrong with the value, as words that complete "got ..."."""
+    """Return the interfaces that Gloo uses, or what is wrong with the value, in words that complete "got ..."."""
     names = value.split(",")
     missing = [name for name in names if not any(one.name == name and one.addresses for one in known)]
     taken = [one for one in known if one.name in names]
@@ -116,7 +116,8 @@ def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface
 
 
 def _is_loopback(address: str) -> bool:
-    """Return whether the loopback is meant by name or number, not whether a host name resolves to it here."""
+    """Return whether the address names the loopback, by name or number. A host name that merely resolves to it does not
+    count."""
     try:
         return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
     except ValueError:

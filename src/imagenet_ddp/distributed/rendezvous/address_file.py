@@ -1,9 +1,9 @@
-"""Publish the store's address in a file on a shared disk: cluster.address=file:///PATH. No torch here.
+"""Publish the store's address in a file on a shared disk: cluster.address=file:///PATH. No torch.
 
-The file is a pointer, not the store: a TCP store at a free port answers faster than a file on a network disk, needs no
+The file only points to the store: a TCP store at a free port answers faster than a file on a network disk, needs no
 locks there, and shows at once whether the machines reach each other. Rank 0, or the first node, creates the file and
-removes it at the end. A file whose store no longer answers is stale. It is opened again for each look: a network disk
-then asks its server.
+removes it at the end. A file whose store no longer answers is stale. The file is reopened for each look, because only
+then does a network disk ask its server.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """What the file holds. token: the owner mark of the store."""
+    """The content of the file. token: the owner mark of the store."""
 
     token: str
     job_id: str | None
@@ -41,7 +41,8 @@ class StoreAddress:
 
 
 def validate(path: str) -> list[str]:
-    """Refuse, before anything waits, a path where no file can be made: of a pipe, reading would never end."""
+    """Refuse, before anything waits, a path at which no file can be made. Reading a pipe, for example, would never
+    end."""
     folder = Path(path).parent
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and (Path(path).is_file() or not os.path.lexists(path)):
         return []
@@ -52,7 +53,7 @@ def validate(path: str) -> list[str]:
 
 
 def read(path: str) -> StoreAddress | None:
-    """Return None where there is no file, or one that holds something else, or is not yet complete."""
+    """Return the content; None if there is no file, if it holds something else, or if it is not complete yet."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         return StoreAddress(**{field.name: content[field.name] for field in fields(StoreAddress)})
@@ -61,7 +62,7 @@ def read(path: str) -> StoreAddress | None:
 
 
 def create(path: str, token: str, job_id: str | None, addresses: list[str], port: int) -> bool:
-    """Create the file, removed when this process ends. Return False where there is one already."""
+    """Create the file, to be removed when this process ends. Return False if there is one already."""
     content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=port, **this_process())
     try:
         with Path(path).open("x", encoding="utf-8") as stream:
@@ -75,8 +76,8 @@ def create(path: str, token: str, job_id: str | None, addresses: list[str], port
 
 
 def remove_stale(path: str, token: str) -> None:
-    """Remove the file of this token. Of several processes at once only the holder of a second file does, so that none
-    removes the next owner's."""
+    """Remove the file with this token. Of several processes at once, only the one that creates a lock file beside it
+    does so; otherwise another could remove the next owner's file."""
     lock = Path(f"{path}.stale.{token}")
     with contextlib.suppress(FileExistsError):
         lock.touch(exist_ok=False)
@@ -101,6 +102,6 @@ _own_files: list[tuple[str, str]] = []
 
 @atexit.register
 def remove_own_files() -> None:
-    """Remove the files that this process owns; to be called before os._exit, which runs no exit handlers."""
+    """Remove the files that this process owns. Call before os._exit, which runs no exit handlers."""
     while _own_files:
         _remove(*_own_files.pop())

@@ -1,5 +1,5 @@
-"""Check that the nodes reach each other at other ports than the rendezvous port, before anything trains: a cloud's
-security group often opens one port only, and then the first collective hangs."""
+"""Check, before training, that the nodes reach each other on ports other than the rendezvous port: a cloud's security
+group often opens only one port, and then the first collective hangs."""
 
 import contextlib
 import json
@@ -18,7 +18,8 @@ MAX_ALL_PAIRS = 16  # nodes; beyond that each tries the first and the next one o
 
 
 def own_address(environ: Mapping[str, str], master: str) -> str:
-    """Return where the other nodes reach this one: at Gloo's interface, else at the one that routes to the master."""
+    """Return the address at which the other nodes reach this one: that of Gloo's interface, else of the one that routes
+    to the master."""
     wanted = environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     for interface in interfaces.interfaces():
         if interface.name == wanted and interface.addresses:
@@ -27,9 +28,9 @@ def own_address(environ: Mapping[str, str], master: str) -> str:
 
 
 def check_connectivity(rank_group: RankGroup, address: str) -> None:
-    """Connect every two nodes, from the first rank of each; to be called by all ranks.
+    """Connect every pair of nodes, from the first rank of each. Call on all ranks.
 
-    address: where the other machines reach this one. Raises SharedError on all, with the nodes that are not reached.
+    address: where the other machines reach this one. Raises SharedError on all ranks, naming the unreachable nodes.
     """
     members, number, store = rank_group.members, rank_group.number, rank_group.store
     machines = list(dict.fromkeys(str(member["machine"]) for member in members))
@@ -70,7 +71,7 @@ def _targets(node: int, num_nodes: int) -> list[int]:
 
 
 def _try(target: Mapping[str, Any]) -> str | None:
-    """Return why the target is not reached, or None."""
+    """Return why the target cannot be reached, or None."""
     try:
         with socket.create_connection((target["host"], target["port"]), timeout=CONNECT_S) as connection:
             answer = connection.makefile().readline().strip()

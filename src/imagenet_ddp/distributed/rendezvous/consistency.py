@@ -1,4 +1,4 @@
-"""Compare what must be equal in all commands of a run: options, code, libraries. No torch here."""
+"""Compare what must be equal in all commands of a run: options, code, libraries. No torch."""
 
 import functools
 import hashlib
@@ -23,8 +23,8 @@ MAX_KEYS = 8
 
 
 def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
-    """Return plain JSON. config: resolved, as typed on this machine. num_local: workers that the command starts; None
-    where it is itself a rank."""
+    """Return plain JSON. config: resolved, as typed on this machine. num_local: number of workers that the command
+    starts; None if it is itself a rank."""
     facts: dict[str, Any] = {
         f"option {key}": value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)
     }
@@ -37,7 +37,7 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
 
 
 def this_process() -> dict[str, Any]:
-    """Return host and pid, for messages, and machine: equal for all processes of one machine, and on no other."""
+    """Return host and pid, for messages, and machine: equal for exactly the processes of one machine."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -46,7 +46,7 @@ def this_process() -> dict[str, Any]:
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
-    """Return one sentence for each fact that is not equal on all. facts: by rank or node number. noun: rank or node."""
+    """Return one sentence for each fact that differs. facts: by rank or node number. noun: rank or node."""
     first = facts[0]
     keys = list(dict.fromkeys(key for each in facts for key in each))
     found = []

@@ -1,4 +1,4 @@
-"""Bound a wait; print every 10 s what it waits for. No torch here."""
+"""Bound a wait; print every 10 s what it is waiting for. No torch."""
 
 import contextlib
 import threading
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
-    """Return None where the action fails or takes longer: a store whose machine is gone blocks without a bound."""
+    """Return the result; None if the action fails or takes longer: a store whose machine is gone would block
+    forever."""
     result: list[T] = []
 
     def run() -> None:
@@ -43,7 +44,7 @@ class Deadline:
         return self.elapsed_s > self._timeout_s
 
     def pause(self, message: Callable[[float], str], pause_s: float) -> bool:
-        """Sleep for pause_s; return False at once where the time is over. message: from the seconds so far."""
+        """Sleep for pause_s; return False at once if the time is over. message: made from the seconds so far."""
         if self.is_over:
             return False
         if time.monotonic() - self._last_report >= REPORT_EVERY_S:

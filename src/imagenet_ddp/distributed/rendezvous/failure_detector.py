@@ -1,7 +1,8 @@
-"""Inform all ranks immediately when one fails: each holds a connection to rank 0, which the kernel closes with it.
+"""Inform all ranks immediately when one fails: each holds a connection to rank 0, which the kernel closes when its
+process ends.
 
-No heartbeats: a process that computes, swaps or is being debugged is silent and has not failed. The kernel's keep-alive
-probes detect a machine that vanishes from the network.
+There are no heartbeats: a process that computes, swaps or is being debugged is silent and has not failed. The kernel's
+keep-alive probes detect a machine that vanishes from the network.
 """
 
 import contextlib
@@ -24,9 +25,11 @@ GONE = "is gone: its process, or its machine, no longer answers"
 
 
 class FailureDetector:
-    """label: the name of a rank. on_failure: called once, in a thread of its own, with an exit code and a sentence.
+    """label: returns the name of a rank. on_failure: called once, in a thread of its own, with an exit code and a
+    sentence.
 
-    Messages are lines: "RANK" and then "leave" or "failed CODE TEXT" to rank 0; "leave" or "failed CODE TEXT" from it.
+    Messages are lines: "RANK" and then "leave" or "failed CODE TEXT" to rank 0; "leave" or "failed CODE TEXT" from rank
+    0.
     """
 
     def __init__(
@@ -58,9 +61,9 @@ class FailureDetector:
         threading.Thread(target=target, name="failure_detector", daemon=True).start()
 
     def fail(self, what: str, code: int = 1) -> bool:
-        """Report to all that this rank ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
+        """Report to all ranks that this one ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
 
-        Return False where another failed before, which is likely the cause.
+        Return False if another rank failed before, which is the likely cause.
         """
         time.sleep(0.2)  # a broken connection is noticed here a little before its cause is reported
         what = " ".join(what.split())  # one line of the connection
@@ -165,12 +168,12 @@ class FailureDetector:
 
 
 def _send(connection: socket.socket, line: str) -> None:
-    with contextlib.suppress(OSError):  # the peer is gone
+    with contextlib.suppress(OSError):  # the peer has gone
         connection.sendall(f"{line}\n".encode())
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Return b"" at the end of the connection."""
+    """Return the received bytes; b"" at the end of the connection."""
     try:
         return connection.recv(4096)
     except OSError:
@@ -178,7 +181,8 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def end_process(rank: str) -> Callable[[int, str], None]:
-    """Return an on_failure for a worker: its own error may come up within the grace period, else it ends here."""
+    """Return an on_failure for a worker: it ends the process after a grace period in which the rank's own error may
+    appear."""
 
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)

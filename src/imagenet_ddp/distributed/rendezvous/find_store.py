@@ -1,4 +1,4 @@
-"""Serve the rendezvous store where this command is node 0 or rank 0, else find it: at a port, or through a file."""
+"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find it, at a port or through a file."""
 
 import contextlib
 import sys
@@ -27,7 +27,7 @@ class FoundStore:
 
 
 def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Wait for the store up to timeout_s. who: this process, for messages. Raises ConfigError."""
+    """Wait for the store up to timeout_s. who: names this process in messages. Raises ConfigError."""
     address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
     assert address is not None
     if address.file is not None:
@@ -64,7 +64,7 @@ def _is_local(host: str) -> bool:
 
 
 def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Create the file and serve the store, or connect to the store whose address the file holds."""
+    """Create the file and serve the store, or connect to the store whose address is in the file."""
     if mistakes := address_file.validate(path):
         raise ConfigError(mistakes)
     may_own, must_own = launch_info.number in (0, None), launch_info.number == 0
@@ -101,14 +101,14 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
         waiting = f"Waiting for rank 0 to {reason}"
         if not deadline.pause(lambda seconds, waiting=waiting: f"{waiting}, {seconds:.0f} s.", store.POLL_S):
             raise ConfigError(
-                f"waited {deadline.elapsed_s:.0f} s for rank 0 to {reason}, in vain. Missing: rank 0 (node 0). "
+                f"timed out after waiting {deadline.elapsed_s:.0f} s for rank 0 to {reason}. Missing: rank 0 (node 0). "
                 f"Hint: start its command; is {Path(path).parent} really the same disk on every node, and do the nodes "
-                "reach each other at all TCP ports? Where its job was killed, remove the file."
+                "reach each other on all TCP ports? If its job was killed, remove the file."
             )
 
 
 def _serve(path: str, job_id: str | None) -> FoundStore | None:
-    """Return None where another process has created the file first."""
+    """Return None if another process has created the file first."""
     served = store.serve("127.0.0.1", 0)
     token = served.get(store.OWNER_KEY).decode() or address_file.new_token()
     served.set(store.OWNER_KEY, token)
@@ -119,7 +119,8 @@ def _serve(path: str, job_id: str | None) -> FoundStore | None:
 
 
 def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | None, str]:
-    """Return the store, or where its owner may be alive although it does not answer this machine."""
+    """Return (the store, ""), or (None, the addresses that do not answer): the owner may be alive although this machine
+    cannot reach it."""
     unreachable = []
     for host in content.reachable_addresses():
         try:

@@ -1,7 +1,7 @@
 """Gather all ranks (or nodes) of a run, each once and with equal facts; or give all of them the same error.
 
-Each arrives with a number (its rank, or its node rank; None where it is assigned here) and its facts. The leader (rank
-0, or the node that serves the store) reads all arrivals and posts one decision that all obey.
+Each arrives with a number (its rank, or its node rank; None if it is assigned here) and its facts. The leader (rank 0,
+or the node that serves the store) reads all arrivals and posts one decision for all.
 """
 
 import json
@@ -21,7 +21,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 
 @dataclass
 class Roster:
-    """Who is expected, and who has arrived. label: the name of a number, "rank 3 (node 1, local rank 1)"."""
+    """Who is expected, and who has arrived. label: formats a number, "rank 3 (node 1, local rank 1)"."""
 
     size: int
     noun: str  # rank or node
@@ -36,7 +36,7 @@ class Roster:
         return len(self.arrived) >= self.size
 
     def update(self, store: Store) -> None:
-        """Read the arrivals that are new."""
+        """Read the new arrivals."""
         known = self.arrived.keys() | self.refused.keys()
         count = int(store.add("arrivals", 0))
         new = [n for n in range(count) if n not in known and store.check([f"arrival/{n}"])]
@@ -78,7 +78,7 @@ class Roster:
             if len(same) > 1:
                 key = "cluster.node_rank or NODE_RANK" if self.noun == "node" else "RANK or cluster.rank"
                 found.append(
-                    f"{self.noun} {number} must be given once, got claimed by {_hosts(same, pids=True)}. "
+                    f"{self.noun} {number} must be unique, but is claimed by {_hosts(same, pids=True)}. "
                     f"Hint: {key} must differ on each."
                 )
         if not found and len(arrived) > self.size:
@@ -89,8 +89,8 @@ class Roster:
         return found
 
     def refusals(self) -> list[str]:
-        """List the mistakes of refused commands that the others wait for. A number that has arrived as well was
-        refused by mistake, or in another job."""
+        """List the mistakes of refused commands that the others wait for. A refused command whose number has also
+        arrived is ignored: it was a mistake, or belongs to another job."""
         numbers = {each["number"] for each in self.arrived.values()}
         return [
             text
@@ -117,8 +117,8 @@ def gather_ranks(
 ) -> RankGroup:
     """Wait until all have arrived, each number once, with equal facts. Raises the leader's ConfigError on all.
 
-    details: shared with the others, need not be equal. find_mistakes: further checks of the leader, of the members.
-    aborted: mistakes of others that will not come.
+    details: shared with the others; need not be equal. find_mistakes: further checks of the members, by the leader.
+    aborted: returns the mistakes of others that will not come.
     """
     arrival = _arrive(
         store, number=number, size=roster.size, job_id=roster.job_id, facts=facts, details=dict(details or {})
@@ -184,8 +184,8 @@ def _decide(
 
 
 def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
-    """Tell those who gather at this store that this command was refused; return whether they have received it.
-    Ranks that have met already did so without this one, and receive nothing."""
+    """Tell those who gather at this store that this command was refused; return whether they have received it. Ranks
+    that have already gathered without this one receive nothing."""
     if store.check(["decision"]):
         return False
     _arrive(store, number=number, noun=noun, job_id=job_id, refused=mistakes)
@@ -201,7 +201,7 @@ def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None
 def refuse_everyone(
     store: Store, number: int | None, noun: str, size: int, mistakes: list[str], timeout_s: float
 ) -> bool:
-    """Post the refusal of the leader itself, and wait for size - 1 others to read it; return whether one has."""
+    """Post the leader's own refusal, and wait for size - 1 others to read it; return whether any has."""
     refusal = {**consistency.this_process(), "number": number, "noun": noun, "refused": mistakes}
     store.set("decision", json.dumps({"mistakes": _refusal_mistakes(refusal)}))
     rank_group.wait_for_readers(store, "decision", size - 1, timeout_s)

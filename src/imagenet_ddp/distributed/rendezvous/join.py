@@ -22,19 +22,19 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """This command in the group of all. world_info: of its process, or of the first worker it starts."""
+    """The group of commands, as seen by this one. world_info: of its process, or of the first worker it starts."""
 
     rank_group: RankGroup
     world_info: WorldInfo
     starts_workers: bool
 
     def leave(self, timeout_s: float = 10.0) -> None:
-        """Wait until all nodes have left, where this one serves the store, or timeout_s are over."""
+        """If this command serves the store, wait until all nodes have left, at most timeout_s."""
         if self.starts_workers:
             run_bounded(self._leave, timeout_s)
 
     def abort(self, reason: str, timeout_s: float = 2.0) -> None:
-        """End the other nodes' workers, which may still wait for those of this node."""
+        """End the other nodes' workers, which may still be waiting for those of this node."""
         run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), timeout_s)
 
     def _leave(self) -> None:
@@ -47,8 +47,8 @@ class Rendezvous:
 def join_rendezvous(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:
     """Wait for the other commands, and check that all agree.
 
-    config: resolved, as typed on this machine. num_local: workers this command starts where it is no rank itself.
-    Raises ConfigError, the same on all once they have met.
+    config: resolved, as typed on this machine. num_local: number of workers this command starts if it is not itself a
+    rank. Raises ConfigError, the same on all commands once they have joined.
     """
     timeout_s, world_info = config["cluster"]["timeout_s"], launch_info.world_info
     number, size = launch_info.number, launch_info.size
@@ -93,7 +93,7 @@ def _label(world_info: WorldInfo | None) -> Callable[[int], str]:
 
 
 def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
-    """Name the likely reasons for a missing rank."""
+    """List the likely reasons for a missing rank."""
     address = launch_info.address
     if address is not None and address.file is not None:
         reach = f"does that machine reach {host}:{port}, and is {address.file} on the same disk there?"

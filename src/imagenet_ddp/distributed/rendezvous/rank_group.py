@@ -1,4 +1,4 @@
-"""Let the ranks (or nodes) that have met exchange values through their store: broadcast, compare, abort."""
+"""Let the ranks (or nodes) that have joined exchange values through their store: broadcast, compare, abort."""
 
 import contextlib
 import json
@@ -15,34 +15,35 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, shorten_list
 
 POLL_S = 0.05
-GRACE_S = 5.0  # the decision of number 0 may come that much later than its own wait ends
+GRACE_S = 5.0  # the decision of number 0 may arrive this long after its own wait ends
 ABORTED = "aborted"
 
 
 class SharedError(ConfigError):
-    """Mistakes that every member receives in the same words, so that one process of each machine may print them."""
+    """Mistakes that every member receives in the same words, so that one process per machine can print them."""
 
 
 def abort_mistakes(store: Store) -> list[str]:
-    """Return the mistakes of a member that aborted the group at this store; [] where none has."""
+    """Return the mistakes of a member that aborted the group at this store; [] if none has."""
     return json.loads(store.get(ABORTED)) if store.check([ABORTED]) else []
 
 
 @contextlib.contextmanager
 def explain_lost_store() -> Iterator[None]:
-    """Turn the error of a store that no longer answers into a ConfigError: its server has ended, and printed why."""
+    """Turn the error of a store that no longer answers into a ConfigError: its server has ended, and has printed
+    why."""
     try:
         yield
     except DistError as error:
         raise ConfigError(
-            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, that "
-            "of rank 0, or the launcher, has ended or cannot be reached. Hint: look at its own message."
+            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, rank "
+            "0 or the launcher, has ended or cannot be reached. Hint: look at its own message."
         ) from error
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Those who have met. number: this one's; members: host, pid, machine, ... of each, by number."""
+    """The members that have joined. number: of this one; members: host, pid, machine, ... of each, by number."""
 
     store: Store
     number: int
@@ -59,7 +60,8 @@ class RankGroup:
 
     @explain_lost_store()
     def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
-        """Return number 0's value (plain JSON) on all. Raises SharedError where number 0 called broadcast_error."""
+        """Return the value of number 0 (plain JSON) on all members. Raises SharedError if number 0 called
+        broadcast_error."""
         if self.number == 0:
             self.store.set(key, json.dumps({"value": value}))
             return value
@@ -72,7 +74,7 @@ class RankGroup:
 
     @explain_lost_store()
     def broadcast_error(self, key: str, error: ConfigError) -> None:
-        """Raise number 0's error in the broadcast of all others; they have read it when this returns."""
+        """Raise an error of number 0 in the broadcast of all others; return once they have read it."""
         if self.number == 0 and self.size > 1:
             self.store.set(key, json.dumps({"mistakes": error.mistakes}))
             wait_for_readers(self.store, key, self.size - 1)
@@ -83,7 +85,7 @@ class RankGroup:
         self.store.set(ABORTED, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
     def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
-        """Wait until done() is true. missing: the numbers waited for. Raises SharedError where a member aborts."""
+        """Wait until done() is true. missing: returns the numbers waited for. Raises SharedError if a member aborts."""
 
         def names() -> str:
             return shorten_list([self.name(number) for number in missing()], 10)
@@ -101,7 +103,7 @@ class RankGroup:
                 )
 
     def check_equal(self, key: str, facts: Mapping[str, Any], timeout_s: float | None = None) -> None:
-        """Raise SharedError on all members unless all give the same facts."""
+        """Raise SharedError on all members unless all pass the same facts."""
         self.check_all(key, facts, lambda all_facts: consistency.differences(all_facts, self.noun), timeout_s)
 
     @explain_lost_store()
@@ -112,7 +114,7 @@ class RankGroup:
         find_mistakes: Callable[[list[Any]], list[str]],
         timeout_s: float | None = None,
     ) -> None:
-        """Let number 0 check the facts of all members; what it finds is every member's SharedError."""
+        """Let number 0 check the facts of all members; its mistakes are raised as SharedError on every member."""
         timeout_s = timeout_s or self.timeout_s
         store = PrefixStore(key, self.store)
         store.set(f"facts/{self.number}", json.dumps(facts))
@@ -146,8 +148,8 @@ def get_all(store: Store, keys: list[str]) -> list[bytes]:
 
 
 def wait_for_readers(store: Store, key: str, count: int, timeout_s: float | None = None) -> None:
-    """Wait until `count` others have read the key, at most timeout_s (None: GRACE_S): then the process that serves the
-    store may end."""
+    """Wait until `count` others have read the key, at most timeout_s (None: GRACE_S); after that, the process that
+    serves the store may end."""
     end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
     while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
         time.sleep(POLL_S)

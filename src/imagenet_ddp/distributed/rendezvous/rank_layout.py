@@ -1,4 +1,4 @@
-"""Check that ranks count node by node: each machine's ranks are neighbours, and its local ranks count from 0."""
+"""Check that ranks count node by node: the ranks of a machine are consecutive, and its local ranks count from 0."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 
 
 def infer_nodes(world_info: WorldInfo, group: RankGroup) -> WorldInfo:
-    """Derive the nodes from the ranks' machines, where no launcher gives the number of processes per node."""
+    """Derive the nodes from the machines of the ranks, if no launcher gives the number of processes per node."""
     machines = [str(each["machine"]) for each in group.members]
     nodes = list(dict.fromkeys(machines))
     return replace(
@@ -34,7 +34,7 @@ def validate(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _split_nodes(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ranks of one node that are not on one machine: somebody has then counted machines, not processes."""
+    """Return the ranks of one node that are on different machines: the numbers given count machines, not processes."""
     for first in range(0, len(members), local):
         for other in range(first, first + local):
             if members[other]["machine"] != members[first]["machine"]:

@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-FOREGROUND_S = 3.0  # a person waits for the shell's prompt; others that have started already look every 0.2 s
+FOREGROUND_S = 3.0  # a person waits for the prompt; commands that have already started check every 0.2 s
 BACKGROUND_S = 12.0  # by how much commands that are started together may differ, most of it torch's import
 SEND_S = 30.0  # torch's import, the looking for the others, and the sending
 MAX_MISTAKES = 5
@@ -23,10 +23,10 @@ MAX_MISTAKES = 5
 def refused_command(
     launch_info: LaunchInfo | None, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> LaunchInfo | None:
-    """Return how this command would take part; None where nobody waits for it, or another process of its node speaks
-    for it.
+    """Return how this command would have taken part; None if nobody waits for it, or another process of its node
+    reports.
 
-    launch_info: None where detect() refused config, whose numbers may be wrong. config: resolved.
+    launch_info: None if detect() refused config, whose numbers may be wrong. config: resolved.
     """
     if launch_info is None:
         return _from_options(config, environ)
@@ -35,13 +35,13 @@ def refused_command(
         return None
     follows = launch_info.world_info is not None and launch_info.world_info.local_rank > 0
     if not launch_info.manual and (launch_info.num_nodes == 1 or follows):
-        return None  # the launcher ends the others, or the node's first process speaks
+        return None  # the launcher ends the others, or the node's first process reports
     return launch_info
 
 
 def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Guess from numbers that a person has typed; those of a launcher are right. Without a rank of its own it is one
-    node of some."""
+    """Guess from numbers that a person has typed; those of a launcher are right. Without a rank of its own, the command
+    is one of several nodes."""
     cluster, num_nodes = config["cluster"], config["trainer"].get("num_nodes")
     if ranks.launcher_name(environ, by_tasks=True) is not None:
         return None
@@ -64,8 +64,8 @@ def _number(option: Any, variable: str | None) -> int | None:
 
 
 def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
-    """End the others with the same mistakes, at the store they meet at: node 0 or rank 0 serves it for that. Takes
-    FOREGROUND_S or BACKGROUND_S, and torch's import, where nobody comes."""
+    """End the others with the same mistakes, at the store where they meet; node 0 or rank 0 serves it just for that. If
+    nobody comes, this takes FOREGROUND_S or BACKGROUND_S, plus torch's import."""
     timeout_s = FOREGROUND_S if _in_foreground() else BACKGROUND_S
     first_mistakes, number, noun = list(mistakes)[:MAX_MISTAKES], refused.number, refused.noun
     name = f"this {noun}" if number is None else f"{noun} {number}"
@@ -87,7 +87,7 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
 
 
 def _in_foreground() -> bool:
-    """Return whether a shell shows its prompt when this process ends."""
+    """Return whether a shell is waiting for this process to show its prompt."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):

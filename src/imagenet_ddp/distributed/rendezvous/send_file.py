@@ -1,4 +1,4 @@
-"""Send a file that only number 0 has to the others, through the store they have met at."""
+"""Send a file that only number 0 has to the others, through their store."""
 
 import atexit
 import shutil
@@ -20,7 +20,7 @@ POLL_S = 0.002
 
 @explain_lost_store()
 def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
-    """Return number 0's file on all: the local one where its content is the same, else a copy. None: no file."""
+    """Return number 0's file on all: the local one if its content is the same, else a copy. None: no file."""
     store, number, timeout_s = rank_group.store, rank_group.number, rank_group.timeout_s
     if rank_group.size == 1:
         return path
@@ -49,11 +49,11 @@ def _is_local(description: Mapping[str, Any]) -> bool:
 
 
 def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
-    """Send chunk by chunk; each is deleted when all have read it."""
+    """Send chunk by chunk; delete each one when all have read it."""
     with path.open("rb") as file:
         chunk = 0
         while content := file.read(CHUNK_BYTES):
-            store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # bytes too, which its type does not say
+            store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # accepts bytes, but its annotation does not
             what = f"{path} could not be sent to all"
             _wait(lambda n=chunk: int(store.add(f"file/{n}/read", 0)) >= num_readers, timeout_s, what)
             store.delete_key(f"file/{chunk}")
@@ -75,7 +75,9 @@ def _receive(store: Store, description: Mapping[str, Any], timeout_s: float) -> 
             num_bytes += file.write(content)
             chunk += 1
     if sha256(target) != description["sha256"]:
-        raise ConfigError(f"{name} arrived from rank 0 with another content. Hint: is somebody writing to it there?")
+        raise ConfigError(
+            f"{name} arrived from rank 0 with different content. Hint: is another program writing to it there?"
+        )
     return target
 
 

@@ -1,4 +1,4 @@
-"""Share a list of bad images between ranks, at the rendezvous store: no collective, and no rank waits for it."""
+"""Share a list of bad images between ranks through the rendezvous store: without a collective, so no rank waits."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from torch.distributed import Store
 
 
 class SharedList:
-    """key: of this list. store_client: opens a new connection, on first use."""
+    """key: of this list in the store. store_client: opens a new connection, on first use."""
 
     def __init__(self, store_client: Callable[[], Store], key: str):
         self._store_client, self._key = store_client, key

@@ -1,4 +1,4 @@
-"""Open the TCP connections between ranks. No torch here."""
+"""Open the TCP connections between ranks. No torch."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
 
 
 def listen() -> socket.socket:
-    """Listen at a free port of all of this machine's addresses."""
+    """Listen on a free port at all of this machine's addresses."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
@@ -17,7 +17,7 @@ def listen() -> socket.socket:
 
 
 def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first host that answers. Raises ConfigError where none does."""
+    """Connect to the first host that answers. Raises ConfigError if none does."""
     reasons = []
     for host in hosts:
         try:
@@ -36,7 +36,7 @@ def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let the kernel detect within about 8 s that the peer's machine is gone."""
+    """Have the kernel detect within about 8 s that the peer's machine is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     milliseconds = 1000 * PROBE_S * (NUM_PROBES + 1)

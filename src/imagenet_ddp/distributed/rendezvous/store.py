@@ -1,4 +1,4 @@
-"""Serve and find the key-value store of a rendezvous, with an error message for each way to fail."""
+"""Serve and find the key-value store of a rendezvous, with an error message for each kind of failure."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ from imagenet_ddp.distributed.rendezvous.deadline import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
-OWNER_KEY = "imagenet_ddp/owner"  # set by the process that serves: tells our store from another program's port
+OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process: distinguishes our store from another program's port
 COMMANDS = "commands"
 POLL_S = 0.2
 ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
@@ -36,14 +36,14 @@ class PortInUseError(ConfigError):
 
 
 def commands_prefix(attempt: int) -> str:
-    """Return the prefix of the keys by which commands meet; connect() gives the prefix of all others."""
+    """Return the prefix of the keys used by commands; connect() uses another prefix for all other keys."""
     return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
 def connect(world_info: WorldInfo, timeout_s: float) -> Store:
-    """Open a new connection, with keys of this attempt only: a launcher may restart failed workers.
+    """Open a new connection that sees only the keys of this attempt: a launcher may restart failed workers.
 
-    A client that waits blocks every other user of it, so each user needs a connection of its own.
+    A waiting client blocks its other users, so each user needs a connection of its own.
     """
     assert world_info.address and world_info.port
     who = f"rank {world_info.rank} of {world_info.world_size}"
@@ -78,7 +78,7 @@ def serve(host: str, port: int) -> TCPStore:
 
 
 def serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
-    """Serve a store at the first port that is free, marked with its owner."""
+    """Serve a store at the first free port, marked with its owner."""
     for port in ports:
         with contextlib.suppress(PortInUseError):
             store = serve(host, port)
@@ -100,10 +100,11 @@ def client(
     more_ports: Sequence[int] = (),
     owner: str | None = None,
 ) -> TCPStore:
-    """Connect to the store, and wait up to timeout_s for its server to start. who: this process, for messages.
+    """Connect to the store, waiting up to timeout_s for its server to start. who: names this process in messages.
 
     ours: served by `serve`, not by a launcher. owner, more_ports: the store is at one of these ports, marked with its
-    owner; stores of others are skipped. Raises ConfigError for an unknown name, no route, no answer, another program.
+    owner; stores of others are skipped. Raises ConfigError for an unknown name, no route, no answer, or another
+    program.
     """
     deadline, ports = Deadline(timeout_s), (port, *more_ports)
     num_timeouts, reason = 0, ""
@@ -144,8 +145,8 @@ def client(
 
 
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
-    """Connect at once. Return None where the store is not this owner's. Raises OSError where nobody answers, and
-    ConfigError where another program does and no owner is given."""
+    """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers, and
+    ConfigError if another program does and no owner is given."""
     number = interfaces.resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
@@ -166,7 +167,7 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
 
 
 def _describe_failure(error: Exception | None) -> str:
-    """Quote torch, except for the numbers of its protocol."""
+    """Quote torch's error, without the numbers of its protocol."""
     if error is None:
         return " (it accepts connections and stays silent)"
     line = first_line(error)
@@ -174,7 +175,8 @@ def _describe_failure(error: Exception | None) -> str:
 
 
 def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
-    """Return None after NAME_LOOKUP_S: torch waits without a bound for a port that accepts and stays silent."""
+    """Connect, or return None after NAME_LOOKUP_S: torch would wait forever for a port that accepts and stays
+    silent."""
     result: list[TCPStore | Exception] = []
 
     def connect() -> None:
@@ -200,7 +202,8 @@ def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception 
 
 
 class _WithoutStderr:
-    """Discard what the process writes to stderr, as C++ writes past sys.stderr. Several threads may enter at once."""
+    """Discard what the process writes to stderr, including C++ code that bypasses sys.stderr. Several threads may enter
+    at once."""
 
     def __init__(self) -> None:
         self._lock, self._num_users, self._saved = threading.Lock(), 0, -1

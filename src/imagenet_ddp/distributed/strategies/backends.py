@@ -1,5 +1,5 @@
-"""Check what this torch and this kind of device offer for a process group. Imports torch, but no Lightning: the
-command calls it before it starts workers."""
+"""Check that this torch and this kind of device support the requested process group. Imports torch, but not Lightning:
+the command calls this before it starts workers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch import distributed
 
 
 def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
-    """Return why several processes cannot train so, [] where they can.
+    """Return why several processes cannot train this way; [] if they can.
 
     strategy: the resolved strategy.* keys. kind: cpu, cuda or mps.
     """

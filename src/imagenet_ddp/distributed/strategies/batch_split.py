@@ -1,8 +1,8 @@
-"""Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. No torch here.
+"""Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. No torch.
 
-data.batch_size is per device, as everywhere. One forward of the whole process takes `images_per_forward()` images: this
-number is fixed before anything runs, because learning rate, steps per epoch and checkpoints follow from it.
-strategy.first_device_batch changes it: 2 with data.batch_size=3 on three devices is 2 + 3 + 3 = 8 images.
+data.batch_size is per device, as everywhere. One forward of the whole process takes `images_per_forward()` images; this
+number is fixed before anything runs, because learning rate, steps per epoch and checkpoints depend on it.
+strategy.first_device_batch changes it: 2 with data.batch_size=3 on three devices gives 2 + 3 + 3 = 8 images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ _OWN_KEYS = {"name", "first_device_batch"}  # the other keys of strategy.* are d
 
 
 def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
-    """Return the number of processes that drive this many devices of one machine."""
+    """Return the number of processes that use this many devices of one machine."""
     return 1 if strategy["name"] in DATA_PARALLEL else num_devices
 
 
 def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int:
-    """Return the images that one forward of a process takes: batch_size where each device has its own process.
+    """Return the images per forward of a process: batch_size if each device has its own process.
 
-    Raises ConfigError where that is none.
+    Raises ConfigError if there are none.
     """
     if strategy["name"] not in DATA_PARALLEL:
         return batch_size
@@ -41,8 +41,8 @@ def split_update(
 ) -> tuple[int, int, str]:
     """Return (images per device and forward, forwards per update of the weights, why).
 
-    num_devices: of each process. wanted: images per update, by the largest batch up to data.batch_size that makes them;
-    both numbers are as set where None does, or wanted is None. whose: the wanted number, in words.
+    num_devices: of each process. wanted: images per update, to be reached with the largest batch up to data.batch_size
+    that divides them; if none does, or wanted is None, both numbers stay as set. whose: the wanted number, in words.
     """
     strategy, most = config["strategy"], config["data"]["batch_size"]
     times = config["trainer"]["accumulate_grad_batches"]
@@ -58,8 +58,8 @@ def split_update(
 
 
 def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, Any]:
-    """Return trainer.* with so many forwards per update of the weights. What counts forwards is set such that it stands
-    for as many updates, and so images, as before."""
+    """Return trainer.* with so many forwards per update of the weights. Options that count forwards are scaled, so that
+    they stand for as many updates, and so images, as before."""
     times, counted = trainer["accumulate_grad_batches"], ("limit_train_batches", "val_check_interval")
     given = {key: trainer[key] for key in counted if integer(1).accepts(trainer[key])}
     return {
@@ -72,7 +72,7 @@ def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, An
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
     """Return the first device's images in a full forward; None for dp, which splits evenly.
 
-    Half of batch_size where strategy.first_device_batch is null and there are other devices.
+    Half of batch_size if strategy.first_device_batch is null and there are other devices.
     """
     if strategy["name"] != "balanced_dp":
         return None
@@ -82,10 +82,10 @@ def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_device
 
 
 def split_batch(num_images: int, num_devices: int, first: int | None, full: int) -> list[int]:
-    """Return the images of each device; devices with 0 are not called.
+    """Return the number of images of each device; devices with 0 are not called.
 
     first: None for dp, which splits as nn.DataParallel does (torch.chunk): equal parts, rounded up, until nothing is
-    left, so that 5 images on 4 devices are 2 + 2 + 1 + 0. Otherwise the first device's images in a forward of `full`
+    left, so 5 images on 4 devices are 2 + 2 + 1 + 0. Otherwise, the first device's images in a forward of `full`
     images: of any other number it takes the same proportion, to the nearest image, and the shares of the other devices
     differ by at most 1.
     """
@@ -100,7 +100,7 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
 
 
 def split_sentence(sizes: Sequence[int], accumulate: int = 1) -> str:
-    """Write the sum of a full forward: sizes per device."""
+    """Format the sum of a full forward. sizes: per device."""
     if len(sizes) == 1:
         return "Split: none, one device."
     text = f"Split: {_sum(sizes)} images per forward"
@@ -113,7 +113,7 @@ def split_sentence(sizes: Sequence[int], accumulate: int = 1) -> str:
 def describe(
     strategy: Mapping[str, Any], batch_size: int, num_devices: int, accumulate: int, on_cpu: bool
 ) -> list[str]:
-    """Write the log lines of a run with dp or balanced_dp; none for other strategies."""
+    """Return the log lines of a run with dp or balanced_dp; none for other strategies."""
     if strategy["name"] not in DATA_PARALLEL:
         return []
     full = images_per_forward(strategy, batch_size, num_devices)
@@ -137,9 +137,9 @@ def validate(
     trainer: Mapping[str, Any],
     num_devices: int | None = None,
 ) -> list[str]:
-    """Return errors in the strategy.* keys that dp and balanced_dp read or cannot obey.
+    """Return errors in those strategy.* keys that dp and balanced_dp read or cannot honour.
 
-    num_devices: None where only torch knows it; `images_per_forward()` checks again.
+    num_devices: None if only torch can tell; `images_per_forward()` checks again.
     """
     name, first = strategy["name"], strategy["first_device_batch"]
     errors: list[str] = []

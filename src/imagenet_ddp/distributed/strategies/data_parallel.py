@@ -1,14 +1,14 @@
-"""Train with one process and the batch split over its devices, as nn.DataParallel did: strategy=dp and
+"""Train in one process with the batch split over its devices, as nn.DataParallel did: strategy=dp and
 strategy=balanced_dp. Lightning 2 has no such strategy.
 
-Only the net is parallel. Loss and metrics are computed once, on the gathered outputs, so that gradient, top-1 and top-5
-are those of one device on the whole batch. The replicas live outside the module registry: a checkpoint has the keys of
-every other strategy's.
+Only the net runs in parallel. Loss and metrics are computed once, on the gathered outputs, so gradient, top-1 and top-5
+equal those of one device on the whole batch. The replicas are kept outside the module registry: a checkpoint has the
+same keys as with every other strategy.
 
-Each forward, as nn.DataParallel does it: parameters and buffers go to every device that has images, a thread per
-device calls its replica, the outputs are gathered on the first. Batch norm normalises each device's part by itself; of
-its running statistics, those of the first replica that is called are kept (the first device's, unless its share is 0),
-the other replicas' updates are dropped. On a CPU the replicas are threads over the same parameters.
+Each forward works as in nn.DataParallel: parameters and buffers are copied to every device that has images, one thread
+per device calls its replica, and the outputs are gathered on the first device. Batch norm normalises each device's part
+separately; the running statistics of the first replica called are kept (that of the first device, unless its share is
+0), the updates of the others are dropped. On a CPU the replicas are threads over the same parameters.
 """
 
 import copy
@@ -27,8 +27,8 @@ from imagenet_ddp.distributed.strategies import batch_split
 
 
 class DataParallelStrategy(ParallelStrategy):
-    """For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images on the first
-    dimension, one tensor out.
+    """For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images along the first
+    dimension, one tensor as output.
 
     first: images of the first device in a forward of full_batch images; None splits as nn.DataParallel does.
     """
@@ -82,11 +82,11 @@ class DataParallelStrategy(ParallelStrategy):
 
 
 class Replicas:
-    """Call the net on all devices at once.
+    """Calls the net on all devices at once.
 
     Randomness (dropout): each GPU has its own generator, seeded in each forward from the CPU's, so that a resumed run
-    draws the same. CPU threads share one generator and would draw in the order in which they happen to run: after a
-    forward that has drawn from it, the next ones call the replicas one after the other, and so does the first.
+    draws the same. CPU threads share one generator and would draw in whatever order they happen to run, so the first
+    forward, and each forward that follows one that drew random numbers, calls the replicas one after the other.
     """
 
     def __init__(self, net: nn.Module, devices: list[torch.device], first: int | None = None, full: int = 1):
@@ -122,7 +122,8 @@ class Replicas:
         return torch.cat([output.to(root, non_blocking=True) for output in outputs])
 
     def _replicate(self, called: list[int]) -> list[nn.Module]:
-        """Return the replicas of these devices; on the first device the net itself, or on GPUs a copy on its memory."""
+        """Return the replicas for these devices; the first device uses the net itself or, on GPUs, a copy over the same
+        memory."""
         if self.devices[0].type == "cpu":
             return [self.net if device == 0 else _twin(self.net) for device in called]
         numbers = [0, *(device for device in called if device)]  # copies are made from the first device's
@@ -163,9 +164,10 @@ class Replicas:
 
 
 class _Context:
-    """Carry torch's state of one thread to another: gradients, inference mode, autocast and its type, device, stream.
+    """Carries torch's thread state to another thread: gradients, inference mode, autocast and its type, device, stream.
 
-    torch's own parallel_apply forgets the autocast type: its replicas compute in float16 where bfloat16 was set."""
+    torch's own parallel_apply loses the autocast type: its replicas compute in float16 even if bfloat16 is set.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -189,14 +191,14 @@ class _Context:
 
 
 def _twin(net: nn.Module) -> nn.Module:
-    """Copy the net with the same parameters and buffers of its own."""
+    """Copy the net, sharing its parameters but not its buffers."""
     return copy.deepcopy(net, {id(parameter): parameter for parameter in net.parameters()})
 
 
 def make_data_parallel(
     strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int
 ) -> Strategy | str:
-    """Return Lightning's plain single device ("auto") for one device: there is nothing to split.
+    """Return the strategy; for one device Lightning's plain single device ("auto"), because there is nothing to split.
 
     strategy: the resolved strategy.* keys, of dp or balanced_dp. kind: cpu, cuda or mps. devices: how many, or which.
     """

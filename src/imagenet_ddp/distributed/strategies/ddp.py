@@ -1,4 +1,4 @@
-"""Make Lightning's DDPStrategy from strategy.*."""
+"""Make Lightning's DDPStrategy from the strategy.* keys."""
 
 import inspect
 import warnings
@@ -24,7 +24,7 @@ KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 
 
 class StoreDDPStrategy(DDPStrategy):
-    """DDPStrategy whose process group is made on a store that is already connected.
+    """DDPStrategy with a process group on a store that is already connected.
 
     options: the resolved strategy.* keys.
     """
@@ -38,7 +38,7 @@ class StoreDDPStrategy(DDPStrategy):
             self._local_sgd = LocalSGD(options["local_sgd_start_step"], options["local_sgd_every"])
 
     def setup_distributed(self) -> None:
-        """Make the process group; Lightning leaves one that exists as it is."""
+        """Make the process group; Lightning keeps one that exists."""
         if not distributed.is_initialized():
             store = PrefixStore("process_group", self._store)
             assert self.cluster_environment is not None
@@ -48,7 +48,7 @@ class StoreDDPStrategy(DDPStrategy):
         super().setup_distributed()
 
     def configure_ddp(self) -> None:
-        """Register the hook on every device: Lightning leaves it out in silence where there is no CUDA."""
+        """Register the communication hook on every device: Lightning silently skips it without CUDA."""
         assert self.model is not None
         self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
@@ -75,8 +75,8 @@ class StoreDDPStrategy(DDPStrategy):
             self._local_sgd.average(self.model, self.optimizers)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Take the state of the net for a checkpoint. Called on all ranks, before the state of the optimizers is
-        taken."""
+        """Return the state of the net for a checkpoint. Called on all ranks, before the state of the optimizers is
+        read."""
         self._average()
         return super().lightning_module_state_dict()
 
@@ -85,7 +85,7 @@ class StoreDDPStrategy(DDPStrategy):
         super().on_train_end()
 
     def on_validation_start(self) -> None:
-        """Send rank 0's batch-norm statistics to all once per validation: the checkpoint holds those."""
+        """Broadcast rank 0's batch-norm statistics once per validation: these are the ones in the checkpoint."""
         self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
@@ -106,10 +106,10 @@ def _send_buffers(model: nn.Module) -> None:
 def make_strategy(
     strategy: Mapping[str, Any], world_size: int, store: Store | None, *, kind: str | None = None
 ) -> Strategy | str:
-    """Return Lightning's plain single device ("auto") for one process: it needs no process group.
+    """Return the strategy; for one process Lightning's plain single device ("auto"), because it needs no process group.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps, where it is known; raises ConfigError where that
-    device cannot do what strategy.* says.
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps, if known; raises ConfigError if that device does not
+    support the strategy.* keys.
     """
     if world_size == 1:
         return "auto"
@@ -125,8 +125,8 @@ def make_strategy(
 
 
 def training_reads_buffers(model: nn.Module) -> bool:
-    """Return whether the model has buffers that a step may change and the next one read. Batch norm's running
-    statistics are only written in training; buffers that are in no checkpoint are constants."""
+    """Return whether the model has buffers that a step may change and a later step reads. Training only writes batch
+    norm's running statistics; buffers that are in no checkpoint count as constants."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     only_written = {id(buffer) for module in norms for buffer in module.buffers(recurse=False)}
     stored = {id(value) for value in model.state_dict(keep_vars=True).values()}
@@ -134,7 +134,8 @@ def training_reads_buffers(model: nn.Module) -> bool:
 
 
 def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collection[str] = KNOWN) -> dict[str, Any]:
-    """Translate strategy.* for DistributedDataParallel of this model; its parameters are `known`."""
+    """Translate strategy.* into arguments of DistributedDataParallel for this model. known: the names of its
+    parameters."""
     arguments = {name: strategy[name] for name in ("static_graph", "gradient_as_bucket_view", "init_sync")}
     # a static graph finds them by itself, and torch warns where both are set
     arguments["find_unused_parameters"] = strategy["find_unused_parameters"] and not strategy["static_graph"]
@@ -150,7 +151,7 @@ def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collecti
 
 
 def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
-    """Return (state, hook) for register_comm_hook, as strategy.comm_hook names it; None without one, and for
+    """Return (state, hook) for register_comm_hook, as selected by strategy.comm_hook; None without one, and for
     post_local_sgd."""
     match strategy["comm_hook"]:
         case "fp16":
@@ -171,11 +172,11 @@ def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
 
 
 def powersgd_in_order(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call powerSGD_hook, one bucket after the other.
+    """Call powerSGD_hook for one bucket after the other.
 
-    Each bucket takes three all-reduces, each started when the one before has ended. NCCL starts them in program order;
-    Gloo's threads start them in an order that differs between ranks, and two buckets at a time end the process with
-    "Received data size doesn't match expected size".
+    Each bucket takes three all-reduces, each started when the previous one has ended. NCCL starts them in program
+    order; Gloo's threads start them in an order that differs between ranks, and two buckets at a time crash the process
+    with "Received data size doesn't match expected size".
     """
     compresses = state.iter >= state.start_powerSGD_iter
     future = powerSGD_hook(state, bucket)
@@ -185,7 +186,7 @@ def powersgd_in_order(state: PowerSGDState, bucket: GradBucket) -> torch.futures
 
 
 def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
-    """Write log lines about settings that change speed or results."""
+    """Return log lines about settings that change speed or results."""
     hook = strategy["comm_hook"]
     if world_size == 1:
         return [f"strategy.comm_hook={hook} has no effect: one process sends no gradients."] if hook else []

@@ -14,7 +14,7 @@ def validate(config: Mapping[str, Any]) -> list[str]:
     strategy, trainer = config["strategy"], config["trainer"]
     found = validate_group("strategy", strategy)
     if strategy["name"] in ("dp", "balanced_dp"):
-        return found  # batch_split.py says which of these keys have no effect
+        return found  # batch_split.py reports which of these keys have no effect
     if strategy["static_graph"] and integer(2).accepts(trainer.get("accumulate_grad_batches")):
         found.append(
             f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches="

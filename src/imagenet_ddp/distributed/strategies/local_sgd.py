@@ -1,8 +1,7 @@
 """Post-local SGD (Lin et al. 2020, arXiv:1808.07217): average gradients at first, later only weights, every few steps.
 
-torch's PostLocalSGDOptimizer is an optimizer around another, which Lightning would wrap again, and its averager
-replaces the memory of the parameters. Neither is needed: DistributedDataParallel without synchronisation is the bare
-net.
+torch's PostLocalSGDOptimizer wraps another optimizer, which Lightning would wrap again, and its averager replaces the
+memory of the parameters. Neither is needed: DistributedDataParallel without synchronisation is just the net.
 """
 
 from collections import defaultdict
@@ -15,9 +14,10 @@ from torch.optim import Optimizer
 
 
 class LocalSGD:
-    """Decide by the number of optimizer steps when ranks step alone, and average what then differs between them.
+    """Decides by the number of optimizer steps when ranks step on their own, and averages what then differs between
+    them.
 
-    start_step: steps on averaged gradients. every: steps from one average of the weights to the next.
+    start_step: number of steps on averaged gradients. every: steps between two averages of the weights.
     """
 
     def __init__(self, start_step: int, every: int):
@@ -29,15 +29,15 @@ class LocalSGD:
         model.require_backward_grad_sync = steps < self.start_step
 
     def after_step(self, model: torch.nn.Module, steps: int) -> None:
-        """Average the weights where it is their turn. steps: with the one just done."""
+        """Average the weights if this step is due for it. steps: including the one just done."""
         if steps > self.start_step:
             self._weights_differ = self._states_differ = True
             if (steps - self.start_step) % self.every == 0:
                 self.average(model, ())
 
     def average(self, model: torch.nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        """Give all ranks the same weights, statistics of batch norm, and state of the given optimizers, where any of
-        it may differ. A collective, which ranks with equal numbers of steps call alike."""
+        """Give all ranks the same weights, batch-norm statistics, and state of the given optimizers, if any of these
+        may differ. A collective: ranks with equal numbers of steps make the same calls."""
         tensors: list[Tensor] = []
         if self._weights_differ:
             tensors += [*model.parameters(), *model.buffers()]
@@ -49,7 +49,8 @@ class LocalSGD:
 
 
 def _state(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the tensors of its state in the order of the parameters; not the counters of steps, which are equal."""
+    """Yield the tensors of the optimizer's state in the order of the parameters, without the step counters, which are
+    equal."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
@@ -58,7 +59,7 @@ def _state(optimizer: Optimizer) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def average(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its mean over the ranks, by one all-reduce per type. Keeps memory formats."""
+    """Replace each tensor by its mean over the ranks, with one all-reduce per type. Keeps memory formats."""
     kinds: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         kinds[tensor.dtype].append(tensor)

@@ -1,4 +1,4 @@
-"""Make torch's default process group on a store that is already connected, on the port that is already open."""
+"""Make torch's default process group on a store that is already connected, through the port that is already open."""
 
 import atexit
 from datetime import timedelta
@@ -10,7 +10,7 @@ from torch import distributed
 def init_process_group(
     rank: int, world_size: int, store: distributed.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> None:
-    """Join the process group. backend None: nccl on GPUs, gloo on CPUs. timeout_s: of one collective.
+    """Join the process group. backend None: nccl on GPUs, gloo on CPUs. timeout_s: per collective.
 
     store: with keys that no other group uses.
     """

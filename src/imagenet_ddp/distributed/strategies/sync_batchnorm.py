@@ -1,4 +1,4 @@
-"""trainer.sync_batchnorm for what torch.nn.SyncBatchNorm cannot do: CPUs, and timm's layers."""
+"""Implement trainer.sync_batchnorm where torch.nn.SyncBatchNorm cannot: on CPUs, and for timm's layers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 class SyncBatchNorm(TorchSyncBatchNorm):
-    """Convert each batch norm for a kind of device: cpu, cuda or mps. Raises ConfigError for a subclass on CPUs."""
+    """Converts each batch norm for a kind of device: cpu, cuda or mps. Raises ConfigError for a subclass on CPUs."""
 
     def __init__(self, kind: str):
         self._kind = kind  # Lightning converts them before the net is on its device
@@ -36,9 +36,10 @@ class SyncBatchNorm(TorchSyncBatchNorm):
 
 
 class _CPUSyncBatchNorm(_BatchNorm):
-    """Batch norm by the mean and variance over all ranks' batches. Two collectives in a forward, two in a backward.
+    """Batch norm with the mean and variance over the batches of all ranks, by two collectives in the forward pass and
+    two in the backward pass.
 
-    No torch.nn.SyncBatchNorm, which DistributedDataParallel refuses on CPUs.
+    Not a torch.nn.SyncBatchNorm, which DistributedDataParallel refuses on CPUs.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -70,7 +71,7 @@ class _CPUSyncBatchNorm(_BatchNorm):
 
 
 class _Sum(torch.autograd.Function):
-    """Over all ranks, in forward and backward."""
+    """Sum over all ranks, in forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ WINDOW = 4096  # probes that may wait for one before them, which takes long
 
 
 def run(plan: Plan) -> int:
-    """Return the exit code: 0 nothing bad found, 1 something. Raises ConfigError, RunError."""
+    """Return the exit code: 0 nothing bad found, 1 something was. Raises ConfigError, RunError."""
     assert plan.out is not None
     config, data = plan.config, plan.config["data"]
     report = Report(data)
@@ -62,7 +62,7 @@ def run(plan: Plan) -> int:
 
 
 class _Probes:
-    """The hashes of a split's images, and why some of them are bad, by index."""
+    """The hashes of a split's images and, by index, the reasons why some of them are bad."""
 
     def __init__(self, num_images: int):
         self.content = np.zeros(num_images, dtype=np.uint64)
@@ -101,7 +101,8 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
 
 
 def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Images]:
-    """Open folders one by one, because train and val may differ here; other sources as training does."""
+    """Open train and val separately if they are folders, because they may differ here; other sources as training
+    does."""
     if data["_target_"] or data["name"] not in data_validate.OF_FOLDERS:
         source = open_source(data, seed, os.environ)
         found = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
@@ -128,7 +129,8 @@ def _count_classes(images: Images, classes: list[str]) -> dict[str, int]:
 
 
 def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images], report: Report) -> None:
-    """Report duplicates: between train and val they falsify the validation, in two classes one label is wrong."""
+    """Report duplicates: between train and val they invalidate the validation; between two classes, one label is
+    wrong."""
     leaks = same_between(contents["train"], contents["val"]) if contents.keys() >= {"train", "val"} else []
     report.duplicates = [
         ("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks

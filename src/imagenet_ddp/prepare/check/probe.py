@@ -11,15 +11,15 @@ OUT_OF_MEMORY = "MemoryError"
 
 
 class Probe(NamedTuple):
-    """reason: why the image cannot be read; None where it can. content_hash: 64 bits of BLAKE2b of the file's bytes, or
-    of the pixels where there is no file; 0: not read."""
+    """reason: why the image cannot be read; None if it can. content_hash: 64 bits of BLAKE2b of the file's bytes, or of
+    the pixels if there is no file; 0: not read."""
 
     reason: str | None
     content_hash: int = 0
 
 
 def probe_image(images: Images, index: int) -> Probe:
-    """Look at one image file. Raises nothing that an image can cause."""
+    """Decode and hash one image. Never raises for a bad image."""
     content = 0
     try:
         if isinstance(images, FileImages):

@@ -31,7 +31,7 @@ class SplitReport:
 
 @dataclass
 class Report:
-    """findings: sentences with a Hint, which make the exit code 1. notes: what else is worth knowing."""
+    """findings: sentences with a Hint; any of them makes the exit code 1. notes: other remarks."""
 
     data: Mapping[str, Any]
     splits: dict[str, SplitReport] = field(default_factory=dict)

@@ -15,7 +15,7 @@ GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 @dataclass(frozen=True)
 class Edition:
-    """num_images: split -> images in its archive. classes: ILSVRC2012_ID (from 1) -> WordNet id."""
+    """num_images: split -> number of images in its archive. classes: ILSVRC2012_ID (from 1) -> WordNet id."""
 
     train: Archive
     val: Archive
@@ -26,7 +26,7 @@ class Edition:
 
 @dataclass(frozen=True)
 class ClassImages:
-    """The images of one class: in a tar of their own inside the archive (train), or directly in it (val)."""
+    """The images of one class: in a tar within the archive (train), or directly in the archive (val)."""
 
     name: str
     inner_tar: tarfile.TarInfo | None
@@ -36,8 +36,8 @@ class ClassImages:
 def ilsvrc2012() -> Edition:
     """Return the edition of ImageNet-1k.
 
-    MD5: as in torchvision.datasets.imagenet (ARCHIVE_META). Bytes: as listed by the download page's users and by the
-    indexes of several mirrors; the devkit's are not known. Ids: meta.mat of the devkit;
+    MD5: as in torchvision.datasets.imagenet (ARCHIVE_META). Bytes: as reported by users of the download page and in the
+    indexes of several mirrors; the devkit's size is not known. Ids: from the devkit's meta.mat;
     tests/prepare/imagenet/test_archives.py compares them with the SHA-256 of its first 1,000.
     """
     return Edition(
@@ -56,7 +56,7 @@ def train_classes(path: Path) -> list[ClassImages]:
 
 
 def val_classes(path: Path, devkit: Path, classes: Mapping[int, str]) -> list[ClassImages]:
-    """Return the classes of ILSVRC2012_img_val.tar; the devkit has the ILSVRC2012_ID of each image."""
+    """Return the classes of ILSVRC2012_img_val.tar; the devkit lists the ILSVRC2012_ID of each image."""
     with tarfile.open(devkit) as tar:
         (name,) = (name for name in tar.getnames() if name.endswith(GROUND_TRUTH))
         ground_truth = tar.extractfile(name)
@@ -73,7 +73,7 @@ def val_classes(path: Path, devkit: Path, classes: Mapping[int, str]) -> list[Cl
 
 
 def regular_files(file: IO[bytes]) -> list[tarfile.TarInfo]:
-    """Return the files of a tar. Raises TarError where there are links or special files, or one name occurs twice."""
+    """Return the files of a tar. Raises TarError if there are links or special files, or if a name occurs twice."""
     with tarfile.open(fileobj=file, mode="r:") as tar:
         members = [member for member in tar if not member.isdir()]
     if not all(member.isreg() for member in members):

@@ -1,7 +1,7 @@
-"""Extract one split of ImageNet from its archive into class folders, with threads; an interrupted run is resumed.
+"""Extract one split of ImageNet from its archive into class folders, with threads; an interrupted run can be resumed.
 
 train.unpacking/.n01440764 is a class being written, train.unpacking/n01440764 a finished one. Once all classes are
-right, train.unpacking is renamed to train.
+complete, train.unpacking is renamed to train.
 """
 
 import os
@@ -24,8 +24,8 @@ def draft_folder(folder: Path) -> Path:
 
 
 def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_images: int, num_threads: int) -> None:
-    """Extract all classes to folder, which is there only once it has num_images. Raises RunError, or OSError of the
-    disk; finished classes stay."""
+    """Extract all classes to folder, which exists only once it has num_images. Raises RunError, or OSError of the disk;
+    finished classes are kept."""
     draft = draft_folder(folder)
     draft.mkdir(exist_ok=True)
     todo = [one for one in classes if not _is_complete(draft / one.name)]
@@ -83,6 +83,6 @@ def _copy(tar: tarfile.TarFile, images: Sequence[tarfile.TarInfo], folder: Path)
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a class is finished, and no power cut has emptied a file of it."""
+    """Return whether a class is finished, and no power cut has truncated one of its files to nothing."""
     sizes = [entry.stat().st_size for entry in os.scandir(folder)] if folder.is_dir() else []
     return bool(sizes) and all(sizes)

@@ -1,13 +1,12 @@
 """prepare=imagenet: from ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/. No torch."""
 
-import shutil
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
-from imagenet_ddp.data.sources.download import MIB, lock_or_wait, validate_size, verify
+from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
 from imagenet_ddp.prepare.options import Plan, option
@@ -15,17 +14,17 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 LOCK = ".prepare.lock"
-SPARE = 0.02  # of the bytes to write: what a file system needs for a million small files beside their content
+SPARE = 0.02  # of the bytes to write: overhead of a file system for a million small files
 
 
 def run(plan: Plan, edition: Edition | None = None) -> int:
-    """Return exit code 0. Raises ConfigError for what is refused, RunError for what fails on the way."""
+    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
     assert plan.archive_dir is not None and plan.out is not None
     edition = edition or ilsvrc2012()
     archives, left_out = _find_archives(plan.archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
         raise ConfigError(mistakes)
-    with disk_errors_as_run_error(plan.out):
+    with explain_disk_errors(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(plan.out / LOCK, None, print_message):
             todo = [split for split in archives if not _is_finished(plan.out / split, edition.num_images[split])]
@@ -47,7 +46,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
 
 
 def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return (split -> its archive, split -> why it is left out). Raises ConfigError where there is none."""
+    """Return (split -> its archive, split -> why it is left out). Raises ConfigError if no archive is found."""
     found, left_out = {}, {}
     for split, archive in (("val", edition.val), ("train", edition.train)):  # the short work first
         path = archive_dir / archive.name
@@ -68,8 +67,8 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path]
 
 
 def _is_finished(folder: Path, num_images: int) -> bool:
-    """Return whether the split is there, from an earlier run or from elsewhere. Raises ConfigError where the folder is
-    in the way."""
+    """Return whether the split exists, from an earlier run or from elsewhere. Raises ConfigError if the folder is
+    incomplete."""
     if not folder.exists():
         return False
     found = sum(len(list_folder(folder / name)[0]) for name in class_folders(folder)) if folder.is_dir() else 0
@@ -85,15 +84,11 @@ def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
     """Raise ConfigError without room to extract. todo: (archive, folder with what was extracted from it before)."""
     need = sum(archive.stat().st_size for archive, _ in todo) * (1 + SPARE)
     need -= sum(path.stat().st_size for _, draft in todo for path in draft.rglob("*.JPEG"))
-    if (free := shutil.disk_usage(out).free) < need:
-        raise ConfigError(
-            f"out must have {need // MIB:,.0f} MiB free, got {free // MIB:,} MiB in {out}. Hint: out=FOLDER on another "
-            "disk, or make room; classes already extracted are kept."
-        )
+    require_free_space(out, need, "; classes already extracted are kept")
 
 
 def _print_summary(out: Path, edition: Edition) -> None:
-    """Print what there is now, and the command to use it with."""
+    """Print what exists now, and a command that uses it."""
     for split in ("train", "val"):
         if (out / split).is_dir():
             counts = f"{count_noun(edition.num_images[split], 'image')} of {count_noun(len(edition.classes), 'class')}"

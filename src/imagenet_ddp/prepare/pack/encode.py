@@ -1,4 +1,4 @@
-"""Encode one image of a source as it is stored in a packed folder."""
+"""Encode one image of a source for storage in a packed folder."""
 
 import io
 import zlib
@@ -18,7 +18,8 @@ from imagenet_ddp.data.sources.folder.images import FileImages
 
 @dataclass(frozen=True)
 class Encoding:
-    """form: jpeg or raw. short_side: pixels, images are never enlarged; 0: as it is. quality: of JPEG, 1 to 100."""
+    """form: jpeg or raw. short_side: pixels, images are never enlarged; 0: keep the size. quality: of JPEG, 1 to
+    100."""
 
     form: str
     short_side: int
@@ -27,7 +28,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """data: empty where the image could not be read; reason then says why. source_bytes: its size before."""
+    """data: empty if the image could not be read; reason says why. source_bytes: its size before."""
 
     data: bytes
     height: int = 0
@@ -74,8 +75,8 @@ def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
-    """Resize uint8 (H, W, 3) to the given short side, in pixels, with torch's antialiased bicubic filter: an eighth of
-    the time of Pillow's Lanczos (docs/performance.md)."""
+    """Resize uint8 (H, W, 3) to the given short side, in pixels, with torch's antialiased bicubic filter, which takes
+    an eighth of the time of Pillow's Lanczos (docs/performance.md)."""
     height, width = pixels.shape[:2]
     factor = short_side / min(height, width)
     size = max(round(height * factor), short_side), max(round(width * factor), short_side)
@@ -85,7 +86,8 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encode 4:2:0, with a restart marker after each row of blocks: decoding can begin at each (jpeg_bitstream.py)."""
+    """Encode as 4:2:0, with a restart marker after each row of blocks, at which decoding can begin
+    (jpeg_bitstream.py)."""
     buffer = io.BytesIO()
     try:
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)

@@ -1,5 +1,5 @@
-"""Identify the images of a source by names, classes and sizes, so that a pack of others is never taken for a pack of
-these; and, while a pack is unfinished, notice images that change."""
+"""Identify the images of a source by names, classes and sizes, so that a pack of other images is never mistaken for a
+pack of these; and notice images that change while a pack is unfinished."""
 
 import hashlib
 import itertools
@@ -16,12 +16,12 @@ from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed.local import PackedImages
 
-_CHUNK = 1_000  # files looked at by a thread, one after the other
+_CHUNK = 1_000  # files that a thread checks, one after the other
 _MISSING = (-1, 0, 0)
 
 
 def image_names(images: Images, data: Mapping[str, Any]) -> Names:
-    """Return names relative to the source's folder, which must not affect the bytes."""
+    """Return names relative to the source's folder, whose path must not affect the bytes."""
     if isinstance(images, PackedImages):
         return images.names
     prefix = f"{images.location or data['root']}{os.sep}"
@@ -29,9 +29,9 @@ def image_names(images: Images, data: Mapping[str, Any]) -> Names:
 
 
 def file_states(images: Images) -> np.ndarray:
-    """Return int64 (N, 3): each file's bytes (-1 where it is missing), mtime and ctime in ns. ctime differs for a new
-    image of the same size even where a copy restored mtime. Of images packed before, their checksums; of images that
-    are no files, 0. 10,000 files of a local disk take 0.1 s."""
+    """Return int64 (N, 3): each file's bytes (-1 if it is missing), mtime and ctime in ns. ctime reveals a new image of
+    the same size even if a copy restored mtime. For images packed before, return their checksums; for images that are
+    not files, 0. 10,000 files on a local disk take 0.1 s."""
     if isinstance(images, PackedImages):
         return np.array([(images.record(index).crc32, 0, 0) for index in range(len(images))], dtype=np.int64)
     if not isinstance(images, FileImages):

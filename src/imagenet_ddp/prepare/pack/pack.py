@@ -1,8 +1,8 @@
-"""prepare=pack: any source to the packed form.
+"""prepare=pack: write any source in packed form.
 
-The bytes depend on source and options alone: the distribution of images over shards is fixed before the first is
-packed, each shard is written in one go, and packed.json is written last. So a killed pack resumes with the first
-missing shard, and ends with the same bytes.
+The bytes depend only on source and options: the distribution of images over shards is fixed before the first is packed,
+each shard is written in one go, and packed.json is written last. So a killed pack resumes at the first missing shard,
+and ends with the same bytes.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.prepare.disk_space import explain_disk_errors
 from imagenet_ddp.prepare.options import Plan, option
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
@@ -50,7 +50,7 @@ WINDOW = 12  # images per process that may be packed, or wait, before one is wri
 
 
 def run(plan: Plan) -> int:
-    """Return exit code 0. Raises ConfigError for what is refused, RunError for what fails."""
+    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
     assert plan.out is not None
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
@@ -61,7 +61,7 @@ def run(plan: Plan) -> int:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for small images more threads cost more than they give: half the time with one
     try:
-        with disk_errors_as_run_error(out):
+        with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
                 _run(plan, out)
@@ -169,7 +169,7 @@ def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[Enc
 def _encode_all(
     splits: Mapping[str, Images], tasks: Iterable[tuple[str, int]], encoding: Encoding, plan: Plan
 ) -> Generator[EncodedImage, None, None]:
-    """Encode images in the order of the tasks; with one process, in this one."""
+    """Encode images in the order of the tasks; in this process if there is only one."""
     if plan.num_workers == 1:
         yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
         return
@@ -181,14 +181,14 @@ def _encode_all(
             if result.failure:
                 raise RunError(
                     f"{splits[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
-                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then type the same "
-                    "again to resume."
+                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then run the same "
+                    "command again to resume."
                 )
             yield result.value
 
 
 def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """List the bad images; raises RunError where there are any, or too many."""
+    """Write the list of bad images; raise RunError if there are any, or too many."""
     finished_list = out / BAD
     if not bad:
         finished_list.unlink(missing_ok=True)
@@ -202,8 +202,8 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
     text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
     if not is_skip:
         raise RunError(
-            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then type the same again to "
-            "resume."
+            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then run the same "
+            "command again to resume."
         )
     if len(bad) > most:
         raise RunError(

@@ -1,7 +1,6 @@
-"""Plan a pack: all that determines its bytes, and which images go to which shard."""
+"""Plan a pack: everything that determines its bytes, and which images go into which shard."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed.manifest import WORK
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.disk_space import require_free_space
 from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import Encoding, encode_image
 from imagenet_ddp.prepare.pack.resume import Resume
@@ -23,7 +23,7 @@ NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 
 @dataclass(frozen=True)
 class PackOptions:
-    """All that determines the bytes."""
+    """Everything that determines the bytes."""
 
     form: str
     short_side: int
@@ -35,7 +35,7 @@ class PackOptions:
 
 
 def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
-    """Raise ConfigError where `out` was made with other options."""
+    """Raise ConfigError if `out` was made with other options."""
     words = {"source": "other images", "encoder": f"other libraries ({found.get('encoder')}; now {wanted.encoder})"}
     different = [
         words.get(name, f"{name}={found.get(name)} instead of {value}")
@@ -52,7 +52,8 @@ def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what
 def plan_shards(
     out: Path, wanted: PackOptions, splits: Mapping[str, Images], encoding: Encoding, resume: Resume
 ) -> list[Shard]:
-    """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack does the same."""
+    """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack makes the same
+    plan."""
     file = out / WORK / "plan.json"
     if file.exists():
         plain = json.loads(file.read_bytes())
@@ -65,12 +66,7 @@ def plan_shards(
         per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
         plans += shards.divide(name, len(images), per_shard, shuffle=name == "train")
     need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not resume.find(shard))
-    free = shutil.disk_usage(out).free
-    if need > free:
-        raise ConfigError(
-            f"out must have about {need / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: make room, "
-            "out=FOLDER on another disk, or a smaller prepare.short_side."
-        )
+    require_free_space(out, need, ", or a smaller prepare.short_side")
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
         shards.save(file, json.dumps({"options": asdict(wanted), "mean_bytes": mean_bytes}).encode())
@@ -78,7 +74,7 @@ def plan_shards(
 
 
 def _mean_bytes(images: Images, encoding: Encoding) -> float:
-    """Estimate the size of a packed image, from the same sample each time."""
+    """Estimate the size of a packed image, always from the same sample."""
     sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
     sizes = [len(encode_image(images, index, encoding).data) for index in sample.tolist()]
     return float(np.mean([size for size in sizes if size] or [0]))

@@ -1,4 +1,4 @@
-"""Resume an interrupted pack: which shards are written, and from the images as they are now."""
+"""Resume an interrupted pack: find the shards that were written from the images as they are now."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +16,14 @@ from imagenet_ddp.system.text import count_noun
 
 
 class Resume:
-    """Compare shards with the images they were made from. states: split -> file_states(). They are stored beside each
-    shard in WORK, and deleted with it once the pack is finished."""
+    """Compares shards with the images they were made from. states: split -> file_states(). They are stored next to each
+    shard in WORK, and deleted with it when the pack is finished."""
 
     def __init__(self, out: Path, states: Mapping[str, np.ndarray]):
         self._out, self._states = out, states
 
     def find(self, shard: Shard) -> WrittenShard | None:
-        """Return what an earlier run wrote; None: nothing, or its images have changed since."""
+        """Return what an earlier run wrote; None if it wrote nothing, or its images have changed since."""
         return shards.find(self._out, shard) if self._stored(shard) == self._current(shard) else None
 
     def is_outdated(self, shard: Shard) -> bool:
@@ -31,14 +31,14 @@ class Resume:
         return stored is not None and stored != self._current(shard)
 
     def begin(self, shard: Shard) -> None:
-        """Invalidate what is stored, before the shard is overwritten."""
+        """Invalidate the stored states, before the shard is overwritten."""
         self._file(shard).unlink(missing_ok=True)
 
     def finish(self, shard: Shard) -> None:
         shards.save(self._file(shard), self._current(shard))
 
     def validate_unchanged(self, images: Mapping[str, Images], names: Mapping[str, Names]) -> None:
-        """Raise RunError where a file changed while the shards were written: the pack would be neither old nor new."""
+        """Raise RunError if a file changed while the shards were written: the pack would mix old and new images."""
         changed: list[str] = []
         for split, members in images.items():
             old, new = self._states[split][:, :2], file_states(members)[:, :2]
@@ -46,8 +46,8 @@ class Resume:
             changed += [f"{split}/{names[split][index]}" for index in np.flatnonzero(differ).tolist()]
         if changed:
             raise RunError(
-                f"{count_noun(len(changed), 'image')} changed during packing, the first {changed[0]}. Hint: type the "
-                "same again: only shards with changed images are made again."
+                f"{count_noun(len(changed), 'image')} changed during packing, the first {changed[0]}. Hint: run the "
+                "same command again, which rebuilds only the shards with changed images."
             )
 
     def _stored(self, shard: Shard) -> bytes | None:

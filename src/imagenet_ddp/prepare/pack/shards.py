@@ -1,4 +1,4 @@
-"""Write the shards of a pack: each is complete or absent, and a complete one is not made again."""
+"""Write the shards of a pack. Each one is complete or absent, and a complete one is not written again."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ PART = "shard.part"  # in WORK: the shard being written; it grows
 
 @dataclass(frozen=True)
 class Shard:
-    """number: within its split. indices: the images it has, by their number in the source, ascending."""
+    """number: within its split. indices: of its images in the source, ascending."""
 
     split: str
     number: int
@@ -40,8 +40,8 @@ class WrittenShard:
 
 
 def divide(split: str, num_images: int, per_shard: int, *, shuffle: bool) -> list[Shard]:
-    """Distribute images over shards. Shuffled, so that a few shards are a fair sample of all classes; and always in the
-    same way, so that the bytes are the same: RandomState's stream is frozen (NEP 19)."""
+    """Distribute images over shards: shuffled, so that a few shards are a fair sample of all classes, but always in the
+    same way, so that the bytes are the same (RandomState's stream is frozen, NEP 19)."""
     order = np.random.RandomState(0).permutation(num_images) if shuffle else np.arange(num_images)
     return [
         Shard(split, number, np.sort(order[first : first + per_shard]))
@@ -50,7 +50,7 @@ def divide(split: str, num_images: int, per_shard: int, *, shuffle: bool) -> lis
 
 
 def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad: bool) -> WrittenShard:
-    """Write a shard without its bad images; where there are any and not keep_bad, write none."""
+    """Write a shard without its bad images; if there are any, and not keep_bad, write none."""
     part, sha, records = out / WORK / PART, hashlib.sha256(), np.zeros(len(shard.indices), RECORD)
     position, source_bytes, bad = 0, 0, []
     with part.open("wb") as file:
@@ -76,7 +76,7 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
 
 
 def find(out: Path, shard: Shard) -> WrittenShard | None:
-    """Return what an earlier run wrote; None: nothing that can be used."""
+    """Return what an earlier run wrote; None if nothing is usable."""
     try:
         plain = json.loads(_summary_file(out, shard).read_bytes())
         bad = [(number, reason) for number, reason in plain["bad"]]
@@ -108,7 +108,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def save(path: Path, data: bytes) -> File:
-    """Write a file atomically; it is on the disk when this returns."""
+    """Write a file atomically; it is synced to the disk when this returns."""
     # a fixed draft name, because a kill must leave nothing in a pack that the next run does not overwrite
     atomic_write(path, data, sync=True, draft=path.with_name(f"{path.name}.part"))
     return File(path.name, len(data), hashlib.sha256(data).hexdigest())

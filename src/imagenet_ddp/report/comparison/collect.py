@@ -1,4 +1,4 @@
-"""Collect the runs of the folders given, and what a reader must know besides the table."""
+"""Collect the runs of the given folders, and the notes that belong below the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def version_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
-    """Return package -> versions where there are several; python and the project's own commit included."""
+    """Return package -> versions, if runs differ in them; includes python and the project's own commit."""
     versions: dict[str, set[str]] = {}
     for run in runs:
         packages = run.summary.get("versions")

@@ -1,4 +1,4 @@
-"""Draw the curves of several runs over each other. matplotlib is imported only to draw."""
+"""Draw the curves of several runs in one figure. matplotlib is imported only to draw."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -30,7 +30,7 @@ class Differences:
     derived: list[str] = field(default_factory=list)  # differ too, but follow from data.name, nccl.name, ...
 
     def title(self, key: str) -> str:
-        """Return the last part of the key where that is unambiguous, else the key."""
+        """Return the last part of the key if it is unambiguous, else the key."""
         last = key.rpartition(".")[2]
         if last in ("name", "root", "args", "_target_"):
             return key
@@ -54,8 +54,8 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 
 
 def option(run: Run, key: str) -> Any:
-    """Return the value of an option. A missing key has its default, because an older version did not have it; in a
-    group that users may extend (callbacks, trainer, args) it is null."""
+    """Return the value of an option. A missing key has its default, because an older version did not have it; in groups
+    that users may extend (callbacks, trainer, args) it is null."""
     if run.options is None:
         return UNKNOWN
     return run.options[key] if key in run.options else _defaults().get(key)
@@ -71,7 +71,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """Return equal text for equal values: 1 and 1.0, but not 1 and true."""
+    """Return equal text for equal values: for 1 and 1.0, but not for 1 and true."""
     if value is UNKNOWN:
         return "?"
     if isinstance(value, list):
@@ -94,7 +94,7 @@ def printable(text: str) -> str:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the paths below the deepest folder that all have in common."""
+    """Return the paths relative to the deepest folder that they all share."""
     if len(folders) == 1:
         return [printable(folders[0].name or str(folders[0]))]
     common = os.path.commonpath([str(folder.parent) for folder in folders])
@@ -102,7 +102,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
-    """Return "lr=0.1 seed=1" for each run; with the folder's name in front where that is too long or not unique."""
+    """Return "lr=0.1 seed=1" for each run, preceded by the folder's name if that is too long or not unique."""
     options = [
         " ".join(f"{printable(differences.title(key))}={format_option(option(run, key))}" for key in differences.keys)
         for run in runs
@@ -133,7 +133,7 @@ def _is_own_path(run: Run, key: str) -> bool:
 
 
 def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
-    """Return whether the choice of the key's group, or of the data and its recipe, determines the value."""
+    """Return whether the value is determined by the choice in the key's group, or by the data and its recipe."""
     for group in ("data.name", f"{key.partition('.')[0]}.name"):
         if group in keys and key not in (group, "seed", "name"):
             pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}

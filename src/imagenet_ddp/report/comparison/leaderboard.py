@@ -1,4 +1,4 @@
-"""The leaderboard: runs in order, with the options in which they differ."""
+"""Make the leaderboard: runs in order, with the options in which they differ."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,8 @@ CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_im
 
 
 def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
-    """Sort runs by a key of SORTS, "folder" or an option's key path; those without a value last, ties by folder."""
+    """Sort runs by a key of SORTS, "folder" or an option's key path; those without a value come last, ties by
+    folder."""
 
     def order(run: Run) -> tuple[bool, float, str]:
         if key in SORTS:
@@ -85,7 +86,7 @@ def _cells(run: Run, differences: Differences) -> list[Cell]:
 
 
 def percent_cell(fraction: float | None) -> Cell:
-    """Format a fraction in percent; the column's title has the sign."""
+    """Format a fraction in percent, without the sign, which the column's title has."""
     return Cell(fraction, "-" if fraction is None else f"{100 * fraction:.2f}")
 
 

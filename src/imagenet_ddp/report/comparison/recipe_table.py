@@ -1,4 +1,4 @@
-"""The table of recipes: medians and spread over the seeds, and each recipe against one of them."""
+"""Make the table of recipes: medians and spread over the seeds, and each recipe compared with one of them."""
 
 from collections.abc import Sequence
 from statistics import mean, median, stdev
@@ -15,8 +15,8 @@ OF_SUMMARY = ("num_train_images", "num_val_images", "num_classes", "precision", 
 
 
 def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
-    """Make one row per recipe, in their order; the first is what the others are compared with. commands: whether the
-    notes end with a command for each row; the CSV has them always."""
+    """Make one row per recipe, in their order; the others are compared with the first. commands: whether the notes end
+    with a command for each row; the CSV always has them."""
     several = len(recipes) > 1
     same_data, same_hardware = (len({value(r) for r in recipes}) == 1 for value in (_data_words, _hardware_words))
     columns = [
@@ -97,7 +97,7 @@ def _p_cell(p: float | None) -> Cell:
 
 
 def _seconds_cell(value: float | None) -> Cell:
-    """Format whole seconds, but for a training of less than 100."""
+    """Format whole seconds, or four significant digits below 100."""
     return number_cell(value) if value is None or value < 100 else Cell(value, f"{value:.0f}")
 
 

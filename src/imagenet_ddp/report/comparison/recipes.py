@@ -41,13 +41,13 @@ class Recipe:
         return _hardware(self.runs[0])
 
     def values(self, attribute: str) -> list[float]:
-        """Return one value per seed; [] where a run does not have it. attribute: of Run, a number."""
+        """Return one value per seed; [] if a run lacks it. attribute: of Run, a number."""
         values = [getattr(run, attribute) for run in self.runs]
         return [] if None in values else values
 
 
 def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]:
-    """Return the recipes in the order in which their first runs come. differences: of all runs."""
+    """Return the recipes in the order of their first runs. differences: of all runs."""
     keys = [key for key in (*differences.keys, *differences.derived) if key not in ("data.root", "seed", "name")]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
@@ -63,7 +63,7 @@ def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]
 
 def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
     """Return the number of the recipe with this label, of the only one whose label contains it, or of the one with a
-    run in this folder, which a newer one may have replaced; None where there is none, or several."""
+    run in this folder (which a newer run may have replaced); None if there is none, or several."""
     labels, folder = [recipe.label for recipe in recipes], Path(wanted).resolve()
     for found in (
         [number for number, label in enumerate(labels) if label == wanted],
@@ -90,7 +90,7 @@ def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[s
         typed = {_key(word) for word in _words(run)}
         shown.append([key for key in keys if key in typed or key.removesuffix(".name") in typed])
     labels = [_label(run, own, differences) for run, own in zip(first, shown, strict=True)]
-    # the same words for different options: a resumed run, or one of an older version, does not tell what was typed
+    # the same words for different options: a resumed run, or an older version, does not record what was typed
     seen = [(label, _data(run)) for label, run in zip(labels, first, strict=True)]
     for clash in [each for each, number in Counter(seen).items() if number > 1]:
         members = [number for number, each in enumerate(seen) if each == clash]
@@ -108,7 +108,8 @@ def _label(run: Run, keys: Sequence[str], differences: Differences) -> str:
 
 
 def _command(runs: Sequence[Run], differences: Differences) -> str:
-    """Return a command that trains all seeds: as typed for the first, without what belongs to one run."""
+    """Return a command that trains all seeds: as typed for the first, without the options that belong to a single
+    run."""
     words, run = _words(runs[0]), runs[0]
     if not words or any(_key(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
         return ""
@@ -132,7 +133,7 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
 
 
 def _words(run: Run) -> list[str]:
-    """Return what was typed after the command's name; [] where the run does not tell."""
+    """Return what was typed after the command's name; [] if the run does not record it."""
     _, _, typed = str(run.summary.get("command") or "").partition("imagenet_ddp.train")
     try:
         return shlex.split(typed)
@@ -145,7 +146,7 @@ def _key(word: str) -> str:
 
 
 def _data(run: Run) -> str:
-    """Return "imagefolder pets": the source, and the last name of its folder."""
+    """Return "imagefolder pets": the source, and the last part of its folder's path."""
     data, root = run.summary.get("data"), option(run, "data.root")
     of_options = [option(run, "data.name"), PurePath(root).name if isinstance(root, str) else None]
     names = data.values() if isinstance(data, dict) else of_options  # an older version did not store them
@@ -153,7 +154,7 @@ def _data(run: Run) -> str:
 
 
 def _data_set(run: Run) -> list[str]:
-    """Tell a data set by its name and size: the same images may be in another folder on another machine."""
+    """Identify a data set by its name and size: the same images may be in another folder on another machine."""
     counts = (run.summary.get(key) for key in ("num_train_images", "num_val_images", "num_classes"))
     return [_data(run), *map(canonical, counts)]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the two-sided p-value. None where a sample has fewer than two values, or neither varies."""
+    """Return the two-sided p-value. None if a sample has fewer than two values, or neither varies."""
     if min(len(a), len(b)) < 2:
         return None
     parts = [variance(values) / len(values) for values in (a, b)]

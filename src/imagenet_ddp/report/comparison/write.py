@@ -1,4 +1,4 @@
-"""Write the report's files. A file of the same name from elsewhere is left as it is."""
+"""Write the report's files. A file of the same name that this command did not write is not replaced."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ CSV_HEADERS = (b"place,run,best/val/top1,", b"recipe,data,num_seeds,", b"path,la
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-    """Return the names of the files written, and of those left as they are. Raise OSError."""
+    """Return the names of the files written, and of those not replaced. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     foreign = [name for name in contents if _is_foreign(folder / name)]
     written = [name for name in contents if name not in foreign]

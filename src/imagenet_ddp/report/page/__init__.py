@@ -1,1 +1,1 @@
-"""The report of one run as a single HTML file. `build` puts it together, `page.html` is its template."""
+"""The report of one run as a single HTML file. `build` assembles it from the template `page.html`."""

@@ -1,4 +1,4 @@
-"""Put the page of a run together."""
+"""Assemble the page of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
+from imagenet_ddp.report.page import calibration, classes, confusion, curves, facts, label_errors
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -32,7 +32,7 @@ class Page:
 
 @dataclass
 class Pictures:
-    """What was read from the images; empty where the data is not there."""
+    """What was read from the images; empty if the data is not available."""
 
     thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
     maps: dict[int, str] = field(default_factory=dict)
@@ -46,9 +46,8 @@ class Pictures:
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. run: None for evaluations alone. found: None where there are no predictions, reason says why;
-    or older ones, and reason why there are no others.
-    maps: draw class activation maps.
+    name: of the folder. run: None for evaluations alone. found: None if there are no predictions; it may also be an
+    older evaluation. In both cases reason says why there is no current one. maps: draw class activation maps.
     """
     options = (run.options or {}) if run is not None else {}
     summary: Mapping[str, Any] = run.summary if run is not None else {}
@@ -76,7 +75,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = calibration.bins(found.confidence, found.is_right)
-    table = confusion.class_rows(found.target, found.prediction, found.classes, found.labels)
+    table = classes.class_rows(found.target, found.prediction, found.classes, found.labels)
     context |= {
         "pictures": pictures,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
@@ -123,8 +122,8 @@ def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
 
 
 def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
-    """Read thumbnails of these rows, and class activation maps of some. Never raises: what cannot be had has a
-    reason."""
+    """Read thumbnails of these rows, and class activation maps of some. Never raises: for what is unavailable there is
+    a reason."""
     with import_torch():
         from imagenet_ddp.report.page.images import EvaluatedImages
     pictures = Pictures()
@@ -143,7 +142,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     if for_maps:
         try:
             pictures.maps = images.activation_maps(for_maps)
-        except Exception as error:  # a net of one's own may do anything; the rest of the page stands without
+        except Exception as error:  # a user's own net may raise anything; the rest of the page does not need it
             pictures.reason_maps = first_line(error)
     return pictures
 

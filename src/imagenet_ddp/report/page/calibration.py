@@ -1,4 +1,4 @@
-"""Compare the probability of the predictions with how often they are right."""
+"""Compare the probabilities of the predictions with how often they are right."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Bin:
 
 
 def bins(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS) -> list[Bin]:
-    """Return the bins of equal width that have images. A probability that is NaN is in none."""
+    """Return those bins of equal width that have images. A probability of NaN is in none."""
     there = np.isfinite(confidence)
     confidence, is_right = confidence[there], is_right[there]
     number = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
@@ -32,7 +32,8 @@ def bins(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS)
 
 
 def expected_error(found: list[Bin]) -> float:
-    """Return the expected calibration error (ECE): the mean distance of the bins, weighted by their images."""
+    """Return the expected calibration error (ECE): the mean of |confidence - accuracy| over the bins, weighted by their
+    images."""
     total = sum(each.num_images for each in found)
     return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
 

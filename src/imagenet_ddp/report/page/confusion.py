@@ -1,4 +1,4 @@
-"""Count which classes are taken for which, and group those that are confused with each other."""
+"""Count which classes are mistaken for which, and group those that are confused with each other."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,6 @@ import numpy as np
 MOST_CLASSES = 50  # of a matrix; more are grouped
 MOST_GROUPS = 20
 MOST_GROUPED = 3000  # above, the matrix would not fit into memory
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    name: str
-    label: str
-    num_images: int
-    accuracy: float | None  # None: no image of this class
-    confused_with: str  # label of the class most often predicted instead; "" where all are right
-    num_confused: int
 
 
 @dataclass(frozen=True)
@@ -41,23 +31,9 @@ def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.nd
     return np.stack([codes[order] // num_classes, codes[order] % num_classes, counts[order]], axis=1)
 
 
-def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], labels: list[str]) -> list[ClassRow]:
-    """Return one row for each class."""
-    totals = np.bincount(target, minlength=len(names))
-    right = np.bincount(target[target == prediction], minlength=len(names))
-    most: dict[int, tuple[int, int]] = {}
-    for true, taken_for, count in pairs(target, prediction, len(names)).tolist():
-        most.setdefault(true, (taken_for, count))
-    rows = []
-    for number, (name, label) in enumerate(zip(names, labels, strict=True)):
-        other, count = most.get(number, (None, 0))
-        accuracy = right[number] / totals[number] if totals[number] else None
-        rows.append(ClassRow(name, label, int(totals[number]), accuracy, "" if other is None else labels[other], count))
-    return rows
-
-
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the matrix of all classes, of groups where there are many, or None where there are too many to group."""
+    """Return the matrix of all classes; of groups, if there are many classes; None if there are too many even to
+    group."""
     size = len(labels)
     if size > MOST_GROUPED:
         return None
@@ -81,9 +57,9 @@ def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Mat
 
 
 def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.ndarray]:
-    """Return the members of each group: classes that are confused with each other are together, similar groups are
-    neighbours. The largest group is divided in two, again and again, along the second eigenvector of its normalised
-    confusion (Shi and Malik 2000), where the fewest confusions are cut for the size of both parts."""
+    """Return the members of each group: classes that are confused with each other are together, and similar groups are
+    adjacent. Repeatedly divide the largest group in two along the second eigenvector of its normalised confusion (Shi
+    and Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts."""
     affinity = (counts + counts.T).astype(np.float64)
     np.fill_diagonal(affinity, 0)
     affinity += 1e-3  # keeps what is never confused connected

@@ -13,7 +13,7 @@ PANELS = (
 
 
 def curves(metrics: Table) -> list[Chart]:
-    """Return the charts of which metrics.csv has values."""
+    """Return the charts for which metrics.csv has values."""
     charts = []
     for title, named in PANELS:
         lines = [Line(name, style, *column(metrics, key)) for name, style, key in named]

@@ -1,4 +1,4 @@
-"""Read what `evaluate` wrote, and start it where it has not run yet."""
+"""Read what `evaluate` wrote, and run it first if necessary."""
 
 import json
 import os
@@ -27,13 +27,13 @@ TOP = 5  # most classes of a row
 class Predictions:
     """Predictions for N images that could be read. Classes are positions in `classes`.
 
-    folders: of the evaluations, several where each held out other images; part: int64 (N,), the position of each
-    image's in them; index: int64 (N,), its position in the split evaluated. top, top_probability: (N, k), highest
-    first.
+    folders: of the evaluations; there are several if each held out other images. part: int64 (N,), the position of each
+    image's evaluation in folders. index: int64 (N,), its position in the evaluated split. top, top_probability: (N, k),
+    highest first.
     """
 
     classes: list[str]
-    labels: list[str]  # people's names of the classes
+    labels: list[str]  # names of the classes for display
     folders: list[Path]
     evaluations: list[dict[str, Any]]  # evaluation.json of each folder
     part: np.ndarray
@@ -50,7 +50,7 @@ class Predictions:
         return len(self.target)
 
     def checkpoint(self, part: int) -> Path:
-        """Return the file evaluated; in a run folder that was moved since, the one there."""
+        """Return the evaluated file; if the run folder has been moved since, its new path."""
         path = Path(self.evaluations[part]["checkpoint"])
         moved = self.folders[part].parent / "checkpoints" / path.name
         return moved if moved.is_file() and not path.is_file() else path
@@ -69,7 +69,7 @@ class Predictions:
 
 
 def read(folder: Path) -> Predictions:
-    """Read a folder written by evaluate. Raises ConfigError where a file is not as it should be."""
+    """Read a folder written by evaluate. Raises ConfigError if a file is not as expected."""
     hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it again."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def read(folder: Path) -> Predictions:
             )
         path = folder / evaluation["predictions"]
         classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
-        if labels == classes:  # such as folders called by WordNet ids
+        if labels == classes:  # such as folders named by WordNet ids
             known = class_labels()
             labels = [known.get(name) or name for name in classes]
         names = ["index", "path", "label", "loss", "label_probability", "error"]
@@ -115,8 +115,8 @@ def read(folder: Path) -> Predictions:
 
 
 def join(parts: list[Predictions]) -> Predictions:
-    """Return the predictions of several evaluations as one. Raises ConfigError where their classes differ, or an image
-    was held out by several."""
+    """Return the predictions of several evaluations as one. Raises ConfigError if their classes differ, or several held
+    out the same image."""
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
@@ -127,7 +127,7 @@ def join(parts: list[Predictions]) -> Predictions:
     if len(set(paths)) < len(paths):
         path, times = Counter(paths).most_common(1)[0]
         raise ConfigError(
-            f"runs of folds must each hold out other images, but {times} of them held out {path}. Hint: train all "
+            f"runs of folds must each hold out different images, but {times} of them held out {path}. Hint: train all "
             "with one seed and one data.val_fraction, as a sweep over data.val_fold does."
         )
     arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")
@@ -143,8 +143,8 @@ def join(parts: list[Predictions]) -> Predictions:
 
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
-    """Return (predictions of a run's best checkpoint, ""), evaluated in a process of its own where they are missing or
-    older than the checkpoint; or (older ones, why there are no newer ones); or (None, why there are none)."""
+    """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, evaluate
+    in a separate process; if that is impossible, return (the older ones, the reason) or (None, the reason)."""
     checkpoint, folder, reason = run / "checkpoints" / "best.ckpt", run / EVALUATION, ""
     file = folder / "evaluation.json"
     if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
@@ -160,7 +160,7 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Start evaluate. The folder is replaced when it has succeeded. Return why it has not, or ""."""
+    """Run evaluate, and replace the folder once it has succeeded. Return why it has not, or ""."""
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
         return f"{folder} is in the way of an evaluation: evaluate did not write it, or was stopped. Move it away."
     draft = folder.with_name(f".{EVALUATION}")
@@ -177,7 +177,7 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return the resolved config of an evaluation. Raises ConfigError where there is none."""
+    """Return the resolved config of an evaluation. Raises ConfigError if there is none."""
     if config := read_config(folder):
         return config
     raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read.")

@@ -1,4 +1,4 @@
-"""Say what was trained on what, how well it does, and where the time went."""
+"""Describe what was trained on what, how well it does, and where the time went."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Share:
 
 
 def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Return what was trained on what: resnet18 on imagefolder tiny10."""
+    """Return the title: resnet18 on imagefolder tiny10."""
     data = _mapping(summary, "data")
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     model = options.get("model._target_") or options.get("model.name") or "A net"
@@ -42,7 +42,7 @@ def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
-    """Return the headline's numbers."""
+    """Return the figures of the headline."""
     shown = []
     if run is not None and run.best_top1 is not None:
         epoch = f"epoch {run.best_epoch}" if run.best_epoch is not None else ""
@@ -61,7 +61,7 @@ def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
 
 
 def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
-    """Return the rows below: name and text."""
+    """Return the rows below the headline: name and text."""
     summary: Mapping[str, Any] = run.summary if run is not None else found.evaluations[0] if found is not None else {}
     if run is None and found is not None and len(found.folders) > 1:
         summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
@@ -94,7 +94,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
 
 
 def time_spent(run: Run) -> list[Share]:
-    """Return the parts of a finished training; none where its files do not tell. The last part is what is left."""
+    """Return the parts of a finished training's time; none if its files lack them. The last part is the remainder."""
     metrics, num_images = run.metrics, as_number(run.summary.get("num_train_images"))
     rates, waits = (metrics.get(name, np.empty(0)) for name in ("images_per_s", "data_wait_frac"))
     if not run.train_s or not num_images or not len(rates) or not (np.isfinite(rates) & (rates > 0)).all():

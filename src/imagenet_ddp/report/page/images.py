@@ -28,7 +28,7 @@ NUM_BINS = 5
 
 @dataclass(frozen=True)
 class Group:
-    """Images alike in size or brightness. text: from what to what."""
+    """Images of similar size or brightness. text: the range."""
 
     text: str
     num_images: int
@@ -36,8 +36,8 @@ class Group:
 
 
 class EvaluatedImages:
-    """The images behind predictions, by their rows. Raises ConfigError where the data is not there, or is other data
-    than was evaluated."""
+    """The images behind predictions, by their rows. Raises ConfigError if the data is not available, or is not the data
+    that was evaluated."""
 
     def __init__(self, found: Predictions):
         self._found = found
@@ -62,7 +62,7 @@ class EvaluatedImages:
         return self._split(row).open(int(self._found.index[row]))
 
     def thumbnails(self, rows: Sequence[int]) -> dict[int, str]:
-        """Return row -> data URI; without those that cannot be read."""
+        """Return row -> data URI, for the images that can be read."""
 
         def read(row: int) -> str | None:
             try:
@@ -77,7 +77,7 @@ class EvaluatedImages:
         return {row: uri for row, uri in uris if uri is not None}
 
     def by_size_and_brightness(self) -> tuple[int, list[Group], list[Group]]:
-        """Return (number of images measured, accuracy by the shorter side, by the mean brightness), of a sample spread
+        """Return (number of images measured, accuracy by the shorter side, by the mean brightness), for a sample spread
         evenly over the images."""
 
         def measure(row: int) -> tuple[float, float]:
@@ -97,7 +97,7 @@ class EvaluatedImages:
         return len(values), sizes, groups(values[:, 1], is_right, "{:.0%}")
 
     def activation_maps(self, rows: Sequence[int]) -> dict[int, str]:
-        """Return row -> data URI of the image as the net sees it, under the map of the class predicted."""
+        """Return row -> data URI of the image as the net sees it, below the map of the predicted class."""
         import torch
 
         from imagenet_ddp.data.transforms import EvalTransform, normalise
@@ -127,16 +127,16 @@ class EvaluatedImages:
 
 
 def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
-    """Return the config of an evaluation. Raises ConfigError where this group of it names code that nobody has allowed:
-    a folder may come from anybody."""
+    """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages: a
+    folder may come from anyone."""
     config = config_of(folder)
     if refused_targets(config[group], []):
-        raise ConfigError(f"{folder / 'config.yaml'} names other code than this program's under {group}: not called.")
+        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}, which is not run.")
     return config
 
 
 def data_uri(pixels: np.ndarray, aspect: float) -> str:
-    """Return a JPEG of SIDE pixels or less on its longer side. pixels: uint8 (H, W, 3); aspect: width over height."""
+    """Return a JPEG with at most SIDE pixels on its longer side. pixels: uint8 (H, W, 3); aspect: width over height."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     longer = min(SIDE, max(image.size))
     width, height = (longer, longer / aspect) if aspect >= 1 else (longer * aspect, longer)
@@ -147,7 +147,8 @@ def data_uri(pixels: np.ndarray, aspect: float) -> str:
 
 
 def groups(values: np.ndarray, is_right: np.ndarray, form: str) -> list[Group]:
-    """Return groups of about as many images each, by their values; images of the same value are in the same one."""
+    """Return groups with about equal numbers of images, by their values; images with the same value are in the same
+    group."""
     if not len(values):
         return []
     edges = np.unique(np.quantile(values, np.linspace(0, 1, NUM_BINS + 1), method="nearest"))

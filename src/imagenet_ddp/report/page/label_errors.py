@@ -14,8 +14,8 @@ HEADER = ("path", "label", "suggested", "score", "confident")
 @dataclass(frozen=True)
 class LikelyWrong:
     """rows: positions in the predictions, most likely wrong first. score: float64, (1 + p(label) - p(suggested)) / 2 of
-    each, cleanlab's normalised margin: 0 is certainly wrong. The suggestion is the prediction. is_confident: bool,
-    whether it is at least as probable as its class is on average for the images with its label."""
+    each, cleanlab's normalised margin: 0 is certainly wrong. The suggested label is the prediction. is_confident: bool,
+    whether the prediction is at least as probable as its class is on average for the images with its label."""
 
     rows: np.ndarray
     score: np.ndarray

@@ -1,4 +1,4 @@
-"""Decide whether a page was asked for, and of which folders; evaluate what has not been evaluated."""
+"""Decide whether a page was requested, and of which folders; evaluate what has not been evaluated."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,8 @@ FOLD = "data.val_fold"
 
 
 def wants_page(options: Options) -> bool:
-    """Return whether the command is for one page: by=fold, or one folder that is itself a run's or an evaluation's."""
+    """Return whether the command requests one page: by=fold, or a single folder that is itself a run or an
+    evaluation."""
     if options.by == "fold":
         return True
     is_single = len(options.folders) == 1 and options.format == "text" and options.by == "run"
@@ -22,8 +23,8 @@ def wants_page(options: Options) -> bool:
 
 
 def make_page(options: Options) -> Page:
-    """Make the page of one run, or of several evaluations. Raises ConfigError where the folders are not such, or not of
-    one data set."""
+    """Make the page of one run, or of several evaluations. Raises ConfigError if the folders are neither, or do not
+    belong to one data set."""
     maps = options.maps == "true"
     if options.by == "fold":
         return _of_folds(options.folders, maps=maps)

@@ -41,7 +41,7 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("path,label\na.jpg,cat,x\nb.jpg\n", "cells as the first one, 2, but has not in 2 rows: row 2 (3 cells)"),
+        ("path,label\na.jpg,cat,x\nb.jpg\n", "cells as the header, 2, but does not in 2 rows: row 2 (3 cells)"),
         (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be of one line, but is not in 1 row: row 5. H"),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
         ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
@@ -50,8 +50,8 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
         (GOOD + "d.jpg,cat,val,-1\ne.jpg,cat,val,\n", "but is not in 2 rows: row 5 (-1), row 6 (empty)."),
         (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
         (GOOD + "d.jpg,cat,val,nan\n", "row 5 (nan)."),
-        (GOOD + "./x/../a.jpg,cat,val,1\n", "no image of val may be in train too, but it is in 1 row: row 5 (./x"),
-        (GOOD + "c.jpg,dog,val,1\n", "must have one row, but is named again in 1 row: row 5 (c.jpg, as row 4)"),
+        (GOOD + "./x/../a.jpg,cat,val,1\n", "an image of val must not be in train too, but is in 1 row: row 5 (./x"),
+        (GOOD + "c.jpg,dog,val,1\n", "must have only one row, but is repeated in 1 row: row 5 (c.jpg, as row 4)"),
         (GOOD + "x.jpg,cat,val,1\n", "must name a file, below {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
         (GOOD + "d.jpg,owl,val,1\n", "each label of val must be one of train too, but 1 of 2 is not: owl. Hint"),
         ("path,label,split\na.jpg,cat,train\n", "split must be val in some rows, but is in none."),
@@ -102,7 +102,7 @@ def test_val_fraction(tmp_path: Path):
     (text,) = found(tmp_path, GOOD, val_fraction=0.5)
     assert text.startswith("data.val_fraction is 0.5, but ") and text.endswith("Hint: set data.val_fraction=null.")
     (text,) = found(tmp_path, "path,label\na.jpg,cat\na.jpg,cat\n", val_fraction=0.5)
-    assert "an image must have one row" in text  # one of both might be split off
+    assert "an image must have only one row" in text  # one of both might be split off
 
 
 def test_columns_of_other_names(tmp_path: Path):
@@ -157,4 +157,4 @@ def test_the_table_may_be_named_from_another_folder(tmp_path: Path, monkeypatch:
     (tmp_path / "sub" / "a.jpg").touch()
     (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\na.jpg,cat,train\n{tmp_path}/sub/a.jpg,cat,val\n")
     (text,) = validate(keys("sub/t.csv"), {})
-    assert "no image of val may be in train too, but it is in 1 row: row 3" in text
+    assert "an image of val must not be in train too, but is in 1 row: row 3" in text

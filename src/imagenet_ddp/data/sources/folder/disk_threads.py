@@ -1,4 +1,4 @@
-"""Apply a function that waits for a disk to many items at a time: a network disk answers each question late."""
+"""Apply a function that waits for a disk to many items at a time: a network disk answers each request late."""
 
 import threading
 from collections import deque
@@ -14,9 +14,10 @@ R = TypeVar("R")
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield function(item) of each, in order.
+    """Yield function(item) of each item, in order.
 
-    The threads are daemons: those of a ThreadPoolExecutor delay the end of the process for as long as a disk hangs.
+    The threads are daemons: those of a ThreadPoolExecutor would delay the end of the process for as long as a disk
+    hangs.
     """
     futures: list[Future[R]] = [Future() for _ in items]
     todo = deque(zip(futures, items, strict=True))

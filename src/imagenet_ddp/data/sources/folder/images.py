@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixel
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole image file. Raises UnreadableImage where it is far too large, and OSError."""
+    """Read a whole image file. Raises UnreadableImage if it is far too large, and OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
         if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
             raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")
@@ -87,13 +87,13 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
 
 
 def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """Split into (train, val): of each class the same share, at least one image in each where the class has two.
+    """Split into (train, val): the same share of each class, at least one image in each split if the class has two.
 
-    fold: from 0 to round(1 / fraction) - 1; together these hold out each image once. Those after the first share what
-    the first leaves of each class, and may have none of a small class.
+    fold: from 0 to round(1 / fraction) - 1; together the folds hold out each image once. Folds after the first divide
+    what the first leaves of each class, and may have none of a small class.
 
-    The choice depends on the images' names, not on their order: a list that is sorted again, or grows, moves no trained
-    image into the validation, except for the few by which the share grows.
+    The choice depends on the images' names, not on their order: sorting or extending the list moves no trained image
+    into the validation set, except for the few by which the share grows.
     """
     ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)

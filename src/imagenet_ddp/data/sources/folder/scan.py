@@ -1,4 +1,4 @@
-"""Reading a tree of class folders: what counts as a class and as an image. No torch: the checks before start use it
+"""Read a tree of class folders: what counts as a class and as an image. No torch: the checks before the start use this
 too."""
 
 import glob
@@ -28,7 +28,7 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def class_differences(train: list[str], val: list[str]) -> list[str]:
-    """Report classes that only one of the two splits has: at most one sentence."""
+    """Report classes that only one of the two splits has, in at most one sentence."""
     only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
     if not only_train and not only_val:
         return []
@@ -54,7 +54,7 @@ def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
 
 
 def files_beside(folder: Path) -> Counter[str]:
-    """Count the files in a folder of class folders: "beside" for images, others as in list_folder."""
+    """Count the files directly in a folder of class folders: "beside" for images, other reasons as in list_folder."""
     kinds = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
     return Counter({kind: number for kind, number in kinds.items() if kind not in ("folder", "linked")})
 
@@ -77,7 +77,7 @@ def _walk(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (image, folder or why it is left out; name) of one folder, without hidden folders."""
+    """Yield (image, folder, or why it is left out; name) for one folder, without hidden folders."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
@@ -110,7 +110,7 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 def find_images(pattern: str) -> list[str]:
     """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern; none for
-    "", which Path takes for the working folder."""
+    "", which Path would take for the working folder."""
     if pattern and Path(pattern).is_dir():
         return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
     if Path(pattern).is_file():

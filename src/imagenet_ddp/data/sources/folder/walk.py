@@ -26,7 +26,7 @@ class Listing(NamedTuple):
 
 
 def describe_left_out(left_out: Counter[str]) -> str:
-    """Describe what a Listing left out; "" where nothing was."""
+    """Describe what a Listing left out; "" if nothing was."""
     kinds = left_out.copy()
     parts = [
         f"{number:,} {words}"
@@ -47,9 +47,9 @@ def describe_left_out(left_out: Counter[str]) -> str:
 
 
 def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
-    """List the images below folder/<class> for each class, to any depth; classes without a folder have none.
+    """List the images below folder/<class> for each class, at any depth; a class without a folder has none.
 
-    say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other errors of the disk.
+    say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other disk errors.
     """
     try:
         return _list_images(folder, classes, say)

@@ -1,9 +1,9 @@
-"""Read images of a packed folder by position, each at the cost of one read.
+"""Read images of a packed folder by position, with one read per image.
 
-Nothing is loaded into memory. Index and shards are opened by each process when it first needs them, so that a loader
-worker costs little to start, and all processes of a machine share the system's page cache. JPEGs are read by pread: one
-request for a whole image, and the process does not grow with the pages that it touches. Raw pixels are memory-mapped: a
-crop then reads the rows it needs. The reasons are measured in docs/performance.md.
+Nothing is loaded into memory. Each process opens index and shards when it first needs them, so a loader worker starts
+cheaply and all processes of a machine share the system's page cache. JPEGs are read with pread: one request per image,
+and the process does not grow with the pages that it touches. Raw pixels are memory-mapped, so that a crop reads only
+the rows it needs. docs/performance.md has the measurements behind this.
 """
 
 import os
@@ -30,9 +30,10 @@ MAX_OPEN = 128
 
 
 class PackedImages(Images):
-    """One split of a packed folder. targets: int64 (N,). window: shards among which images are shuffled; 0: all.
+    """One split of a packed folder. targets: int64 (N,). window: number of shards among which images are shuffled; 0:
+    all.
 
-    verify: compare each image's checksum as it is read. The index is compared with its checksums each time a split is
+    verify: compare each image's checksum when it is read. The index is compared with its checksums each time a split is
     opened: 0.1 s for ImageNet's 1.28 million images. Raises ConfigError.
     """
 
@@ -100,19 +101,19 @@ class PackedImages(Images):
         return data
 
     def open(self, index: int) -> Picture:
-        """Raises UnreadableImage, here or when a region is decoded."""
+        """Return the image as a Picture. Raises UnreadableImage, here or when a region is decoded."""
         if self.form == "raw":
             return Pixels(self._pixels(index))
         return open_picture(self.encoded(index), self.path(index), self.reading)
 
     def verify(self, index: int) -> None:
-        """Raise UnreadableImage where the bytes are not those that were packed."""
+        """Raise UnreadableImage if the bytes differ from those that were packed."""
         record = self.record(index)
         self._check(index, record, self._bytes(index, record))
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return all images, int64 (N,), in the order of an epoch, in which no more than `window` shards are in use at
-        a time; None: any order will do. A function of seed, epoch and the packed folder alone."""
+        """Return all images, int64 (N,), in the order of an epoch, using no more than `window` shards at a time; None:
+        any order. A function of seed, epoch and the packed folder only."""
         if not self._window or self._window >= len(self.split.shards):
             return None
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
@@ -145,7 +146,7 @@ class PackedImages(Images):
             except OSError as error:
                 raise self._no_index(path, error.strerror or str(error)) from error
             if found != array.sha256:
-                raise self._no_index(path, f"its bytes are not those that {manifests.FILE} names (SHA-256)")
+                raise self._no_index(path, f"its bytes do not match the SHA-256 in {manifests.FILE}")
 
     def _no_index(self, path: Path, reason: str) -> ConfigError:
         return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
@@ -187,7 +188,7 @@ class PackedImages(Images):
         try:
             shard = self._shard(record.shard)
             assert shard.pixels is not None
-            # A page behind the end of a file ends the process (SIGBUS) without an error. Checked for each image: 1 µs.
+            # Reading a page beyond the end of a file kills the process (SIGBUS). Checked for each image: 1 µs.
             if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
                 raise self._cut_off(index, record)
             pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
@@ -205,7 +206,7 @@ class PackedImages(Images):
 
 
 def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
-    """Open a pack: its manifest, and train and val, where they are wanted. data: the resolved data.* keys. Raises
+    """Open a pack: its manifest, and those of train and val that are requested. data: the resolved data.* keys. Raises
     ConfigError."""
     found = manifests.validate(data, "train" if need_train else "evaluate")
     if found:

@@ -1,5 +1,5 @@
-"""Read packed.json, which describes a finished packed folder. No torch, no numpy: checks before a run
-read it too. The format is described in docs/data.md, "Packed"."""
+"""Read packed.json, which describes a finished packed folder. No torch, no numpy: checks before a run read it too. The
+format is described in docs/data.md, "Packed"."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ WEIGHTS = "weights"  # a further one of training images that have weights: float
 
 @dataclass(frozen=True)
 class File:
-    """A file beside packed.json."""
+    """A file next to packed.json."""
 
     file: str
     num_bytes: int
@@ -50,7 +50,7 @@ class Split:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of the images alone."""
+        """Return the bytes of the images, without the index."""
         return sum(shard.num_bytes for shard in self.shards)
 
 
@@ -73,7 +73,7 @@ class Manifest:
 
 
 def parse(data: bytes, where: str) -> Manifest:
-    """Parse the manifest's text. where: what the file is called before people. Raises ConfigError."""
+    """Parse the manifest's text. where: the name of the file in messages. Raises ConfigError."""
     try:
         plain = json.loads(data)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
@@ -105,7 +105,7 @@ def _split(plain: Mapping[str, Any]) -> Split:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a finished pack. Raises ConfigError where `folder` is none."""
+    """Read the manifest of a finished pack. Raises ConfigError if `folder` is not one."""
     path = folder / FILE
     try:
         return parse(path.read_bytes(), str(path))
@@ -127,7 +127,7 @@ def read(folder: Path) -> Manifest:
 
 
 def validate(data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """Report what this verb needs and data.root lacks. Sizes are compared, bytes are not."""
+    """Report what this command needs but data.root lacks. Sizes are compared, bytes are not."""
     if not data["root"]:
         return [f"data.root must be a packed folder, got null. Hint: data.root=FOLDER; {PACK}."]
     folder = Path(data["root"])
@@ -163,7 +163,7 @@ def required_splits(verb: str) -> tuple[str, ...]:
 
 
 def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """Report what a packed folder lacks for these options. where: its folder or address."""
+    """Report what these options need but a packed folder lacks. where: its folder or address."""
     has = ", ".join(manifest.splits) or "nothing"
     found = [
         f"{where} must hold packed {name} images, but holds {has}. Hint: pack a source that has them."

@@ -1,5 +1,5 @@
-"""Fetch files of an object store or server through fsspec, with retries and one message for a failure. Its file systems
-have time limits of their own: botocore gives up a connection after 60 s without a byte, aiohttp after 300 s in all."""
+"""Fetch files from an object store or server through fsspec, with retries and one message per failure. The file systems
+have time limits of their own: botocore drops a connection after 60 s without a byte, aiohttp after 300 s in all."""
 
 import errno
 import time
@@ -23,7 +23,8 @@ class ShardError(LoadError):
 
 @dataclass(frozen=True)
 class Remote:
-    """url: s3://BUCKET/FOLDER or any address that fsspec knows. options: of its file system, such as endpoint_url."""
+    """url: s3://BUCKET/FOLDER or any address that fsspec supports. options: of its file system, such as
+    endpoint_url."""
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Remote:
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
-                f"no room on the disk for {name} beside the other shards in the cache. "
+                f"no room on the disk for {name} with the other shards in the cache. "
                 "Hint: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
             )
         return (
@@ -79,7 +80,7 @@ class Remote:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether another try would fail too."""
+    """Return whether retrying cannot help."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or isinstance(error, _FINAL) or _names_credentials(error)
 
@@ -93,7 +94,7 @@ def _library(url: str) -> str:
 
 
 def validate(root: str | None) -> list[str]:
-    """Report a data.root that is no address. No server is contacted."""
+    """Report a data.root that is not an address. No server is contacted."""
     example = "data.root=s3://BUCKET/FOLDER, where a packed folder was uploaded"
     if not root:
         return [f"data.root must be the address of a packed folder, got null. Hint: {example}."]

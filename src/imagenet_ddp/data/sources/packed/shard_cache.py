@@ -1,7 +1,8 @@
-"""Shards of a remote pack on this machine's disk: fetched once for all its processes, checked, and bounded in size.
+"""Cache the shards of a remote pack on this machine's disk: fetched once for all its processes, verified, and bounded
+in size.
 
-Nothing is agreed between processes but through the files: a lock for each shard, its time of change for when it was
-needed last (the oldest leave first), its time of access for when an image was read from it.
+Processes coordinate only through the files: a lock per shard, its modification time as the time it was last needed (the
+oldest shards are evicted first), and its access time as the time an image was last read from it.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ ABANDONED_S = 3600.0  # a part so old belongs to a process that was killed
 
 
 class ShardCache:
-    """folder: of this pack alone. shards: all of the pack. max_bytes: most of them together; None: no bound."""
+    """folder: of this pack only. shards: all of the pack. max_bytes: limit of the cache's size; None: no limit."""
 
     def __init__(self, remote: Remote, folder: Path, shards: Sequence[File], max_bytes: int | None):
         self.remote, self.folder, self.shards, self.max_bytes = remote, folder, tuple(shards), max_bytes
@@ -38,7 +39,7 @@ class ShardCache:
         return self.path(file).exists()
 
     def fetch(self, file: File) -> Path:
-        """Fetch it, or wait where another process does. Raises ShardError."""
+        """Fetch the shard, or wait if another process is fetching it. Raises ShardError."""
         path = self.path(file)
         if not path.exists():
             try:
@@ -50,7 +51,7 @@ class ShardCache:
         return path
 
     def fetch_if_free(self, file: File) -> bool:
-        """Fetch it, or return False where another process does. Raises ShardError."""
+        """Fetch the shard, or return False if another process is fetching it. Raises ShardError."""
         with self._lock(file).open("a") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,11 +62,11 @@ class ShardCache:
         return True
 
     def touch(self, handle: int) -> None:
-        """Mark the shard open as `handle` as in use."""
+        """Mark the shard that is open as `handle` as in use."""
         os.utime(handle)
 
     def opened_since(self, files: Sequence[File], moment_s: float) -> list[int]:
-        """Return the positions of the files from which any process has read since then."""
+        """Return the positions of the files that any process has read from since then."""
         found = []
         for position, file in enumerate(files):
             with contextlib.suppress(OSError):
@@ -90,7 +91,7 @@ class ShardCache:
         part.replace(self.path(file))
 
     def _make_room(self, file: File) -> None:
-        """Evict the least recently used shards; then create the part, so that other processes count it."""
+        """Evict the least recently used shards; then create the part file, so that other processes count it."""
         with (self.folder / "room.lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)  # held for as long as it takes to list a folder
             if self.max_bytes is not None and file in self.shards:
@@ -103,7 +104,8 @@ class ShardCache:
             self._part(file).touch()
 
     def _there(self) -> tuple[list[tuple[float, Path, int]], int]:
-        """Return ([time of change, path, bytes] of all whole shards, bytes of these and of those under way)."""
+        """Return ([modification time, path, bytes] of all complete shards, bytes of these and of those being
+        fetched)."""
         whole, taken = [], 0
         for file in self.shards:
             with contextlib.suppress(FileNotFoundError):
@@ -125,7 +127,7 @@ class ShardCache:
 
 
 class _Patient:
-    """Says that it waits, but not at once: mostly a shard is there in a few seconds."""
+    """Reports a wait, but not at once: usually a shard arrives within a few seconds."""
 
     def __init__(self) -> None:
         self._begin_s = time.monotonic()
@@ -136,8 +138,8 @@ class _Patient:
 
 
 def shards_to_prefetch(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
-    """Return the positions that will be needed next: the rest of the furthest window of shards that is in use, and the
-    next."""
+    """Return the positions that will be needed next: the rest of the furthest window of shards in use, and the next
+    window."""
     if opened:
         first = max(opened) // window * window
         yield from range(first, min(first + 2 * window, count))

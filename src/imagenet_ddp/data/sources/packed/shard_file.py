@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Record(NamedTuple):
-    """One image of the index; see manifest.RECORD."""
+    """The index entry of one image; see manifest.RECORD."""
 
     offset: int
     num_bytes: int
@@ -20,7 +20,7 @@ class Record(NamedTuple):
 
 
 class Shard:
-    """An open shard. pixels: all its bytes, where they are decoded images."""
+    """An open shard. pixels: all its bytes, if they are decoded images."""
 
     def __init__(self, path: Path, is_raw: bool):
         self.file = os.open(path, os.O_RDONLY)
@@ -30,7 +30,7 @@ class Shard:
             self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
 
     def is_gone(self) -> bool:
-        """Return whether the file was removed; it takes up disk space as long as it is open."""
+        """Return whether the file was removed; until it is closed, it still takes up disk space."""
         return os.fstat(self.file).st_nlink == 0
 
     def __del__(self) -> None:

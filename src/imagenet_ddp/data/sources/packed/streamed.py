@@ -1,8 +1,8 @@
-"""Read images of a packed folder in an object store: as local.py does, from shards that are fetched to this machine's
-disk before they are needed.
+"""Read images of a packed folder in an object store as local.py does, from shards fetched to this machine's disk before
+they are needed.
 
-In validation shards follow each other, so each process that opens one fetches the next. In training only the process
-that draws the order of an epoch knows it: a thread of it looks at which shards are in use, on this machine, and has
+In validation, shards are read in order, so each process that opens one fetches the next. In training, only the process
+that draws the order of an epoch knows it: one of its threads watches which shards are in use on this machine, and has
 those of the next window fetched.
 """
 
@@ -29,13 +29,13 @@ from imagenet_ddp.data.sources.packed.shard_file import Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
-LOOK_S = 0.2  # between two looks at which shards are in use
+LOOK_S = 0.2  # between two checks of which shards are in use
 AFTER_FAILURE_S = 5.0  # the process that needs the shard meets the same failure, and reports it
 REOPEN = 5  # tries to open a shard that others remove from the cache in the same moment
 
 
 class StreamedImages(PackedImages):
-    """One split of a remote pack. Raises ShardError where a shard cannot be had."""
+    """One split of a remote pack. Raises ShardError if a shard cannot be fetched."""
 
     remedy = "remove it, and it is fetched again; or pack the images again"
 
@@ -50,7 +50,8 @@ class StreamedImages(PackedImages):
         return {**super().__getstate__(), "_next": None, "_stop": None}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return what PackedImages.order does; from now on the shards of that epoch are fetched ahead of their use."""
+        """Return the order of PackedImages.order; from now on the shards of that epoch are fetched ahead of their
+        use."""
         if self._stop is not None:
             self._stop.set()
         self._stop = threading.Event()
@@ -80,7 +81,7 @@ class StreamedImages(PackedImages):
             with contextlib.suppress(FileNotFoundError):
                 return super()._shard(number)
         raise ShardError(
-            f"{self.split.shards[number].file} was removed from {self.folder} again and again before it "
+            f"{self.split.shards[number].file} was repeatedly removed from {self.folder} before it "
             "could be opened. Hint: a larger data.cache_gib."
         )
 
@@ -112,7 +113,7 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
             if not cache.is_there(sequence[position]):
                 if not _quietly(cache, sequence[position]):
                     stop.wait(AFTER_FAILURE_S)
-                break  # look again: what is needed may be another shard by now
+                break  # check again: by now another shard may be needed
         if opened and max(opened) // window == (len(sequence) - 1) // window and all(map(cache.is_there, sequence)):
             return
 
@@ -120,8 +121,8 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
 def open_streamed(
     data: Mapping[str, Any], environ: Mapping[str, str], *, need_train: bool = True
 ) -> tuple[Manifest, dict[str, StreamedImages]]:
-    """Open a pack on a server: its manifest, and train and val, where they are wanted; their index is fetched, their
-    shards are not. data: the resolved data.* keys. Raises ConfigError."""
+    """Open a pack on a server: its manifest, and those of train and val that are requested; fetch their index, but no
+    shards. data: the resolved data.* keys. Raises ConfigError."""
     remote = Remote(data["root"].rstrip("/"), data["args"])
     try:
         return _open_streamed(remote, data, environ, need_train)
@@ -160,7 +161,7 @@ def _open_streamed(
 
 
 def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:
-    """Check that the shards in use at a time, or all of them, can lie on this disk. Raises ConfigError."""
+    """Check that this disk has room for the shards in use at a time, or for all of them. Raises ConfigError."""
     total = sum(shard.num_bytes for shard in cache.shards)
     there = sum(shard.num_bytes for shard in cache.shards if cache.is_there(shard))
     if cache.max_bytes is None:

@@ -17,8 +17,8 @@ _DELIMITERS = ",;\t"
 class Cells:
     """The text of the wanted columns, row by row.
 
-    columns: those that the table has, by what they are for. ignored: names of its other columns. numbers: of each row,
-    as a spreadsheet counts: the header of a CSV is row 1. ragged: (row, number of cells) of the rows that have more or
+    columns: those found in the table, by purpose. ignored: names of its other columns. numbers: the number of each row
+    as in a spreadsheet: the header of a CSV is row 1. ragged: (row, number of cells) of the rows that have more or
     fewer cells than the header; they are left out of columns and numbers.
     """
 
@@ -30,8 +30,8 @@ class Cells:
 
 
 def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
-    """Read a table's columns. names: what a column is for -> its name, which is compared without regard to case. Raises
-    ConfigError for a file that is no table, and OSError."""
+    """Read a table's columns. names: purpose -> column name, compared without regard to case. Raises ConfigError for a
+    file that is not a table, and OSError."""
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     return read(path, names)
 
@@ -59,7 +59,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
                     append(same.setdefault(cell, cell) if len(cell) < 32 else cell)  # not a million copies of a label
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} must be a CSV file in UTF-8, or a Parquet file that is called *.parquet, but cannot be read as "
+            f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
             f"UTF-8 ({error.reason} at byte {error.start}). Hint: save it as CSV in UTF-8, and set data.root=FILE.csv."
         ) from error
     except csv.Error as error:
@@ -99,7 +99,7 @@ def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
 
 
 def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
-    """Return the positions of the wanted columns that are there."""
+    """Return the positions of those wanted columns that exist."""
     known = {name.lower(): position for position, name in reversed(list(enumerate(header)))}
     return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
 

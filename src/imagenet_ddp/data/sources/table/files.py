@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 
 BUDGET_S = 20.0
-FEW = 8  # files of a folder that are looked up one by one; for more, the folder is listed
-_CHUNK = 64  # folders looked at by a thread, one after the other
+FEW = 8  # up to so many files of a folder are checked one by one; for more, the folder is listed
+_CHUNK = 64  # folders that a thread checks, one after the other
 
 
 def find_missing(folder: str, paths: Sequence[str], budget_s: float = BUDGET_S) -> list[int]:
-    """Return the positions of the paths, relative to the folder or absolute, at which nothing is.
+    """Return the positions of the paths (relative to the folder, or absolute) that do not exist.
 
-    A folder is listed once, which takes one question to a network disk for some hundred files: a million files in a
-    thousand folders take seconds. What is left after budget_s counts as there.
+    A folder is listed once, which takes a network disk one request per some hundred files: a million files in a
+    thousand folders take seconds. Paths not checked within budget_s count as existing.
     """
     by_folder: dict[str, list[int]] = {}
     for position, path in enumerate(paths):
@@ -44,7 +44,7 @@ def _missing(folder: str, below: str, paths: Sequence[str], positions: list[int]
                 return
     for position in positions:
         path = paths[position]
-        # looked up where it is not listed: some file systems encode ü differently from the table
+        # checked even if it is not listed: some file systems encode ü differently from the table
         if path.rpartition("/")[2] in names or os.path.exists(os.path.join(folder, path)):  # noqa: PTH110, PTH118
             continue
         if time.monotonic() > end_s:

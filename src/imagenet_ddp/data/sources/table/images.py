@@ -14,8 +14,8 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 
 
 def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
-    """Open a table of images. data: the resolved data.* keys. Raises ConfigError where the table has mistakes; no image
-    is looked for."""
+    """Open a table of images. data: the resolved data.* keys. Raises ConfigError if the table has mistakes; the
+    existence of the images is not checked."""
     verb = "train" if need_train else "evaluate"
     table = read_table(data, environ, verb)
     reading = Reading(data["decoder"], data["exif_orientation"])

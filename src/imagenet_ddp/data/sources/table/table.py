@@ -1,4 +1,4 @@
-"""Read a table of images (data=table) and find its mistakes, with the numbers of their rows. No torch."""
+"""Read a table of images (data=table) and report its mistakes with their row numbers. No torch."""
 
 import math
 import os
@@ -22,7 +22,8 @@ MAX_ROWS = 10  # of each kind of mistake that are named
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a table without mistakes. labels: names of classes; splits, weights: None without that column."""
+    """The rows of a table without mistakes. labels: names of classes; splits, weights: None if there is no such
+    column."""
 
     file: Path
     numbers: Sequence[int]  # of the rows, as messages name them
@@ -37,7 +38,8 @@ class Table:
         return self.file.parent
 
     def rows_of(self, split: str, verb: str = "train") -> list[int]:
-        """Return positions. Without a column split all rows are training images, in an evaluation validation images."""
+        """Return positions. Without a column split, all rows are training images; in an evaluation, validation
+        images."""
         if self.splits is None:
             return list(range(len(self.paths))) if split == ("val" if verb == "evaluate" else "train") else []
         return [position for position, name in enumerate(self.splits) if name == split]
@@ -45,7 +47,7 @@ class Table:
 
 def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> list[str]:
     """Report what is wrong in the table, and which files do not exist. data: the resolved data.* keys. verb: evaluate
-    needs the validation images alone; check reads every image later."""
+    needs only the validation images; check reads every image later."""
     try:
         table = read_table(data, environ, verb)
     except ConfigError as error:
@@ -63,7 +65,7 @@ def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "t
 
 
 def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> Table:
-    """Read data.root. Raises ConfigError with all mistakes but files that do not exist."""
+    """Read data.root. Raises ConfigError with all mistakes except files that do not exist."""
     names = _names(data["args"])
     path = _file(data["root"], environ)
     try:
@@ -92,7 +94,7 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
 
 
 def _names(args: Mapping[str, Any]) -> dict[str, str]:
-    """Return what each column is called: data.args."""
+    """Return the name of each column, from data.args."""
     if unknown := [key for key in args if key not in COLUMNS]:
         raise ConfigError(
             f"data.args of data=table name its columns {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}. "
@@ -115,7 +117,7 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
         )
     if not path.exists():
         hint = "data.root=FILE.csv"
-        if root.startswith("~"):  # no shell expands it behind "data.root="
+        if root.startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
         raise ConfigError(f"data.root must be a table, but {describe_path(path)} does not exist. Hint: {hint}.")
     return path
@@ -145,9 +147,9 @@ def _wrong_rows(
     numbers, paths = cells.numbers, columns["path"]
     ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
     found = _rows(
-        f"{path}: a row must have as many cells as the first one, {len(cells.header)}, but has not",
+        f"{path}: a row must have as many cells as the header, {len(cells.header)}, but does not",
         ragged,
-        "correct those rows; a text with a comma stands in quotes",
+        "correct those rows; put quotes around text that contains a comma",
     )
     if not paths and not ragged:
         return [f"{path} must have a row for each image, but has none. Hint: data.root=FILE.csv names another table."]
@@ -174,14 +176,15 @@ def _wrong_rows(
 
 
 def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns: Mapping[str, list[str]]) -> list[str]:
-    """Report images of several rows: a leak where they are in both splits, and else a label or a weight too many."""
+    """Report images that occur in several rows: a leak if they are in both splits, otherwise a label or a weight too
+    many."""
     first: dict[str, int] = {}
     leaks, others = [], []
     folder, splits = f"{path.parent.absolute()}/", columns.get("split")
     for row, name in enumerate(paths):
         if not name:
             continue
-        # by the words alone: to follow links takes a question to the disk for each
+        # compared as text: resolving links would take one disk request each
         whole = os.path.normpath(name if name.startswith("/") else folder + name)
         earlier = first.setdefault(whole, row)
         if earlier == row:
@@ -190,8 +193,8 @@ def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns:
         (leaks if is_leak else others).append((numbers[row], f"{name}, as row {numbers[earlier]}"))
     hint = "correct those rows, or remove them"
     return [
-        *_rows(f"{path}: no image of val may be in train too, but it is", leaks, hint),
-        *_rows(f"{path}: an image must have one row, but is named again", others, hint),
+        *_rows(f"{path}: an image of val must not be in train too, but is", leaks, hint),
+        *_rows(f"{path}: an image must have only one row, but is repeated", others, hint),
     ]
 
 
@@ -229,7 +232,8 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
 
 
 def _rows(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
-    """Return a sentence on the rows that break a rule: the first ones, and how many. wrong: (number, what it has)."""
+    """Return a sentence on the rows that break a rule: the first ones, and how many there are. wrong: (row number, its
+    content)."""
     texts = [f"row {number}" + (f" ({what})" if what else "") for number, what in wrong]
     if not texts:
         return []

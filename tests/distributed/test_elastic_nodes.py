@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
-from imagenet_ddp.distributed.elastic import is_wanted, node_range, validate
+from imagenet_ddp.distributed.elastic_nodes import is_wanted, node_range, validate
 
 TYPED = ["hydra.run.dir=r"]
 

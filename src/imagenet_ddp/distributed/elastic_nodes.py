@@ -1,4 +1,4 @@
-"""Read trainer.num_nodes=LEAST:MOST, nodes that may leave and come back, and check what it needs. No torch."""
+"""Read trainer.num_nodes=LEAST:MOST, for nodes that may leave and come back, and check its requirements. No torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class ElasticNodes:
-    """A training on `least` to `most` nodes. host, port: of the node that stays. here: this node's own address."""
+    """A training on `least` to `most` nodes. host, port: of the node that must stay. here: this node's own address."""
 
     least: int
     most: int
@@ -28,7 +28,7 @@ class ElasticNodes:
 
 
 def node_range(num_nodes: object) -> tuple[int, int] | None:
-    """Return (least, most); None where trainer.num_nodes is a number, auto or no valid range."""
+    """Return (least, most); None if trainer.num_nodes is a number, auto or no valid range."""
     found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", num_nodes) if isinstance(num_nodes, str) else None
     return (int(found[1]), int(found[2])) if found else None
 
@@ -41,7 +41,7 @@ def is_wanted(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str, typed: Sequence[str], multirun: bool
 ) -> list[str]:
-    """Return everything that such a training lacks."""
+    """Return every requirement of such a training that is not met."""
     num_nodes, cluster = config["trainer"]["num_nodes"], config["cluster"]
     key = f"trainer.num_nodes={num_nodes}"
     if verb != "train" or multirun:
@@ -54,7 +54,7 @@ def validate(
         found.append(f"trainer.num_nodes must be LEAST:MOST, got {num_nodes}. Hint: trainer.num_nodes={most}:{least}.")
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         name = config["strategy"]["name"]
-        found.append(f"strategy={name} runs in one process, but {key} asks for nodes. Hint: strategy=ddp.")
+        found.append(f"strategy={name} runs in one process, but {key} requests several nodes. Hint: strategy=ddp.")
     try:
         address = LaunchRequest(None, None, cluster, "", False).address(environ)
         if address is None or address.host is None:
@@ -77,6 +77,6 @@ def validate(
     if given.get("resume", "auto") not in ("auto", "null"):
         found.append(f"resume must be auto with {key}, got {given['resume']}. Hint: hydra.run.dir={given['resume']}.")
     numbered = [name for name in ("node_rank", "rank", "local_rank", "world_size") if cluster[name] is not None]
-    found += [f"cluster.{name} must be null with {key}: nodes are numbered as they meet. Hint: leave it out."
+    found += [f"cluster.{name} must be null with {key}: nodes are numbered in order of arrival. Hint: leave it out."
               for name in numbered]  # fmt: skip
     return found

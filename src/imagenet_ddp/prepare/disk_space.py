@@ -1,0 +1,33 @@
+"""Check the free space of the disk to write to, and explain errors of disks, in commands that resume."""
+
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from imagenet_ddp.data.sources.download import MIB
+from imagenet_ddp.errors import ConfigError, RunError
+
+
+def require_free_space(out: Path, num_bytes: float, hint: str) -> None:
+    """Raise ConfigError if the disk of the folder `out` has less free space."""
+    if (free := shutil.disk_usage(out).free) < num_bytes:
+        raise ConfigError(
+            f"out must have {num_bytes / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: make room, "
+            f"out=FOLDER on another disk{hint}."
+        )
+
+
+@contextmanager
+def explain_disk_errors(out: Path) -> Iterator[None]:
+    """Turn errors of the disk that is read or written into a RunError."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of stdout has left
+        raise
+    except (OSError, tarfile.TarError) as error:
+        raise RunError(
+            f"{out} cannot be written: {error}. Hint: make room, or check that disk and its permissions, then run "
+            "the same command again to resume."
+        ) from error
