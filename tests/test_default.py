@@ -65,11 +65,12 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
 
 @pytest.mark.slow
 def test_an_epoch_of_natural_photographs(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """224 pixels, 100 classes, files of natural size, class names by WordNet id."""
+    """The start of one: 224 pixels, 100 classes, files of natural size, class names by WordNet id."""
     options = [
         "data=imagenet",
         f"data.root={shared_data / 'imagenet-real'}",
         "trainer.max_epochs=1",
+        "trainer.limit_train_batches=3",
         "data.batch_size=32",
     ]
     result = run("train", *options, "hydra.run.dir=r", timeout_s=600)

@@ -120,7 +120,7 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
         assert done.returncode == 9, (*told, done.stdout + done.stderr)
         saved = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"]
         told.append(f"{seconds:.2f} s after step {first} began, with a checkpoint of step {saved}")
-        assert saved >= first - 3, told  # every second step is saved, while the next one is trained
+        assert saved >= first - 4, told  # every second step is saved, and written by the time of the next save
     quiet = ("++callbacks.power_cut=null", "++callbacks.probe=null")
     done = run("imagenet_ddp.train", *options, *quiet, "hydra.run.dir=r", folder=tmp_path, environment=environment)
     assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
