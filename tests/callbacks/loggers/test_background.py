@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -157,11 +158,13 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
     released = threading.Event()
     first = Sent(tmp_path, lambda *_: released.wait(120))
     first.connect()
-    first.log_metrics({"a": 1.0}, 3)
+    first.log_metrics({"a": np.float64(1.0), "picture": [object()]}, 3)  # as WandbLogger.log_image does
     callback = LoggerPictures(tmp_path, {})
     trainer: Any = type("T", (), {"loggers": [first], "is_global_zero": True})()
     callback.setup(trainer, None, "fit")  # type: ignore[arg-type]
     state = callback.state_dict()
+    torch.save(state, tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert state == {"mine": [({"a": 1.0}, 3)]}
 
     calls: list[Any] = []

@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ class Background(Logger):
                 self._store()
             self.unsent.popleft()
 
-        self.unsent.append((metrics, step))
+        # as plain floats: a checkpoint with a picture of W&B's or a scalar of NumPy's in it could not be read again
+        self.unsent.append(({key: float(value) for key, value in metrics.items() if isinstance(value, Real)}, step))
         self._put(log_new)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
