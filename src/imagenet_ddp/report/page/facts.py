@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     data = _mapping(summary, "data")
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     model = options.get("model._target_") or options.get("model.name") or "A net"
-    folder = f" {data['folder']}" if data.get("folder") else ""
-    return f"{model} on {name}{folder}"
+    folder = data.get("folder") or Path(str(options.get("data.root") or "")).name
+    return f"{model} on {name} {folder}".rstrip()
 
 
 def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
