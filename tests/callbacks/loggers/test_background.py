@@ -1,9 +1,12 @@
 """A logger whose service fails, hangs or comes late: the training never waits for it, and is told once."""
 
+import itertools
 import json
 import threading
 import time
 import warnings
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -179,3 +182,45 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
     assert calls == [({"a": 1.0}, 3)]
     assert resumed.state_dict() == {}
     released.set()
+
+
+def test_no_kill_loses_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed from the checkpoint of any moment after a kill at any later one. Only a kill after a message is sent, and
+    before that is noted, sends it again."""
+    sent: list[int | None] = []
+    calls: deque[Callable[[], Any]] = deque()  # what the thread has still to do
+    monkeypatch.setattr(Sent, "_put", lambda self, call: calls.append(call))
+    moments: list[tuple[int, list[Any], str, list[int | None], bool]] = []
+    file = tmp_path / "logger_mine.json"
+    trained = 0
+
+    def remember(is_noted: bool = True) -> None:
+        noted = file.read_text() if file.exists() else ""
+        moments.append((trained, list(logger.unsent), noted, list(sent), is_noted))
+
+    def send(metrics: Any, step: int | None) -> None:
+        remember()
+        sent.append(step)
+        remember(is_noted=False)
+
+    logger = Sent(tmp_path, send)
+    steps = range(1, 8, 2)
+    for trained in steps:
+        logger.log_metrics({"a": 0.0}, trained)
+        remember()
+        if len(calls) > 2:  # the service is behind
+            calls.popleft()()
+            remember()
+    while calls:
+        calls.popleft()()
+        remember()
+
+    for checkpoint, killed in itertools.combinations_with_replacement(moments, 2):
+        file.write_text(killed[2] or "{}")
+        arrived = list(killed[3])
+        resumed = Sent(tmp_path, lambda metrics, step, arrived=arrived: arrived.append(step))
+        for metrics, step in [*checkpoint[1], *(({"a": 0.0}, step) for step in steps if step > checkpoint[0])]:
+            resumed.log_metrics(metrics, step)
+            calls.popleft()()
+        again = [] if killed[4] else [killed[3][-1]]
+        assert arrived == sorted([*steps, *again])
