@@ -130,14 +130,36 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
     def refuse() -> None:
         raise PermissionError("no key")
 
+    first = Sent(tmp_path, None, refuse)
+    first.stored["id"] = "7"  # as W&B's and Comet's, which is chosen here
     with pytest.raises(ConfigError, match=r"logger.mine must reach http://server, but: no key. Hint: logger=none."):
-        Sent(tmp_path, None, refuse).connect()
+        first.connect()  # without the warning that the training continues
     monkeypatch.setattr(background, "START_S", 0.2)
     released = threading.Event()
     with pytest.raises(ConfigError, match="there was no answer in 0 s"):
         Sent(tmp_path, None, lambda: released.wait(120)).connect()
     released.set()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
+    """And the part after that sends what this one could not."""
+    calls: list[Any] = []
+    first = Sent(tmp_path, lambda *call: calls.append(call))
+    first.connect()
+    first.log_metrics({"a": 1.0}, 3)
+    first.finalize("success")
+
+    def refuse() -> None:
+        raise PermissionError("no key")
+
+    second = Sent(tmp_path, None, refuse)
+    with pytest.warns(UserWarning, match="mine is switched off, and the training continues: no key"):
+        second.connect()
+    second.log_metrics({"a": 2.0}, 7)
+    with pytest.warns(UserWarning, match="mine lost 3 messages: no key"):  # the beginning, and the end
+        second.finalize("failed")
+    assert list(second.unsent) == [({"a": 2.0}, 7)]
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_a_training(tmp_path: Path) -> None:
