@@ -30,6 +30,10 @@ class Service(DummyLogger):
         self.do = do
         self.ended: list[str] = []
 
+    @property
+    def experiment(self) -> Any:
+        raise OSError("not while there is no service")
+
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         self.do(metrics, step)
 
@@ -156,6 +160,7 @@ def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
     second = Sent(tmp_path, None, refuse)
     with pytest.warns(UserWarning, match="mine is switched off, and the training continues: no key"):
         second.connect()
+    second.experiment.log("by a callback of one's own")
     second.log_metrics({"a": 2.0}, 7)
     with pytest.warns(UserWarning, match="mine lost 3 messages: no key"):  # the beginning, and the end
         second.finalize("failed")
@@ -209,10 +214,10 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
 def test_no_kill_loses_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed from the checkpoint of any moment after a kill at any later one. Only a kill after a message is sent, and
     before that is noted, sends it again."""
-    sent: list[int | None] = []
+    sent: list[Any] = []
     calls: deque[Callable[[], Any]] = deque()  # what the thread has still to do
     monkeypatch.setattr(Sent, "_put", lambda self, call: calls.append(call))
-    moments: list[tuple[int, list[Any], str, list[int | None], bool]] = []
+    moments: list[tuple[int, list[Any], str, list[Any], bool]] = []
     file = tmp_path / "logger_mine.json"
     trained = 0
 

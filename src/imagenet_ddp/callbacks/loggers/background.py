@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -79,6 +80,14 @@ class Background(Logger):
         super().finalize(status)
 
     # -- Lightning's calls
+
+    @property
+    def experiment(self) -> Any:
+        """Return the client's object, or one that does nothing while the service has not begun the run: the Trainer and
+        callbacks of one's own ask for it."""
+        if self._is_open or threading.current_thread() is self._thread:
+            return super().experiment  # type: ignore[misc]  # of the Lightning logger behind this class
+        return DummyLogger().experiment
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         log, metrics = super().log_metrics, dict(metrics)
