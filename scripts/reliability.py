@@ -38,6 +38,8 @@ ELSEWHERE = {
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at the start: refused within 30 s":
         "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
+    "A logger's server does not answer when a run is resumed: it continues, and the next resume sends its figures":
+        "tests/callbacks/loggers/test_background.py::test_a_resumed_run_goes_on_without_its_service",
     "A logger's server dies in mid-run: the logger is switched off, and the run continues":
         "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
 }  # fmt: skip

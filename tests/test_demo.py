@@ -1,6 +1,5 @@
 """A page in front of a checkpoint: what is uploaded, and what comes back."""
 
-import shutil
 import subprocess
 import sys
 import time
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 from conftest import Run, clean_environ
+from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.slow
 
 
@@ -71,10 +70,8 @@ def test_only_this_machine_can_open_it(address: str):
     assert [each for each in addresses if int(each.split(":")[1], 16) == port] == [f"0100007F:{port:04X}"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+@needs_chromium
 def test_the_page_in_a_browser(address: str, tmp_path: Path):
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-               "--virtual-time-budget=30000", "--dump-dom", address]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    found = dom_of(address, tmp_path)
     for words in ("3 classes", "What the net looked at", "Drop Image Here"):
-        assert words in done.stdout, done.stdout[-3000:]
+        assert words in found, found[-3000:]

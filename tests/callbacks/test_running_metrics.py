@@ -87,7 +87,9 @@ class Counting(RunningMetrics):
 
 
 class Seen(L.Callback):
-    def __init__(self) -> None:
+    def __init__(self, logger: MemoryLogger) -> None:
+        self.logger = logger
+        self.logged_at_epoch_end: list[int] = []
         self.at_validation: list[float] = []
         self.at_epoch_end: list[float] = []
 
@@ -96,6 +98,7 @@ class Seen(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.at_epoch_end.append(float(trainer.callback_metrics["train/loss"]))
+        self.logged_at_epoch_end.append(len(self.logger.of("train/loss_epoch")))
 
 
 def fitted(callbacks: list[L.Callback], logger: MemoryLogger, **keys: Any) -> L.Trainer:
@@ -125,7 +128,8 @@ def fitted(callbacks: list[L.Callback], logger: MemoryLogger, **keys: Any) -> L.
 )
 def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches: tuple[int, ...]) -> None:
     """The last group of an accumulation may be smaller."""
-    metrics, logger, seen = Counting(), MemoryLogger(), Seen()
+    metrics, logger = Counting(), MemoryLogger()
+    seen = Seen(logger)
     callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), metrics, seen]
     fitted(callbacks, logger, log_every_n_steps=every, accumulate_grad_batches=accumulate, val_check_interval=4)
 
@@ -147,6 +151,7 @@ def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches:
     assert logger.of("train/loss_epoch") == {num_steps - 1: 3.0, 2 * num_steps - 1: 3.0}
     assert seen.at_validation == [1.5, 1.5]  # of the epoch's four batches so far
     assert seen.at_epoch_end == [3.0, 3.0]
+    assert seen.logged_at_epoch_end == [1, 2], "before a checkpoint is written, which no kill then separates from it"
 
 
 class Lagging(L.Callback):

@@ -139,6 +139,7 @@ LINES = [
     Case("-g 8 -ws 2 -rn 0"),
     Case("init_method=env:// world_size=4 rank=1", META),
     # ---- loggers, callbacks, several processes
+    Case("logger=neptune"),
     Case("+logger.m._target_=lightning.pytorch.loggers.WandbLogger"),
     Case("checkpoint=x.ckpt predictions=parquet", verb="evaluate"),
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),

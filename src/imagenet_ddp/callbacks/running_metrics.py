@@ -157,7 +157,7 @@ class RunningMetrics(ScoreCallback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.epoch_means = self.total(trainer)
         pl_module.log_dict(self.epoch_means.named(), prog_bar=True, logger=False)
-        pl_module.log_dict(self.epoch_means.named("_epoch"))
+        self._log(trainer, {}, self.epoch_means.named("_epoch"))  # now: Lightning would after the checkpoint is written
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if not is_epoch_over(trainer):
             return  # a checkpoint of this moment continues the epoch

@@ -86,6 +86,8 @@ class Explainer:
             return f"set {known_terms.VALUES['optimiser'][value.lower()]}"
         if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
+        if (group, value.lower()) == ("logger", "neptune"):
+            return "set logger=none: Neptune's service has ended"
         if meant := intended_option(group, value, options):
             return f"set {group}={meant}"
         if group in ("experiment", "recipe"):

@@ -32,7 +32,10 @@ class SheetWriter:
         error says why."""
         name = Line(printable(Path(path).name))
         if isinstance(image, UnreadableImage):
-            self._add(torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8), [name, Line(printable(error))])
+            grey = torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8)
+            self._add(grey, [name, Line(printable(error))])
+            if self._method is not None:  # else later images stand in another row than their maps
+                self._add(grey, [Line("")])
             return
         labels = self._predictor.labels
         self._add(image, [name, *(Line(printable(labels[index]), f" {share:.2f}") for index, share in top[:NAMED])])

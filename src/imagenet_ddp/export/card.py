@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,10 @@ def _facts(
     }
     outside = f"float32 (batch, 3, {seen['image_size']}, {seen['image_size']}), RGB, normalised"
     logits = metadata["preprocessing"] not in inputs
+    labels = escape(shorten_list(metadata["labels"], 10), quote=False).replace("|", "\\|")
     facts = {
         "Network": str(model["_target_"] or f"{model['name']} of {model['library']}"),
-        "Classes": f"{len(metadata['classes'])}: {shorten_list(metadata['labels'], 10)}".replace("|", "\\|"),
+        "Classes": f"{len(metadata['classes'])}: {labels}",
         "Input": inputs.get(metadata["preprocessing"], outside),
         "Batch size": str(metadata["batch_size"] or "any"),
         "Output": "logits" if logits else "probabilities",

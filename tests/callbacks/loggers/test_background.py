@@ -1,13 +1,17 @@
 """A logger whose service fails, hangs or comes late: the training never waits for it, and is told once."""
 
+import itertools
 import json
 import threading
 import time
 import warnings
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -25,6 +29,10 @@ class Service(DummyLogger):
         super().__init__()
         self.do = do
         self.ended: list[str] = []
+
+    @property
+    def experiment(self) -> Any:
+        raise OSError("not while there is no service")
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         self.do(metrics, step)
@@ -126,14 +134,37 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
     def refuse() -> None:
         raise PermissionError("no key")
 
+    first = Sent(tmp_path, None, refuse)
+    first.stored["id"] = "7"  # as W&B's and Comet's, which is chosen here
     with pytest.raises(ConfigError, match=r"logger.mine must reach http://server, but: no key. Hint: logger=none."):
-        Sent(tmp_path, None, refuse).connect()
+        first.connect()  # without the warning that the training continues
     monkeypatch.setattr(background, "START_S", 0.2)
     released = threading.Event()
     with pytest.raises(ConfigError, match="there was no answer in 0 s"):
         Sent(tmp_path, None, lambda: released.wait(120)).connect()
     released.set()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
+    """And the part after that sends what this one could not."""
+    calls: list[Any] = []
+    first = Sent(tmp_path, lambda *call: calls.append(call))
+    first.connect()
+    first.log_metrics({"a": 1.0}, 3)
+    first.finalize("success")
+
+    def refuse() -> None:
+        raise PermissionError("no key")
+
+    second = Sent(tmp_path, None, refuse)
+    with pytest.warns(UserWarning, match="mine is switched off, and the training continues: no key"):
+        second.connect()
+    second.experiment.log("by a callback of one's own")
+    second.log_metrics({"a": 2.0}, 7)
+    with pytest.warns(UserWarning, match="mine lost 3 messages: no key"):  # the beginning, and the end
+        second.finalize("failed")
+    assert list(second.unsent) == [({"a": 2.0}, 7)]
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_a_training(tmp_path: Path) -> None:
@@ -157,11 +188,13 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
     released = threading.Event()
     first = Sent(tmp_path, lambda *_: released.wait(120))
     first.connect()
-    first.log_metrics({"a": 1.0}, 3)
+    first.log_metrics({"a": np.float64(1.0), "picture": [object()]}, 3)  # as WandbLogger.log_image does
     callback = LoggerPictures(tmp_path, {})
     trainer: Any = type("T", (), {"loggers": [first], "is_global_zero": True})()
     callback.setup(trainer, None, "fit")  # type: ignore[arg-type]
     state = callback.state_dict()
+    torch.save(state, tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert state == {"mine": [({"a": 1.0}, 3)]}
 
     calls: list[Any] = []
@@ -176,3 +209,45 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
     assert calls == [({"a": 1.0}, 3)]
     assert resumed.state_dict() == {}
     released.set()
+
+
+def test_no_kill_loses_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed from the checkpoint of any moment after a kill at any later one. Only a kill after a message is sent, and
+    before that is noted, sends it again."""
+    sent: list[Any] = []
+    calls: deque[Callable[[], Any]] = deque()  # what the thread has still to do
+    monkeypatch.setattr(Sent, "_put", lambda self, call: calls.append(call))
+    moments: list[tuple[int, list[Any], str, list[Any], bool]] = []
+    file = tmp_path / "logger_mine.json"
+    trained = 0
+
+    def remember(is_noted: bool = True) -> None:
+        noted = file.read_text() if file.exists() else ""
+        moments.append((trained, list(logger.unsent), noted, list(sent), is_noted))
+
+    def send(metrics: Any, step: int | None) -> None:
+        remember()
+        sent.append(step)
+        remember(is_noted=False)
+
+    logger = Sent(tmp_path, send)
+    steps = range(1, 8, 2)
+    for trained in steps:
+        logger.log_metrics({"a": 0.0}, trained)
+        remember()
+        if len(calls) > 2:  # the service is behind
+            calls.popleft()()
+            remember()
+    while calls:
+        calls.popleft()()
+        remember()
+
+    for checkpoint, killed in itertools.combinations_with_replacement(moments, 2):
+        file.write_text(killed[2] or "{}")
+        arrived = list(killed[3])
+        resumed = Sent(tmp_path, lambda metrics, step, arrived=arrived: arrived.append(step))
+        for metrics, step in [*checkpoint[1], *(({"a": 0.0}, step) for step in steps if step > checkpoint[0])]:
+            resumed.log_metrics(metrics, step)
+            calls.popleft()()
+        again = [] if killed[4] else [killed[3][-1]]
+        assert arrived == sorted([*steps, *again])

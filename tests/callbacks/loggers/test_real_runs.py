@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
+from helpers.chromium import CHROMIUM, dom_of
 from helpers.ports import free_port
 
 pytestmark = [
@@ -114,8 +115,8 @@ def test_tensorboard(resumed: Path) -> None:
 
 
 @needs_all
-def test_tensorboard_server(resumed: Path) -> None:
-    """What a browser asks it for."""
+def test_tensorboard_server(resumed: Path, tmp_path: Path) -> None:
+    """What a browser asks it for, and shows."""
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "tensorboard.main", "--logdir", resumed.parent, "--port", str(port)],
@@ -138,6 +139,9 @@ def test_tensorboard_server(resumed: Path) -> None:
         wait_for(lambda: len(answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=val%2Ftop1")) >= 6, 60)
         points = answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=train%2Floss")
         assert [step for _, step, _ in points] == list(range(1, 24, 2))
+        if CHROMIUM is not None:
+            page = dom_of(f"http://127.0.0.1:{port}/#timeseries", tmp_path)
+            assert "r/tensorboard" in page and "data_wait_frac" in page, page[-3000:]
     finally:
         server.terminate()
         server.wait(30)

@@ -1,14 +1,13 @@
-"""The page in a browser: what its buttons and searches do, and how wide it is on a phone."""
+"""The page in a browser: what its buttons and searches do, how wide it is on a phone, and its text, light and dark."""
 
 import json
 import re
-import shutil
-import subprocess
 from html import unescape
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.chromium import dom_of, needs_chromium
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
@@ -18,21 +17,30 @@ from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.page.images import Group, data_uri
 from imagenet_ddp.report.run import read_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+pytestmark = needs_chromium
 
-WIDTHS = (360, 1280)  # pixels of a small phone and of a desktop
+WIDTHS = {360: "dark", 1280: "light"}  # pixels of a small phone and of a desktop
 # Chromium's own window is never as narrow as a phone's, so the page is shown in frames.
-HARNESS = """<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
+HARNESS = r"""<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
 const page = %s;
 const result = {};
-async function look(width) {
+const brightness = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map((level) => level / 255)
+  .map((level) => (level <= 0.04045 ? level / 12.92 : ((level + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, level, channel) => sum + [0.2126, 0.7152, 0.0722][channel] * level, 0);
+async function look(width, scheme) {
   const frame = document.createElement("iframe");
-  Object.assign(frame.style, { width: width + "px", height: "800px", border: 0 });
+  Object.assign(frame.style, { width: width + "px", height: "800px", border: 0, colorScheme: scheme });
   frame.srcdoc = page;
   await new Promise((done) => { frame.onload = done; document.body.append(frame); });
   const inner = frame.contentDocument, root = inner.documentElement;
   const found = { excess: root.scrollWidth - root.clientWidth };
+  const ground = brightness(getComputedStyle(inner.body).backgroundColor);
+  found.isDark = ground < 0.1;
+  found.contrasts = ["h1", ".note", "td", ".p", "nav a", "svg text"].map((selector) => {
+    const style = getComputedStyle(inner.querySelector(selector));
+    const ink = brightness(selector.startsWith("svg") ? style.fill : style.color);
+    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  });
   const table = inner.querySelector("#classes table");
   const first = () => table.tBodies[0].rows[0].cells[0].textContent;
   const button = (number) => table.tHead.rows[0].cells[number].querySelector("button");
@@ -58,7 +66,7 @@ async function look(width) {
   result[width] = found;
 }
 (async () => {
-  for (const width of %s) await look(width);
+  for (const [width, scheme] of Object.entries(%s)) await look(width, scheme);
   document.getElementById("result").textContent = JSON.stringify(result);
 })();
 </script>"""
@@ -81,12 +89,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         page = build(str(folder), run, found).files["report.html"].decode()
     text = json.dumps(page).replace("</", "<\\/")
     (folder / "harness.html").write_text(HARNESS % (text, json.dumps(WIDTHS)))
-    command = [
-        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=20000", "--dump-dom", (folder / "harness.html").as_uri(),
-    ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    match = re.search(r'<pre id="result">(.*?)</pre>', dom)
+    match = re.search(r'<pre id="result">(.*?)</pre>', dom_of((folder / "harness.html").as_uri(), folder / "profile"))
     assert match and match[1], "the script came to its end"
     return json.loads(unescape(match[1]))
 
@@ -94,6 +97,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_it_is_as_wide_as_the_screen(width: int, seen: dict[str, Any]):
     assert seen[str(width)]["excess"] == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_text_can_be_read_in_light_and_dark(width: int, seen: dict[str, Any]):
+    found = seen[str(width)]
+    assert found["isDark"] == (WIDTHS[width] == "dark")
+    assert min(found["contrasts"]) >= 4.5, "WCAG 2.2, level AA"
 
 
 def test_columns_are_sorted(seen: dict[str, Any]):

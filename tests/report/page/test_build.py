@@ -88,7 +88,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": np.nan})
     page = build("e", None, read(folder))
     assert page.summary == [
-        "resnet18 on imagefolder",
+        "resnet18 on imagefolder nowhere",
         "top-1 50.00 % (6 images)",
         "0 of 6 labels look wrong; the net's own mistakes are among them",
     ]

@@ -8,10 +8,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -46,20 +48,27 @@ class Background(Logger):
             self.stored |= json.loads(self._file.read_text(encoding="utf-8"))
         self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
         self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # metrics, for a checkpoint
+        self._is_open = False
         self._failure: str | None = None
         self._num_lost = 0
         self._thread: threading.Thread | None = None
 
     def connect(self) -> None:
-        """Begin or continue the run at the service. Raises ConfigError if that fails or takes too long."""
+        """Begin or continue the run at the service. Raises ConfigError if that fails or takes too long; a run that has
+        sent figures there before continues without it."""
         try:
             self._put(self._open).result(START_S if self.server else None)
         except Exception as error:
             reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
+            if self.stored["steps"]:  # requeued, with nobody there; its checkpoints keep what is to be sent
+                self._failure = reason.rstrip(".")
+                self._say_off()
+                return
             where = f"reach {self.server}" if self.server else "be able to write its files"
             raise ConfigError(
                 f"logger.{self.entry} must {where}, but: {reason.rstrip('.')}. Hint: {self.hint}logger=none."
             ) from error
+        self._is_open = True
         self._store()
 
     def _open(self) -> None:
@@ -71,6 +80,14 @@ class Background(Logger):
         super().finalize(status)
 
     # -- Lightning's calls
+
+    @property
+    def experiment(self) -> Any:
+        """Return the client's object, or one that does nothing while the service has not begun the run: the Trainer and
+        callbacks of one's own ask for it."""
+        if self._is_open or threading.current_thread() is self._thread:
+            return super().experiment  # type: ignore[misc]  # of the Lightning logger behind this class
+        return DummyLogger().experiment
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         log, metrics = super().log_metrics, dict(metrics)
@@ -84,7 +101,8 @@ class Background(Logger):
                 self._store()
             self.unsent.popleft()
 
-        self.unsent.append((metrics, step))
+        # as plain floats: a checkpoint with a picture of W&B's or a scalar of NumPy's in it could not be read again
+        self.unsent.append(({key: float(value) for key, value in metrics.items() if isinstance(value, Real)}, step))
         self._put(log_new)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -156,11 +174,14 @@ class Background(Logger):
         self._num_lost += 1
         if self._failure is None:
             self._failure = first_line(error).rstrip(".")
-            if self.stored.get("id"):  # else connect() reports it
-                warnings.warn(
-                    f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=2
-                )
+            if self._is_open:  # else connect() reports it
+                self._say_off()
         future.set_exception(error)
+
+    def _say_off(self) -> None:
+        warnings.warn(
+            f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=3
+        )
 
     def _store(self) -> None:
         atomic_write(self._file, json.dumps(self.stored))

@@ -78,6 +78,8 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     table = classes.class_rows(found.target, found.prediction, found.classes, found.labels)
     context |= {
         "pictures": pictures,
+        "is_held_out": run is not None or len(found.folders) > 1,  # else evaluate was given any images
+        "checkpoint": found.checkpoint(0).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in _pairs(found)],

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     data = _mapping(summary, "data")
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     model = options.get("model._target_") or options.get("model.name") or "A net"
-    folder = f" {data['folder']}" if data.get("folder") else ""
-    return f"{model} on {name}{folder}"
+    folder = data.get("folder") or Path(str(options.get("data.root") or "")).name
+    return f"{model} on {name} {folder}".rstrip()
 
 
 def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -70,6 +71,8 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
     classes = summary.get("num_classes")
     versions = _mapping(summary, "versions")
+    rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
+    rate = f"{rate} per {reference} images" if reference else rate  # the curve has the scaled one
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
     rows = {
         "State": run.state if run is not None and run.state != "finished" else "",
@@ -78,7 +81,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
         "Hardware": hardware or (count_noun(devices, "device") if isinstance(devices, int) else ""),
         "Images": f"{' + '.join(counts)} images of {count_noun(classes, 'class')}" if counts and classes else "",
         "Image size": f"{options['data.image_size']} pixels" if options.get("data.image_size") else "",
-        "Optimizer": f"{options['optim.name']}, lr {options.get('optim.lr')}" if options.get("optim.name") else "",
+        "Optimizer": f"{options['optim.name']}, lr {rate}" if options.get("optim.name") else "",
         "Batch": f"{summary['global_batch_size']:,} images"
         if isinstance(summary.get("global_batch_size"), int)
         else "",

@@ -94,7 +94,7 @@ class EvaluatedImages:
         there = np.isfinite(values[:, 0])
         values, is_right = values[there], self._found.is_right[rows[there]]
         sizes = groups(values[:, 0], is_right, "{:.0f} px")
-        return len(values), sizes, groups(values[:, 1], is_right, "{:.0%}")
+        return len(values), sizes, groups(100 * values[:, 1], is_right, "{:.0f} %")
 
     def activation_maps(self, rows: Sequence[int]) -> dict[int, str]:
         """Return row -> data URI of the image as the net sees it, below the map of the predicted class."""
