@@ -52,6 +52,7 @@ BESIDE = {
     "local_rank": "--world-size 8 --rank 0", "--master_addr": "-n 2", "--master_port": "-n 2", "--dist-url": "-n 2",
     "--train-split": "--data-dir pets", "--val-split": "--data-dir pets", "--model-ema-decay": "--model-ema",
     "--model-ema-steps": "--model-ema", "--lr-warmup-decay": "--lr-warmup-epochs 5",
+    "--lr-warmup-method": "--lr-warmup-decay 0.01",
 }  # fmt: skip
 MINE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "HOST": "10.0.0.1", "FILE": "x.ckpt"}  # for a placeholder
 

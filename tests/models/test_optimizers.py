@@ -124,7 +124,7 @@ def test_only_a_rate_that_is_scaled_up_is_warmed_up(
 ):
     """schedule.warmup_epochs=auto: from 0 to the whole rate in 5 epochs, or in the first tenth of a short training."""
     keys = optim(reference_batch=reference_batch)
-    epochs, reason = choose_warmup_epochs(ScheduleConfig().warmup_epochs, keys, global_batch_size, max_epochs)
+    epochs, reason = choose_warmup_epochs(asdict(ScheduleConfig()), keys, global_batch_size, max_epochs)
     if scaled_lr(keys, global_batch_size) <= keys["lr"]:
         assert (epochs, reason) == (0, "the learning rate is not scaled up")
     else:
@@ -142,8 +142,15 @@ def test_only_a_rate_that_is_scaled_up_is_warmed_up(
 
 @pytest.mark.parametrize("asked", [0, 0.0, 2, 7.5])
 def test_a_number_of_warm_up_epochs_is_taken_as_it_is(asked: float):
+    schedule = {**asdict(ScheduleConfig()), "warmup_epochs": asked}
     for max_epochs in (None, -1, 1, 90):
-        assert choose_warmup_epochs(asked, optim(reference_batch=256), 2048, max_epochs) == (asked, "as set")
+        assert choose_warmup_epochs(schedule, optim(reference_batch=256), 2048, max_epochs) == (asked, "as set")
+
+
+def test_one_cycle_rises_once():
+    schedule = {**asdict(ScheduleConfig()), "name": "one_cycle"}
+    epochs, reason = choose_warmup_epochs(schedule, optim(reference_batch=256), 2048, 90)
+    assert (epochs, reason) == (0, "one_cycle begins with a rise of its own")
 
 
 def test_sgd_gets_its_arguments():

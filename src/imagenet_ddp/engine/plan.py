@@ -131,7 +131,7 @@ def make_plan(
         update_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(
-            *choose_warmup_epochs(config["schedule"]["warmup_epochs"], optim, global_batch_size, trainer["max_epochs"])
+            *choose_warmup_epochs(config["schedule"], optim, global_batch_size, trainer["max_epochs"])
         ),
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
         **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},

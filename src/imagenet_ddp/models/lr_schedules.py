@@ -16,15 +16,17 @@ def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
 
 
 def choose_warmup_epochs(
-    option: float | str, optim: Mapping[str, Any], global_batch_size: int, max_epochs: int | None
+    schedule: Mapping[str, Any], optim: Mapping[str, Any], global_batch_size: int, max_epochs: int | None
 ) -> tuple[float, str]:
-    """Return the warm-up and its reason. option: schedule.warmup_epochs; a number is used as it is.
+    """Return the warm-up and its reason. A number of schedule.warmup_epochs is used as it is.
 
     auto: 5 epochs if the learning rate is scaled up (Goyal et al. 2017, arXiv:1706.02677), but at most a tenth of the
     training, so that a short one still has its schedule.
     """
-    if option != "auto":
-        return float(option), "as set"
+    if schedule["warmup_epochs"] != "auto":
+        return float(schedule["warmup_epochs"]), "as set"
+    if schedule["name"] == "one_cycle":
+        return 0.0, "one_cycle begins with a rise of its own"
     scale = global_batch_size / (optim["reference_batch"] or global_batch_size)
     if scale <= 1:
         return 0.0, "the learning rate is not scaled up"

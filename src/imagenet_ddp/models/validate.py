@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.validators import integer, shown
+from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.models.names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
@@ -77,6 +77,17 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
     model, optim, schedule = config["model"], config["optim"], config["schedule"]
     if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"] and optim["name"] == "sgd":
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. Hint: set optim.momentum=0.9.")
+    for key in ("lr", "weight_decay"):  # the first has no effect, as each group has its own; the log says the second
+        if key in optim["args"] and (key == "lr" or not optim["_target_"]):
+            value = shown(optim["args"][key])
+            found.append(f"optim.args.{key} is optim.{key}, got {value}. Hint: set optim.{key}={value} in its place.")
+    found += _schedule(schedule)
+    if config["loss"]["bce_threshold"] == 0 and number(above=0).accepts(config["loss"]["label_smoothing"]):
+        found.append(
+            f"loss.bce_threshold=0 makes each label above 0 a 1, and loss.label_smoothing="
+            f"{config['loss']['label_smoothing']} leaves none at 0: every image would be of all classes. "
+            "Hint: set loss.label_smoothing=0."
+        )
     max_epochs = config["trainer"].get("max_epochs")
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     if endless and schedule["name"] in FALLING and not (schedule["name"] == "cosine" and schedule["cycle_epochs"]):
@@ -127,3 +138,22 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
                     f"Hint: leave it out, and set model.args."
                 )
     return found
+
+
+def _schedule(schedule: Mapping[str, Any]) -> list[str]:
+    """Return errors in a warm-up."""
+    epochs = schedule["warmup_epochs"]
+    is_given = number(above=0).accepts(epochs)
+    if schedule["name"] == "one_cycle" and is_given:
+        return [
+            f"schedule.name=one_cycle begins with a rise of its own, but schedule.warmup_epochs is {epochs}: the rate "
+            "would rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction says where the top is."
+        ]
+    key = "warmup" if schedule["warmup"] == "constant" else "interval" if schedule["interval"] == "epoch" else None
+    if key is None or schedule["warmup_start"] != 0 or not (is_given or epochs == "auto"):
+        return []
+    until = "the end of the warm-up" if key == "warmup" else "the second epoch"
+    return [
+        f"schedule.{key}={schedule[key]} keeps the learning rate at schedule.warmup_start until {until}, but that is "
+        "0: nothing would be learned. Hint: set schedule.warmup_start=0.01, or schedule.warmup_epochs=0."
+    ]
