@@ -9,10 +9,12 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from imagenet_ddp.callbacks import running_metrics
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.engine.build import refusing
@@ -83,7 +85,9 @@ class Counting(RunningMetrics):
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         self.asked_after.append(self.num_batches)
-        return super()._total(trainer)
+        total = super()._total(trainer)
+        self.read_after.pop()
+        return total
 
 
 class Seen(L.Callback):
@@ -178,10 +182,10 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     metrics.train_times.begin()
     clock[0] += 1.0
 
-    class Slow:
+    class Slow(list[float]):
         def tolist(self) -> list[float]:
             clock[0] += 5.0
-            return []
+            return self
 
     metrics._read(Slow())  # type: ignore[arg-type]
     clock[0] += 2.0
@@ -189,6 +193,13 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
     assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 3.0)
+    # at the beginning of a validation the device may still train
+    metrics._loss, metrics._hits = torch.zeros(()), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(running_metrics, "_one", lambda *parts: Slow([0.0, 0.0, 0.0]))
+    trainer.sanity_checking, trainer.callback_metrics = False, {}
+    trainer.strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
+    metrics.on_validation_start(trainer, None)  # type: ignore[arg-type]
+    assert metrics.train_times.batch_sum_s == 10.0
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])
@@ -209,6 +220,9 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
                       enable_model_summary=False, max_epochs=1, val_check_interval=65)  # fmt: skip
     with pytest.raises(kind, match=r"\(65\) must be .* of the training batches \(64\)"), refusing(lambda: begun):
         short.fit(BoringModel())
+    fused = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], fused=True)
+    with pytest.raises(kind, match=r"AdamW, does not allow for gradient clipping .*"), refusing(lambda: begun):
+        MixedPrecision("bf16-mixed", "cpu").clip_gradients(fused, 1.0)
     with pytest.raises(RuntimeError, match=r"^another$"), refusing(lambda: begun):
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):

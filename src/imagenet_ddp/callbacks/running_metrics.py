@@ -249,6 +249,8 @@ class RunningMetrics(ScoreCallback):
     def _total(self, trainer: L.Trainer) -> list[float]:
         self._move(self._sums().tolist())
         assert self._loss is not None
+        self._move(self._read(self._sums()))
+        assert self._loss is not None
         mine = torch.tensor(self._epoch_sums, dtype=self._loss.dtype, device=self._loss.device)
         return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
 

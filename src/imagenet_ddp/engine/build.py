@@ -44,7 +44,12 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 # RuntimeErrors and ValueErrors of Lightning's that mean a MisconfigurationException.
-UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (")
+UNTYPED = (
+    "Early stopping conditioned on",
+    "Found more than one stateful callback",
+    " `val_check_interval` (",
+    "The current optimizer, ",  # a fused one, with clipping in mixed precision
+)
 
 
 @dataclass
@@ -173,7 +178,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def _refusal(error: Exception, begun: bool) -> ConfigError | RunError:
-    reason = " ".join(str(error).split()).rstrip(".")
+    reason = " ".join(str(error).split()).rstrip(".?")
     text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}."
     text += "" if "hint:" in reason.lower() else " Hint: change what it names."
     return RunError(text) if begun else ConfigError(text)
