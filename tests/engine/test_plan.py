@@ -2,8 +2,10 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers.plans import plan_of
 
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
@@ -163,6 +165,20 @@ def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> Non
     plan = on(2, 1)
     assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
     assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 do not divide among these devices."]
+
+
+def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkeypatch: pytest.MonkeyPatch):
+    models = [SimpleNamespace(name="V100", major=7), SimpleNamespace(name="A100", major=8)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu=0: models[gpu])
+    of_rank = [
+        plan_of(*folder, "trainer.accelerator=gpu", "trainer.devices=[1,0]", world_info=WorldInfo(local_rank=rank))
+        for rank in (0, 1)
+    ]
+    assert [plan.precision.value for plan in of_rank] == ["bf16-mixed", "32-true"]
+    assert of_rank[1].precision.reason == "V100 has no bf16 units"
 
 
 def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):

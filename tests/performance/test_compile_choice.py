@@ -1,5 +1,6 @@
 """compile=auto: measured once on a machine, and remembered."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from helpers.plans import plan_of
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.engine import worker
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.measure_compile import measure_compile
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.performance import compile_choice
@@ -49,6 +52,21 @@ def test_all_ranks_take_what_rank_0_has_measured(monkeypatch: pytest.MonkeyPatch
         plan = measure_compile(plan_of(*OPTIONS), World(info, rank_group=Group()))  # type: ignore[arg-type]
         assert plan.compile == ("default", "measured now")
     assert sent == [["default", "measured now"], None]  # rank 1 has measured nothing
+
+
+def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, one_thread: None):
+    def choose(*arguments: Any) -> list[str]:
+        found.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+        return ["off", "measured now"]
+
+    found: list[str | None] = []
+    monkeypatch.setattr(compile_choice, "choose", choose)
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # and restored at the end
+    for deterministic in ("false", "true"):
+        config = plan_of(*OPTIONS, f"trainer.deterministic={deterministic}").config
+        worker._make_plan(Job(dict(config), Path()), World(WorldInfo()))
+    assert found == ["", ":4096:8"]
 
 
 def test_a_net_that_cannot_be_compiled_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

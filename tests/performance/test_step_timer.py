@@ -52,6 +52,21 @@ def test_parts_of_a_step(one_thread: None):
     assert 3 <= times.num_steps <= 30
 
 
+def test_the_stream_of_the_own_gpu_is_timed(monkeypatch: pytest.MonkeyPatch):
+    recorded: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool): ...
+
+        def record(self, stream: str = "the current device's") -> None:
+            recorded.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", str)
+    step_timer._Clock(torch.device("cuda", 3)).lap()
+    assert recorded == ["cuda:3"]
+
+
 def test_the_number_of_steps_is_bounded(one_thread: None):
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     for budget_s, num_steps in ((0.0, 3), (60.0, 30)):

@@ -114,17 +114,20 @@ def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -
     ]
 
 
-def choose_precision(requested: str | int | None, kind: str, data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options."""
+def choose_precision(
+    requested: str | int | None, kind: str, data: Mapping[str, Any], gpu: int | None = None
+) -> tuple[str, str]:
+    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options. gpu: torch's number of the
+    process's own, where it has one: the others may be older."""
     if requested not in ("auto", None):
         return str(requested), "as set"
     if requested is None:
         return "32-true", "Lightning's default"
     if kind == "cuda":
-        name = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "this GPU"
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16-mixed", f"{name} computes in bf16"
-        return "32-true", f"{name} has no bf16 units"
+        found = torch.cuda.get_device_properties(gpu)
+        if torch.version.hip or found.major >= 8:  # as torch.cuda.is_bf16_supported, which asks the first GPU
+            return "bf16-mixed", f"{found.name} computes in bf16"
+        return "32-true", f"{found.name} has no bf16 units"
     if kind == "cpu" and cpu_has_bf16() and is_too_small_for_bf16(data):
         return "32-true", "gradients in bf16 may be wrong on a CPU for images this small"
     if kind == "cpu" and cpu_has_bf16():

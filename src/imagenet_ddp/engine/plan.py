@@ -106,7 +106,8 @@ def make_plan(
     of_model = own_statistics(config["model"]) if None in (data["mean"], data["std"]) else None
     statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
     whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
-    precision = Choice(*devices.choose_precision(trainer["precision"], kind, data))
+    gpu = devices.device_of(trainer, world_info.local_rank).index
+    precision = Choice(*devices.choose_precision(trainer["precision"], kind, data, gpu))
     return Plan(
         config=config,
         world_info=world_info,

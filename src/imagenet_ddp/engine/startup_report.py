@@ -31,7 +31,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *batch_lines(plan),
         _learning_rate_line(plan),
         *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
-        f"Device: {_device_words(kind)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
+        f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
         *(world.gpus or _own_gpus(plan)),
@@ -172,8 +172,9 @@ def _epochs(number: float | None) -> str:
     return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
-def _device_words(kind: str) -> str:
-    return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(kind) or str(torch.cuda.get_device_name())
+def _device_words(plan: Plan) -> str:
+    device = devices.device_of(plan.config["trainer"], plan.world_info.local_rank)
+    return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(device.type) or str(torch.cuda.get_device_name(device))
 
 
 def _own_gpus(plan: Plan) -> list[str]:

@@ -155,7 +155,7 @@ class _Clock:
     def lap(self) -> None:
         if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
-            event.record()
+            event.record(torch.cuda.current_stream(self._device))  # else that of the first GPU, which is idle
             self._marks.append(event)
         else:
             _synchronize(self._device)
