@@ -333,6 +333,8 @@ def test_the_process_that_died_is_named_with_the_likely_reason(code: int, expect
 def test_the_most_telling_death_is_said():
     """The end of one process may end another."""
     assert "DataLoader worker 102 (one of 4) was killed by SIGKILL" in said_of(loader_of(1, -1, -9))
+    pinning = RuntimeError("Pin memory thread exited unexpectedly")  # of a file that the worker can no longer pass on
+    assert "DataLoader worker 100 (one of 4) was killed by SIGKILL" in said_of(loader_of(-9), pinning)
 
 
 @pytest.mark.parametrize(
@@ -341,6 +343,7 @@ def test_the_most_telling_death_is_said():
         ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
         ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
         ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"shm is full\. "),
+        ("Pin memory thread exited unexpectedly", r"has ended; its own message stands above\. Hint: "),
     ],
 )  # fmt: skip
 def test_what_a_process_could_still_say(text: str, expected: str):

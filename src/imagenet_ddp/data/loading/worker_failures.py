@@ -19,6 +19,8 @@ from imagenet_ddp.errors import RunError
 SETTLE_S = 2.0  # from the end of a process until its parent can read the exit code
 T = TypeVar("T")
 
+PIN_THREAD = "Pin memory thread exited"  # it receives the batches, with data.pin_memory
+
 _END: Any = object()
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
@@ -50,7 +52,8 @@ def explain(error: BaseException, loader: Any) -> RunError | None:
     if isinstance(error, RunError) or not getattr(loader, "num_workers", 0):
         return None
     text = "\n".join(f"{type(each).__name__}: {each}" for each in _causes(error))
-    exits = _exits(loader, wait="DataLoader worker" in text or isinstance(error, OSError | EOFError))
+    of_worker = "DataLoader worker" in text or PIN_THREAD in text
+    exits = _exits(loader, wait=of_worker or isinstance(error, OSError | EOFError))
     message = _from_exits(exits, loader) or _from_text(text, loader)
     return RunError(message) if message else None
 
@@ -100,6 +103,11 @@ def _from_text(text: str, loader: Any) -> str:
     where = "shared memory" in text or text.startswith("OSError: [Errno 28] No space left on device")
     if where and any(words in text for words in ("No space left", "Cannot allocate memory")):
         return f"DataLoader workers cannot pass batches on, because /dev/shm is full. Hint: {_more_shm(loader)}."
+    if PIN_THREAD in text:
+        return (
+            "the thread that receives batches from the DataLoader workers has ended; its own message stands above. "
+            f"Hint: where too many files are open, a higher limit (ulimit -n), or {_less(loader)}."
+        )
     return ""
 
 
