@@ -92,6 +92,15 @@ def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.choose_precision("16-mixed", "cpu", {"image_size": 16}) == ("16-mixed", "as set")
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [(64, "64-true"), ("32", "32-true"), (16, "16-mixed"), ("16", "16-mixed"), ("bf16", "bf16-mixed")],
+)
+def test_short_names_of_precisions_are_written_out(asked: int | str, name: str) -> None:
+    """The choice of a fused optimizer, and what is measured, ask for the long ones."""
+    assert devices.choose_precision(asked, "cpu", {"image_size": 64}) == (name, "as set")
+
+
 def test_gradients_in_bf16_at_the_smallest_size() -> None:
     """Of a ResNet they are those of 32 bits, rounded. Smaller, they may have what the memory held before."""
     torch.manual_seed(0)

@@ -13,6 +13,9 @@ from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
+# Lightning's short names of precisions.
+LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
+
 
 def device_type(accelerator: str) -> str:
     """Return the device type for trainer.accelerator: cpu, cuda or mps."""
@@ -120,7 +123,7 @@ def choose_precision(
     """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options. gpu: torch's number of the
     process's own, where it has one: the others may be older."""
     if requested not in ("auto", None):
-        return str(requested), "as set"
+        return LONG_NAMES.get(str(requested), str(requested)), "as set"
     if requested is None:
         return "32-true", "Lightning's default"
     if kind == "cuda":
