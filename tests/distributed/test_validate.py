@@ -29,6 +29,7 @@ def config(**typed: Any) -> dict[str, Any]:
         "strategy": asdict(StrategyConfig()),
         "cluster": asdict(ClusterConfig()),
         "nccl": asdict(NcclConfig()),
+        "data": {},
     }
     for key, value in typed.items():
         node, _, name = key.partition("__")
@@ -79,6 +80,12 @@ def without(*names: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("typed", "environ", "said"),
     [
+        (
+            {"trainer__precision": "bf16", "data__image_size": 16},
+            {},
+            "must be 32-true on a CPU for images of less than",
+        ),
+        ({"trainer__precision": "16-mixed", "data__image_size": 16}, {}, "got 16-mixed. Hint: "),
         ({"strategy__name": "bp"}, {}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
         ({"strategy__timeout_s": 0.0}, {}, "strategy.timeout_s must be"),
         ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s must be"),

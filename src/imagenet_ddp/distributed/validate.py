@@ -22,7 +22,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
 PROCESSES_PER_CORE = 4  # more would only swap
-BF16 = ("bf16-mixed", "bf16-true", "bf16")
+BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU: there Lightning takes bf16-mixed for 16-mixed
 MIN_BF16_PIXELS = 17  # of images to train on, on a CPU
 # Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
