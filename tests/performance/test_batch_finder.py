@@ -90,6 +90,14 @@ def test_a_step_that_failed_holds_no_memory_when_it_is_released(monkeypatch: pyt
     assert len(held) > 5 and not any(held)
 
 
+def test_the_most_that_steps_took_is_not_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("device", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: called.append(name) or contextlib.nullcontext())
+    batch_finder._release(torch.device("cuda", 0))
+    assert called == ["device", "empty_cache", "reset_peak_memory_stats"]
+
+
 def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 bytes an image, of 1000 that are free. Each step is cleared away, also one that fails."""
     released: list[torch.device] = []

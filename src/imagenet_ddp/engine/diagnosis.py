@@ -21,9 +21,10 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
     data, times = plan.config["data"], plan.config["trainer"]["accumulate_grad_batches"]
     hint = "a smaller data.image_size"
     if data["batch_size"] > 1:
-        batch = data["batch_size"] // 2
+        batch, rest = divmod(data["batch_size"], 2)
+        same = "nearly the same" if rest else "the same"
         hint = (
-            f"data.batch_size={batch} trainer.accumulate_grad_batches={2 * times}, which is the same batch for the "
+            f"data.batch_size={batch} trainer.accumulate_grad_batches={2 * times}, which is {same} batch for the "
             "weights; or see in nvidia-smi whether another process uses the device"
         )
     return (

@@ -70,7 +70,6 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
 
 def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
     """Train for two updates, and return the bytes of memory that this needs."""
-    torch.cuda.reset_peak_memory_stats(device)
     training = make_training(config, precision, device, CLASSES)
     training.forward(training.net).backward()  # with the optimizer's state, which the first step has made
     training.optimize()
@@ -90,3 +89,4 @@ def _release(device: torch.device) -> None:
     gc.collect()
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)  # for the next step, and for the run's own gpu_memory_gib
