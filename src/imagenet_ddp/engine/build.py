@@ -44,12 +44,7 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 # RuntimeErrors and ValueErrors of Lightning's that mean a MisconfigurationException.
-UNTYPED = (
-    "Early stopping conditioned on",
-    "Found more than one stateful callback",
-    " `val_check_interval` (",
-    "The current optimizer, ",  # a fused one, with clipping in mixed precision
-)
+UNTYPED = ("Early stopping condition", "Found more than one", " `val_check_interval` (", "The current optimizer, ")
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Decide compile=auto for all ranks: the one value of the plan that needs a measurement."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,10 @@ from imagenet_ddp.engine.world import World
 
 def measure_compile(plan: Plan, world: World) -> Plan:
     """Return the plan with compile=auto resolved, by rank 0's measurement, for all ranks."""
+    if plan.config["trainer"]["deterministic"]:
+        # Lightning sets it, later: but torch looks once, at the first product of matrices, such as here or of the batch
+        # finder
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     if plan.compile.value != "auto":
         return plan
     from imagenet_ddp.performance import compile_choice  # takes time to import

@@ -66,9 +66,6 @@ def _make_plan(job: Job, world: "World") -> "Plan":
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     devices.set_num_threads(plan.num_threads.value)
-    if job.config["trainer"]["deterministic"]:
-        # Lightning does, later: but torch looks once, at the first product of matrices, perhaps one that is measured
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return measure_compile(plan, world)
 
 
