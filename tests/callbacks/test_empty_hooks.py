@@ -3,6 +3,7 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 
 from imagenet_ddp.callbacks.empty_hooks import STEP_HOOKS, skip_empty_hooks
 
@@ -40,15 +41,17 @@ class _Callback(_Base):
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec.* is deprecated")
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_what_a_class_or_its_base_defines_is_called() -> None:
-    callback = _Callback()
+    callback, seen = _Callback(), list[int]()
+    own = LambdaCallback(on_train_batch_end=lambda *arguments: seen.append(arguments[-1]))
     trainer = L.Trainer(
         accelerator="cpu", max_steps=2, limit_val_batches=0, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback, own],
     )  # fmt: skip
-    skip_empty_hooks([callback])
+    skip_empty_hooks([callback, own])
     assert [name for name in STEP_HOOKS if getattr(callback, name) is not None] == [
         "on_before_zero_grad",
         "on_train_batch_end",
     ]
     trainer.fit(_Linear(), torch.utils.data.DataLoader(torch.ones(4, 3), 2))  # type: ignore[arg-type]
     assert callback.calls == 2 * ["on_before_zero_grad", "on_train_batch_end"]
+    assert seen == [0, 1]

@@ -202,6 +202,15 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     assert metrics.train_times.batch_sum_s == 10.0
 
 
+def test_nothing_of_an_interrupted_fit_is_in_the_next() -> None:
+    metrics, module, trainer = RunningMetrics(), Module(), L.Trainer(accelerator="cpu", logger=False)
+    batch = {"num_counted": 2, "target": torch.zeros(2, dtype=torch.int64), "step_images": 2}
+    for loss_sum in (100.0, 1.0):
+        metrics.on_fit_start(trainer, module)
+        metrics._add(module, {"loss_sum": torch.tensor(loss_sum), "logits": torch.zeros(2, 3)}, batch)
+    assert metrics.take()[0].loss == 0.5
+
+
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])
 def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -> None:
     trainer: Any = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)

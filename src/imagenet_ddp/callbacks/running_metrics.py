@@ -61,6 +61,7 @@ class RunningMetrics(ScoreCallback):
         dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
         self._loss = torch.zeros((), dtype=dtype, device=pl_module.device)
         self._hits = torch.zeros(int(pl_module.top_k), dtype=torch.int64, device=pl_module.device)  # type: ignore[arg-type]
+        self._recent.clear()  # of a fit that was interrupted
         self._count, self._epoch_sums, self._since_sums = 0, np.zeros(4), np.zeros(4)
         if self._restored is not None and trainer.global_rank == 0:
             self._epoch_sums += self._restored
@@ -247,8 +248,6 @@ class RunningMetrics(ScoreCallback):
         return _one(self._loss, self._hits)
 
     def _total(self, trainer: L.Trainer) -> list[float]:
-        self._move(self._sums().tolist())
-        assert self._loss is not None
         self._move(self._read(self._sums()))
         assert self._loss is not None
         mine = torch.tensor(self._epoch_sums, dtype=self._loss.dtype, device=self._loss.device)
