@@ -193,6 +193,12 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
     assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 3.0)
+    # a checkpoint takes its time
+    trainer.loggers = []
+    metrics.on_save_checkpoint(trainer, None, {})  # type: ignore[arg-type]
+    clock[0] += 4.0
+    metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
+    assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 0.0)
     # at the beginning of a validation the device may still train
     metrics._loss, metrics._hits = torch.zeros(()), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(running_metrics, "_one", lambda *parts: Slow([0.0, 0.0, 0.0]))

@@ -51,6 +51,7 @@ class RunningMetrics(ScoreCallback):
         self._end_cpu_s: float | None = None
         self._trainer: L.Trainer | None = None
         self._num_updates = 0  # of the weights, after the last batch
+        self._has_saved = False  # since the last step: what that took is no waiting for data
         self._saved_s = 0.0  # when loggers wrote what they had been given
 
     # -- hooks
@@ -73,6 +74,7 @@ class RunningMetrics(ScoreCallback):
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_epoch_start(trainer, pl_module)
         self._epoch_sums[:] = 0.0
+        self._has_saved = False
         self.train_times.begin_epoch()
 
     def on_train_batch_start(
@@ -81,6 +83,9 @@ class RunningMetrics(ScoreCallback):
         # Loggers, and Lightning's callbacks that write to them, count steps by this; after a resume within an epoch it
         # is one too low. Private: the version is bounded, tests/callbacks/test_running_metrics.py watches.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+        if self._has_saved:
+            self.train_times.begin()
+            self._has_saved = False
         self.train_times.data_is_here()
 
     def on_train_batch_end(
@@ -274,6 +279,7 @@ class RunningMetrics(ScoreCallback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self._save(trainer)  # a resumed run logs what comes after this moment, and nothing before it
+        self._has_saved = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums over all ranks, so that any number of ranks can continue. Lightning calls this on all

@@ -44,7 +44,8 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 # RuntimeErrors and ValueErrors of Lightning's that mean a MisconfigurationException.
-UNTYPED = ("Early stopping condition", "Found more than one", " `val_check_interval` (", "The current optimizer, ")
+UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (",
+           "The current optimizer, ")  # fmt: skip
 
 
 @dataclass
@@ -67,15 +68,9 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
-        source,
-        options,
-        config["seed"],
-        config["model"]["channels_last"],
-        world.info.local_world_size,
-        bad_images,
-        config["loader"],
-        say,
-    )
+        source, options, config["seed"], config["model"]["channels_last"], world.info.local_world_size, bad_images,
+        config["loader"], say,
+    )  # fmt: skip
     classes = source.classes
     names = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     facts = {
