@@ -1,6 +1,7 @@
 """Train in one process: the order of a training, on one screen."""
 
 import os
+from contextlib import nullcontext
 
 import torch
 
@@ -11,7 +12,7 @@ from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.results import results
-from imagenet_ddp.engine.resume import require_same_data
+from imagenet_ddp.engine.resume import is_over, require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.compiled import compile_lines
@@ -34,7 +35,11 @@ NEXT_STEPS = (
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     """Train in this process, from the plan to the last line of the log; return the highest val/top1, a fraction, or
     None without validation. Raises Stopped after saving if the run was asked to stop."""
-    locked = lock(job.run_dir) if world.info.rank == 0 else None
+    with lock(job.run_dir) if world.info.rank == 0 else nullcontext():
+        return _run(job, plan, world, signals)
+
+
+def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
     for message in job.messages:
@@ -50,7 +55,6 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     for line in _closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
-    del locked
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return parts.metrics.best.value
@@ -64,6 +68,8 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
             parts = build.make_run(job, plan, world, log, signals)
             if job.checkpoint is not None:
                 require_same_data(parts, job.checkpoint, max_epochs, job.run_dir)
+                assert parts.checkpoint_callback is not None
+                parts.checkpoint_callback.is_over = is_over(job)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
                 num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")

@@ -16,7 +16,8 @@ from imagenet_ddp.runs import summary
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
     """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and CPU seconds of all ranks;
     both include the parts before a resume, whereas `hardware` is that of the last part."""
-    info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
+    info, data = plan.world_info, parts.data
+    metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores: of before a resume
     images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
     options = plan.config["data"]
