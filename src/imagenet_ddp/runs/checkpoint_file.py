@@ -23,7 +23,7 @@ from imagenet_ddp.system.text import load_error
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
 FORMAT = 2  # of that part, and of the callbacks' states
-REQUIRED = {"state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
+REQUIRED = {"global_step": int, "state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
 REQUIRED_OWN = {
     "version": str,
     "config": dict,
