@@ -79,7 +79,10 @@ def load_weights_into(
         )
     if head_fits:
         loaded |= {name: found[name] for name in own if is_in_head(name, head)}
-    if broken := [name for name, tensor in loaded.items() if not tensor.isfinite().all()]:
+    parameters = {name for name, _ in net.named_parameters()}  # a buffer may be a mask, which adds -inf
+    if broken := [
+        name for name, tensor in loaded.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
+    ]:
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
             f"({shorten_list(broken, 3)}): its training diverged. Hint: an earlier checkpoint of it."
