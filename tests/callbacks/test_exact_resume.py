@@ -26,6 +26,7 @@ from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
@@ -347,6 +348,19 @@ def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Pat
     assert read(checkpoint.best_path)[KEY]["best_epoch"] == 1
     del first.seen[1], first.seen[2]
     assert_continued(wholes(), tmp_path / "second", [first, second])
+
+
+def test_a_checkpoint_that_is_written_for_an_error_is_not_resumed(tmp_path: Path) -> None:
+    """It would leave out the batch, or the validation, in which the error was raised."""
+
+    def fail(trainer: L.Trainer) -> None:
+        raise ValueError("of a callback")
+
+    own = ModelCheckpoint(tmp_path, "last", save_on_exception=True)
+    with pytest.raises(ValueError, match="of a callback"):
+        train(tmp_path, Watch(3, fail), own)
+    with pytest.raises(ConfigError, match=r"last.ckpt must be written between two steps to be resumed"):
+        train(tmp_path)
 
 
 AVERAGES: dict[str, Callable[[], L.Callback]] = {
