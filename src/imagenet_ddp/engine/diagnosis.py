@@ -1,11 +1,9 @@
-"""Explain why a training failed, or did not learn anything."""
+"""Explain why a training failed."""
 
 import torch
 
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.system.text import count_noun, first_line, percent
-
-MIN_EPOCHS = 3  # before an accuracy at chance level is meaningful
+from imagenet_ddp.system.text import count_noun, first_line
 
 
 def explain(plan: Plan, error: RuntimeError) -> str:
@@ -39,18 +37,3 @@ def collective_timeout(plan: Plan) -> str:
         "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
         "slow, set a longer strategy.timeout_s."
     )
-
-
-def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
-    """Return a line about a best val/top1 no better than guessing; none if it is better. Values are fractions. trained:
-    train/top1 of the last epoch. num_images: of the validation."""
-    chance = 1 / max(num_classes, 1)
-    if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
-        return []
-    line = f"Val top-1 is no better than guessing among {num_classes} classes, {percent(chance)}"
-    if trained > 2 * chance + 0.1:
-        return [
-            f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
-            "`python -m imagenet_ddp.report RUN` shows what they are mistaken for."
-        ]
-    return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import torch
 
+from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
@@ -121,9 +122,9 @@ def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
         lines.append(
             f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
         )
-    if parts.metrics.num_epochs >= diagnosis.MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
-        num_classes, num_images = len(parts.data.source.classes), len(parts.data.val_images)
-        lines += diagnosis.at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
+    if parts.metrics.num_epochs >= MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
+        num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
+        lines += at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
