@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoints import find_own, find_resume, require_whole
+from imagenet_ddp.runs.checkpoints import damage, find_own, find_resume, require_whole
 from imagenet_ddp.runs.folder import previous_checkpoint
-from imagenet_ddp.system.checksum import zip_damage
 
 
 def finished(folder: Path, age: int, epochs: int | None) -> Path:
@@ -77,23 +76,20 @@ def with_weights(path: Path, step: int) -> Path:
 def test_a_wrong_byte_is_seen_or_harmless(tmp_path: Path) -> None:
     path = with_weights(tmp_path / "x.ckpt", 1)
     good, draw = path.read_bytes(), random.Random(0)
-    assert zip_damage(path) == ""
+    assert damage(path) == ""
     num_seen = 0
     for _ in range(300):
         path.write_bytes(good)
         spoil(path, draw.randrange(len(good)))
-        if zip_damage(path):
+        if damage(path):
             num_seen += 1
             continue
-        try:
-            loaded = torch.load(path, weights_only=True)
-        except RuntimeError:  # in the directory at the end
-            continue
+        loaded = torch.load(path, weights_only=True)
         assert (loaded["step"], loaded["weights"].tolist()) == (1, list(range(3000))), "not in the padding"
     assert num_seen > 250
     for length in (0, 1, 100, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:length])
-        assert zip_damage(path), length
+        assert damage(path), length
 
 
 @pytest.mark.parametrize("option", ["auto", "folder", "again"])

@@ -1,4 +1,4 @@
-"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch."""
+"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch before one is found."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import finished_epochs, last_checkpoint, previous_checkpoint
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
+from imagenet_ddp.system.text import first_line
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
     if all are damaged."""
     damaged = {}
     for checkpoint in _checkpoints(folder):
-        if not (reason := zip_damage(checkpoint)):
+        if not (reason := damage(checkpoint)):
             said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
             return checkpoint, said
         damaged[checkpoint] = reason
@@ -93,11 +94,26 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
 def require_whole(checkpoint: Path, key: str) -> None:
     """Raise ConfigError if a checkpoint is damaged. key: of the option that names it. Whether the file is a checkpoint
     at all is checked when it is read."""
-    if checkpoint.is_file() and begins_as_zip(checkpoint) and (reason := zip_damage(checkpoint)):
+    if checkpoint.is_file() and begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
         others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
-        whole = next((path for path in others if path != checkpoint and path.is_file() and not zip_damage(path)), None)
+        whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
         hint = f" Hint: {key}={whole}." if whole else " Hint: copy it again from where it came."
         raise ConfigError(f"{checkpoint} must be a whole checkpoint, but is damaged: {reason}.{hint}")
+
+
+def damage(path: Path) -> str:
+    """Return how a checkpoint differs from what was written, "" if it does not."""
+    if reason := zip_damage(path):
+        return reason
+    import torch
+
+    try:
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:  # torch is stricter than zipfile with the directory at the end
+        return first_line(error).partition(". ")[0].rstrip(".")
+    except Exception:  # undamaged, whatever it is: that is checked when it is read
+        return ""
+    return ""
 
 
 def _checkpoints(folder: Path) -> list[Path]:

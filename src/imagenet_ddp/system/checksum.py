@@ -13,8 +13,8 @@ def sha256(path: Path) -> str:
 
 
 def zip_damage(path: Path) -> str:
-    """Return how a zip file, such as torch.save writes, differs from what was written, "" where it does not: it has a
-    CRC-32 of each part, which torch.load does not compare."""
+    """Return how a zip file, such as torch.save writes, differs from what was written, "" if it does not: it has a
+    CRC-32 of each part, which torch.load does not verify."""
     try:
         with zipfile.ZipFile(path) as file:
             part = file.testzip()
