@@ -1,8 +1,13 @@
 """Explain why a training failed."""
 
+import traceback
+from pathlib import Path
+
 import torch
 
 from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, first_line
 
 
@@ -37,3 +42,19 @@ def collective_timeout(plan: Plan) -> str:
         "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
         "slow, set a longer strategy.timeout_s."
     )
+
+
+def refuse_unrestorable(checkpoint: Path | None, error: Exception, log: Log) -> None:
+    """Raise ConfigError if the error was raised while Lightning gave the parts of this checkpoint to their owners. The
+    log gets the traceback, because one of them may be a callback of the user's own."""
+    frames = traceback.walk_tb(error.__traceback__)
+    # tests/engine/test_resume.py watches the name of Lightning's module
+    if checkpoint is None or not any(
+        frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames
+    ):
+        return
+    log.note("".join(traceback.format_exception(error)))
+    raise ConfigError(
+        f"{checkpoint} must be a checkpoint that this training can continue from, but cannot be restored: "
+        f"{type(error).__name__}, {first_line(error)}. Hint: a checkpoint of the same run, as it was written."
+    ) from error

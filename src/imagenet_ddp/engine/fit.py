@@ -99,10 +99,11 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         if is_first and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
-    except RuntimeError as error:
-        if not (reason := diagnosis.explain(plan, error)):
-            raise
-        raise RunError(reason) from error
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and (reason := diagnosis.explain(plan, error)):
+            raise RunError(reason) from error
+        diagnosis.refuse_unrestorable(job.checkpoint, error, log)
+        raise
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
