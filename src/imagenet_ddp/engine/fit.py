@@ -5,32 +5,22 @@ from contextlib import nullcontext
 
 import torch
 
-from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.results import results
+from imagenet_ddp.engine.results import closing_lines, results
 from imagenet_ddp.engine.resume import is_over, require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
 from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
-from imagenet_ddp.system.text import count_noun, percent
-
-NEXT_STEPS = (
-    "These were generated images. Next, train on your own, on STL-10 or on ImageNet:",
-    " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
-    " python -m imagenet_ddp.train data=stl10",
-    " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
-)
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
@@ -53,7 +43,7 @@ def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     train_s, train_cpu_s = parts.metrics.times(parts.trainer)  # a collective
     if world.info.rank == 0:
         summary.write_json(job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s))
-    for line in _closing_lines(job, parts, train_s):
+    for line in closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
     if torch.distributed.is_initialized():
@@ -115,27 +105,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     finally:
         parts.agreement.end()
         parts.data.close()
-
-
-def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
-    lines, best, data = [], parts.metrics.best.value, job.config["data"]
-    if best is not None:
-        lines.append(
-            f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
-        )
-    if parts.metrics.num_epochs >= MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
-        num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
-        lines += at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
-    if num_bad := len(parts.data.bad_images.board.all()):
-        lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
-    lines += compile_lines(parts.module)
-    lines.append(f"Run folder: {job.run_dir}")
-    if data["name"] == "shapes" and not data["_target_"]:
-        lines += NEXT_STEPS
-    if (counted := parts.module.num_counted)[0]:
-        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
-        lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
-    return lines
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:
