@@ -237,6 +237,11 @@ def test_a_stopped_run_goes_on_to_the_bit(
     if (ranks, workers) == (1, 0):
         result = succeeded(run("train", *resume, "callbacks=default"))
         assert "is finished: 3 epochs of 3" in result.stdout
+        told = summary(tmp_path / "parts")
+        (tmp_path / "parts/summary.json").unlink()  # as if it had been killed before its end
+        succeeded(run("train", *resume, "callbacks=default"))
+        names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
+        assert {name: summary(tmp_path / "parts")[name] for name in names} == {name: told[name] for name in names}
 
 
 @pytest.mark.slow

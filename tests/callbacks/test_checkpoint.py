@@ -161,6 +161,8 @@ WHOLE[KEY] |= {"format": FORMAT}
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it holds posix.system, which could run code of its author"),
         (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes is"),
         (WHOLE | {"state_dict": []}, "but state_dict is of another type"),
+        (WHOLE | {"state_dict": {"net.x": "1"}}, "but state_dict.net.x is of another type"),
+        (WHOLE | {KEY: WHOLE[KEY] | {"labels": ["a"]}}, "but imagenet_ddp.labels is of another type"),
     ],
 )
 def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:
@@ -184,6 +186,9 @@ def test_weights_that_are_not_finite_are_refused() -> None:
     net = torch.nn.Linear(2, 2)
     weights = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     load_weights(net, weights, "x.ckpt")
+    net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    weights["mask"] = torch.tensor([0.0, -torch.inf])
+    load_weights(net, weights, "x.ckpt")
     weights["bias"][1] = torch.inf
-    with pytest.raises(ConfigError, match=r"^x.ckpt must hold finite weights, but 1 of its 2 tensors .*\(bias\)"):
+    with pytest.raises(ConfigError, match=r"^x.ckpt must hold finite weights, but 1 of its 3 tensors .*\(bias\)"):
         load_weights(net, weights, "x.ckpt")

@@ -21,7 +21,7 @@ from imagenet_ddp.runs.signals import Signals
 
 FIRST, LAST = (
     ["LearningRate", "RunningMetrics", "GracefulStopInValidation"],
-    ["BadImagesList", "AugmentationNote", "GracefulStop"],
+    ["BadImagesList", "AugmentationNote", "ChanceNote", "GracefulStop"],
 )
 
 
@@ -74,9 +74,9 @@ def made(tmp_path: Path, *typed: str) -> RunCallbacks:
 def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str], own: list[str]) -> None:
     names = [type(callback).__name__ for callback in made(tmp_path, *typed).callbacks]
     assert names[:3] == FIRST
-    assert names[-3:] == LAST
-    assert sorted(names[3:-3]) == sorted(own)
-    assert "ResumeCheckpoint" not in own or names[-4] == "ResumeCheckpoint", "after the user's"
+    assert names[-4:] == LAST
+    assert sorted(names[3:-4]) == sorted(own)
+    assert "ResumeCheckpoint" not in own or names[-5] == "ResumeCheckpoint", "after the user's"
 
 
 def test_they_get_what_the_run_knows(tmp_path: Path) -> None:

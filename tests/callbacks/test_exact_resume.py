@@ -26,6 +26,7 @@ from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
@@ -127,6 +128,7 @@ def train(
     signals: Signals | None = None,
     saving: Mapping[str, Any] | None = None,
     scores: Iterable[float] = (),
+    is_over: bool = False,
     **keys: Any,
 ) -> ResumeCheckpoint:
     """Train, from last.ckpt in the folder where there is one."""
@@ -139,6 +141,7 @@ def train(
     classifier.scores = iter(scores)
     contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}
     checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
+    checkpoint.is_over = is_over
     agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
@@ -305,6 +308,17 @@ def test_what_early_stopping_decided_is_in_the_last_checkpoint(tmp_path: Path) -
         state for name, state in read(checkpoint.last_path)["callbacks"].items() if name.startswith("EarlyStopping")
     ]
     assert (state["wait_count"], state["stopped_epoch"]) == (1, 1)
+    assert read(checkpoint.last_path)[KEY]["has_ended"]
+
+
+@pytest.mark.parametrize(("is_over", "patience", "epochs"), [(True, 1, 2), (False, 1, 3), (False, 3, 4)])
+def test_what_early_stopping_has_ended(tmp_path: Path, is_over: bool, patience: int, epochs: int) -> None:
+    """It ends at once where it is resumed as it was, and has the patience that is set now."""
+    scores = [0.3, 0.2, 0.4, 0.1, 0.1]
+    train(tmp_path, EarlyStopping("val/top1", patience=1, mode="max"), scores=scores, max_epochs=20)
+    stopping, watch = EarlyStopping("val/top1", patience=patience, mode="max"), Watch()
+    checkpoint = train(tmp_path, stopping, watch, scores=[0.1] * 5, max_epochs=20, is_over=is_over)
+    assert read(checkpoint.last_path)["epoch"] + 1 == epochs
 
 
 def test_the_average_of_swa_is_in_the_last_checkpoint(tmp_path: Path) -> None:
@@ -334,6 +348,19 @@ def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Pat
     assert read(checkpoint.best_path)[KEY]["best_epoch"] == 1
     del first.seen[1], first.seen[2]
     assert_continued(wholes(), tmp_path / "second", [first, second])
+
+
+def test_a_checkpoint_that_is_written_for_an_error_is_not_resumed(tmp_path: Path) -> None:
+    """It would leave out the batch, or the validation, in which the error was raised."""
+
+    def fail(trainer: L.Trainer) -> None:
+        raise ValueError("of a callback")
+
+    own = ModelCheckpoint(tmp_path, "last", save_on_exception=True)
+    with pytest.raises(ValueError, match="of a callback"):
+        train(tmp_path, Watch(3, fail), own)
+    with pytest.raises(ConfigError, match=r"last.ckpt must be written between two steps to be resumed"):
+        train(tmp_path)
 
 
 AVERAGES: dict[str, Callable[[], L.Callback]] = {

@@ -143,6 +143,7 @@ LINES = [
     Case("+logger.m._target_=lightning.pytorch.loggers.WandbLogger"),
     Case("checkpoint=x.ckpt predictions=parquet", verb="evaluate"),
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
+    Case("+callbacks.l._target_=lightning.pytorch.callbacks.ModelCheckpoint +callbacks.l.save_last=true"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
     Case(f"resume={'a' * 300}"),

@@ -77,7 +77,8 @@ def test_other_images_are_turned_as_those_of_the_training(monkeypatch: pytest.Mo
 
 def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> dict[str, Any]:
     """What evaluate makes of a checkpoint's config on other data."""
-    content = {checkpoint_file.KEY: {"config": stored, "eval_transform": {}}}
+    transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3}
+    content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file
     monkeypatch.setattr("imagenet_ddp.engine.stored_config.validate.validate", lambda *args: ([], []))

@@ -9,8 +9,10 @@ import torch
 from conftest import PROBES, SMALL, Run, write_images
 from helpers import logged
 
-from imagenet_ddp.engine.resume import require_same_data
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.resume import is_over, require_same_data
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.checkpoint_file import KEY
 
 
 def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
@@ -18,6 +20,22 @@ def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
     parts = cast(Any, SimpleNamespace(checkpoint_callback=None))
     with pytest.raises(ConfigError, match=r"callbacks.checkpoint must be set to resume .*last.ckpt"):
         require_same_data(parts, tmp_path / "last.ckpt", 3, tmp_path)
+
+
+def test_what_a_callback_had_ended_is_over_unless_its_end_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"callbacks": {"stop": {"patience": 1}}, "trainer": {"max_epochs": 9}, "optim": {"lr": 0.1}}
+    stored: dict[str, Any] = {"config": config}
+    monkeypatch.setattr("imagenet_ddp.engine.resume.read", lambda path: {KEY: stored})
+
+    def over(**changed: dict) -> bool:
+        return is_over(Job({**config, **changed}, tmp_path, tmp_path / "last.ckpt"))
+
+    assert not over(), "written by an older version, or before the end"
+    stored["has_ended"] = True
+    assert over() and over(optim={"lr": 0.2})
+    assert not over(callbacks={"stop": None}) and not over(trainer={"max_epochs": 20})
 
 
 # A net without batch norm and without randomness: its weights do not depend on how an update's images are split.
@@ -77,3 +95,10 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
         "+callbacks.probe.folder=p4",
     ]
     assert "The batch changed from 8 to 2 images per step (as set)" in train(*more)
+
+    del parts["callbacks"]["History"]["rows"]
+    torch.save(parts, tmp_path / "other.ckpt")
+    done = run("train", "resume=other.ckpt", "trainer.max_epochs=9", "callbacks=default", PYTHONPATH=PROBES)
+    assert done.returncode == 2
+    assert "other.ckpt must be a checkpoint that this training can continue from, but" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr and "KeyError, 'rows'" in done.stderr

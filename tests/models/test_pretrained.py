@@ -116,6 +116,16 @@ def test_files_without_weights_are_refused(tmp_path: Path, content: Any, words: 
         read_weights("model.weights", str(path), "torchvision", NAME)
 
 
+def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
+    path = tmp_path / "x.pt"
+    torch.save(net.state_dict(), path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # which torch.load does not notice
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"x\.pt cannot be read as one \(its part .* has another checksum\)"):
+        read_weights("model.weights", str(path), "torchvision", NAME)
+
+
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path):
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:

@@ -1,11 +1,8 @@
 """Run folders: made once, found again."""
 
 import errno
-import io
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,21 +75,14 @@ def test_the_drafts_of_a_killed_run_are_removed_by_the_next_alone(tmp_path: Path
     last = folder.last_checkpoint(tmp_path)
     last.parent.mkdir()
     last.touch()
-    with closed(lock(tmp_path)):
+    with lock(tmp_path):
         for draft in drafts:
             draft.touch()
         with pytest.raises(ConfigError, match="another process trains in it"):
             lock(tmp_path)
         assert all(draft.exists() for draft in drafts)
-    with closed(lock(tmp_path)):
+    with lock(tmp_path):
         assert list(last.parent.iterdir()) == [last]
-
-
-@contextmanager
-def closed(handle: object) -> Iterator[None]:
-    assert isinstance(handle, io.IOBase)
-    with handle:
-        yield
 
 
 def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
@@ -128,15 +118,16 @@ def test_a_disk_refuses_while_a_run_goes_on(tmp_path: Path, number: int, saved: 
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     assert list(tmp_path.iterdir()) == [], "asking makes nothing"
-    held = lock(tmp_path)
-    assert is_locked(tmp_path)
-    with pytest.raises(ConfigError, match="another process trains in it"):
-        lock(tmp_path)
-    held.close()  # type: ignore[attr-defined]
+    with lock(tmp_path):
+        assert is_locked(tmp_path)
+        with pytest.raises(ConfigError, match="another process trains in it") as caught:
+            lock(tmp_path)
+        remove_refused(tmp_path, caught.value)
+        assert is_locked(tmp_path), "the folder of the process that trains there stays, also before it has written"
     assert not is_locked(tmp_path)
     with pytest.raises(ConfigError, match="must be a folder that can be written in, but is not: no such file"):
         lock(tmp_path / "gone")
-    lock(tmp_path).close()  # type: ignore[attr-defined]
+    lock(tmp_path).close()
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import Checkpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, StochasticWeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
@@ -56,6 +56,8 @@ class ResumeCheckpoint(Checkpoint):
         self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt
         self._saved_at = time.monotonic()
         self._is_postponed = False  # last.ckpt is due, but a validation comes first
+        self._has_ended = False  # a callback such as EarlyStopping has ended the training, and this is its last file
+        self.is_over = False  # set before a resume: there is nothing left to train
 
     @property
     def last_path(self) -> Path:
@@ -90,6 +92,7 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
+        trainer.should_stop |= self.is_over
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -111,7 +114,7 @@ class ResumeCheckpoint(Checkpoint):
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= self.every_s)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        is_whole = is_epoch_over(trainer)
+        is_whole, self._has_ended = is_epoch_over(trainer), trainer.should_stop
         num_epochs = trainer.current_epoch + is_whole
         is_end = trainer.should_stop or num_epochs == trainer.max_epochs
         is_end |= not is_whole or 0 <= trainer.max_steps <= trainer.global_step
@@ -160,11 +163,15 @@ class ResumeCheckpoint(Checkpoint):
             "best_epoch": self.best.epoch,
             "monitor": self.best.monitor,
             # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
+            "has_ended": self._has_ended,
             "improved": self._improved and position["kind"] == "mid_epoch" and is_epoch_over(trainer),
             **position,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if (stopping := find_callback(trainer, EarlyStopping)) and stopping.state_key in checkpoint["callbacks"]:
+            # Lightning's would take the stored one, whatever was set for the resume
+            checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
         same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])

@@ -9,6 +9,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.chance_note import ChanceNote
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
@@ -71,6 +72,7 @@ def make_callbacks(
         *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after those that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         AugmentationNote(log.say),
+        ChanceNote(log.say),
         GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
     ]
     skip_empty_hooks(callbacks)

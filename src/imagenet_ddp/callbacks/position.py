@@ -8,6 +8,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import begin_validation, is_epoch_over, set_batches, set_epochs, validates_next
 from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.errors import ConfigError
 
 
 class ResumableData(Protocol):
@@ -30,18 +31,21 @@ class ResumableData(Protocol):
 
 
 def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
-    """Return kind (epoch_end, mid_epoch or before_validation), epoch, the number of its images already trained on, the
-    images per step, and whether the epoch has no more steps. Also correct Lightning's own counters accordingly. loops:
-    checkpoint["loops"]["fit_loop"].
+    """Return kind (epoch_end, mid_epoch, before_validation or interrupted), epoch, the number of its images already
+    trained on, the images per step, and whether the epoch has no more steps. Also correct Lightning's own counters
+    accordingly. loops: checkpoint["loops"]["fit_loop"].
 
     before_validation: the epoch's batches so far are trained, but the validation that follows them is not done.
+    interrupted: written after an error by another callback, maybe in the middle of an update or of a validation.
     """
     epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
     epoch = max(epochs["started"] - 1, 0)
     data = _resumable(trainer)
     sampler = data.train_sampler if data else None
     in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
-    if before_validation or (in_batch_end and validates_next(trainer)):
+    if trainer.interrupted:
+        kind = "interrupted"
+    elif before_validation or (in_batch_end and validates_next(trainer)):
         kind = "before_validation"
         set_batches(loops, batches)
         begin_validation(loops)
@@ -65,6 +69,11 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
 
 def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any]) -> None:
     """Make Lightning and the data module continue at a position returned by describe()."""
+    if position["kind"] == "interrupted":
+        raise ConfigError(
+            f"{trainer.ckpt_path} must be written between two steps to be resumed, but was when an error had ended the "
+            "training (save_on_exception). Hint: resume the last.ckpt of that run."
+        )
     if position["kind"] == "epoch_end":
         # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
         set_epochs(loops, position["epoch"] + 1)

@@ -1,11 +1,14 @@
-"""Explain why a training failed, or did not learn anything."""
+"""Explain why a training failed."""
+
+import traceback
+from pathlib import Path
 
 import torch
 
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.system.text import count_noun, first_line, percent
-
-MIN_EPOCHS = 3  # before an accuracy at chance level is meaningful
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system.text import count_noun, first_line
 
 
 def explain(plan: Plan, error: RuntimeError) -> str:
@@ -42,16 +45,17 @@ def collective_timeout(plan: Plan) -> str:
     )
 
 
-def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
-    """Return a line about a best val/top1 no better than guessing; none if it is better. Values are fractions. trained:
-    train/top1 of the last epoch. num_images: of the validation."""
-    chance = 1 / max(num_classes, 1)
-    if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
-        return []
-    line = f"Val top-1 is no better than guessing among {num_classes} classes, {percent(chance)}"
-    if trained > 2 * chance + 0.1:
-        return [
-            f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
-            "`python -m imagenet_ddp.report RUN` shows what they are mistaken for."
-        ]
-    return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]
+def refuse_unrestorable(checkpoint: Path | None, error: Exception, log: Log) -> None:
+    """Raise ConfigError if the error was raised while Lightning gave the parts of this checkpoint to their owners. The
+    log gets the traceback, because one of them may be a callback of the user's own."""
+    frames = traceback.walk_tb(error.__traceback__)
+    # tests/engine/test_resume.py watches the name of Lightning's module
+    if checkpoint is None or not any(
+        frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames
+    ):
+        return
+    log.note("".join(traceback.format_exception(error)))
+    raise ConfigError(
+        f"{checkpoint} must be a checkpoint that this training can continue from, but cannot be restored: "
+        f"{type(error).__name__}, {first_line(error)}. Hint: a checkpoint of the same run, as it was written."
+    ) from error

@@ -1,6 +1,7 @@
 """Train in one process: the order of a training, on one screen."""
 
 import os
+from contextlib import nullcontext
 
 import torch
 
@@ -10,31 +11,26 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.results import results
-from imagenet_ddp.engine.resume import require_same_data
+from imagenet_ddp.engine.results import closing_lines, results
+from imagenet_ddp.engine.resume import is_over, require_same_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
 from imagenet_ddp.runs.folder import lock, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
-from imagenet_ddp.system.text import count_noun, percent
-
-NEXT_STEPS = (
-    "These were generated images. Next, train on your own, on STL-10 or on ImageNet:",
-    " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
-    " python -m imagenet_ddp.train data=stl10",
-    " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
-)
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     """Train in this process, from the plan to the last line of the log; return the highest val/top1, a fraction, or
     None without validation. Raises Stopped after saving if the run was asked to stop."""
-    locked = lock(job.run_dir) if world.info.rank == 0 else None
+    with lock(job.run_dir) if world.info.rank == 0 else nullcontext():
+        return _run(job, plan, world, signals)
+
+
+def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
     for message in job.messages:
@@ -47,10 +43,9 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     train_s, train_cpu_s = parts.metrics.times(parts.trainer)  # a collective
     if world.info.rank == 0:
         summary.write_json(job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s))
-    for line in _closing_lines(job, parts, train_s):
+    for line in closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
-    del locked
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return parts.metrics.best.value
@@ -64,6 +59,8 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
             parts = build.make_run(job, plan, world, log, signals)
             if job.checkpoint is not None:
                 require_same_data(parts, job.checkpoint, max_epochs, job.run_dir)
+                assert parts.checkpoint_callback is not None
+                parts.checkpoint_callback.is_over = is_over(job)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
                 num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")
@@ -92,10 +89,11 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         if is_first and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
         raise
-    except RuntimeError as error:
-        if not (reason := diagnosis.explain(plan, error)):
-            raise
-        raise RunError(reason) from error
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and (reason := diagnosis.explain(plan, error)):
+            raise RunError(reason) from error
+        diagnosis.refuse_unrestorable(job.checkpoint, error, log)
+        raise
     except Stopped as stop:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
@@ -107,27 +105,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     finally:
         parts.agreement.end()
         parts.data.close()
-
-
-def _closing_lines(job: Job, parts: build.Run, train_s: float) -> list[str]:
-    lines, best, data = [], parts.metrics.best.value, job.config["data"]
-    if best is not None:
-        lines.append(
-            f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
-        )
-    if parts.metrics.num_epochs >= diagnosis.MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
-        num_classes, num_images = len(parts.data.source.classes), len(parts.data.val_images)
-        lines += diagnosis.at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
-    if num_bad := len(parts.data.bad_images.board.all()):
-        lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
-    lines += compile_lines(parts.module)
-    lines.append(f"Run folder: {job.run_dir}")
-    if data["name"] == "shapes" and not data["_target_"]:
-        lines += NEXT_STEPS
-    if (counted := parts.module.num_counted)[0]:
-        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
-        lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
-    return lines
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:

@@ -144,6 +144,11 @@ def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[s
     most = trainer["max_epochs"]
     if most is not None and 0 <= most <= epochs:
         return False
+    return changes_end(changed)
+
+
+def changes_end(changed: list[tuple[str, str]]) -> bool:
+    """Return whether what ends a training has changed."""
     ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
     return any(key.startswith(ends) for key, _ in changed)
 

@@ -1,22 +1,32 @@
-"""Collect the results of a finished run, for tables: the content of summary.json."""
+"""Collect the results of a finished run: the content of summary.json, and the last lines of the log."""
 
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.hardware import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.models.compiled import compile_statistics
+from imagenet_ddp.models.compiled import compile_lines, compile_statistics
 from imagenet_ddp.runs import summary
+from imagenet_ddp.system.text import count_noun, percent
+
+NEXT_STEPS = (
+    "These were generated images. Next, train on your own, on STL-10 or on ImageNet:",
+    " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
+    " python -m imagenet_ddp.train data=stl10",
+    " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
+)
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
     """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and CPU seconds of all ranks;
     both include the parts before a resume, whereas `hardware` is that of the last part."""
-    info, data, metrics = plan.world_info, parts.data, parts.trainer.callback_metrics
+    info, data = plan.world_info, parts.data
+    metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores: of before a resume
     images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
     options = plan.config["data"]
@@ -53,6 +63,28 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "plan": plan.choices(),
         **summary.provenance(job.command),
     }
+
+
+def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
+    """Return the last lines of the log."""
+    lines, best, data = [], parts.metrics.best.value, job.config["data"]
+    if best is not None:
+        lines.append(
+            f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
+        )
+    if parts.metrics.num_epochs >= MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
+        num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
+        lines += at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
+    if num_bad := len(parts.data.bad_images.board.all()):
+        lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
+    lines += compile_lines(parts.module)
+    lines.append(f"Run folder: {job.run_dir}")
+    if data["name"] == "shapes" and not data["_target_"]:
+        lines += NEXT_STEPS
+    if (counted := parts.module.num_counted)[0]:
+        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
+        lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
+    return lines
 
 
 def _own_gpus(plan: Plan) -> list[str]:

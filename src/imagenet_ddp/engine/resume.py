@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from imagenet_ddp.engine.build import Run
+from imagenet_ddp.engine.job import Job, changes, changes_end
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 from imagenet_ddp.system.text import count_noun
@@ -43,3 +44,11 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
             f"the data's images must be those that {checkpoint} was trained with, in the same order, but their names, "
             "labels or weights differ. Hint: point data.root to the images this run began with, or start a new run."
         )
+
+
+def is_over(job: Job) -> bool:
+    """Return whether a callback, such as EarlyStopping, had ended the training that is resumed: its process was killed,
+    or stopped, before it wrote summary.json."""
+    assert job.checkpoint is not None
+    stored = read(job.checkpoint)[KEY]
+    return stored.get("has_ended", False) and not changes_end(changes(stored["config"], job.config))

@@ -9,6 +9,7 @@ from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
 from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints
+from imagenet_ddp.system.text import first_line
 
 # What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
@@ -30,16 +31,24 @@ OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the checkpoint's config overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves."""
+    from imagenet_ddp.data.transforms import EvalTransform
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     checkpoints.require_whole(checkpoint, "checkpoint")
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
-    exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
-    for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
-        if typed_value(request, f"data.{key}") is None:
-            merged.data[key] = value
+    try:
+        EvalTransform.from_options(stored["eval_transform"])
+        exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
+        for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
+            if typed_value(request, f"data.{key}") is None:
+                merged.data[key] = value
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{checkpoint} must be a whole checkpoint, but its eval_transform, or config.data, is of another type: "
+            f"{first_line(error)}. Hint: copy it again from where it came."
+        ) from error
     if mistakes := validate.validate(merged, environ, request.verb)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:

@@ -88,9 +88,11 @@ class ImageClassifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["optimizer_settings"] = self._optimizer_settings
+        checkpoint["num_counted"] = list(self.num_counted)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._stored_settings = checkpoint.get("optimizer_settings", [])
+        self.num_counted = tuple(checkpoint.get("num_counted", self.num_counted))
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:

@@ -17,6 +17,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
+from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
@@ -78,7 +79,10 @@ def load_weights_into(
         )
     if head_fits:
         loaded |= {name: found[name] for name in own if is_in_head(name, head)}
-    if broken := [name for name, tensor in loaded.items() if not tensor.isfinite().all()]:
+    parameters = {name for name, _ in net.named_parameters()}  # a buffer may be a mask, which adds -inf
+    if broken := [
+        name for name, tensor in loaded.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
+    ]:
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
             f"({shorten_list(broken, 3)}): its training diverged. Hint: an earlier checkpoint of it."
@@ -121,6 +125,8 @@ def _read_file(key: str, path: Path) -> Weights:
 
             stored: Any = load_file(path)
         else:
+            if begins_as_zip(path) and (reason := zip_damage(path)):
+                raise ValueError(reason)
             # torchvision's references store their command line; a Namespace runs no code
             with torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)

@@ -19,11 +19,11 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
-from imagenet_ddp.system.text import load_error
+from imagenet_ddp.system.text import load_error, shorten_list
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
 FORMAT = 2  # of that part, and of the callbacks' states
-REQUIRED = {"state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
+REQUIRED = {"global_step": int, "state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
 REQUIRED_OWN = {
     "version": str,
     "config": dict,
@@ -193,7 +193,11 @@ def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
     """Load the weights of a checkpoint. origin: its path. Raises ConfigError if they belong to another net, or if some
     are not finite, with which every answer would be NaN."""
-    broken = [name for name, tensor in state_dict.items() if not torch.isfinite(tensor).all()]
+    tensors = {name: each for name, each in state_dict.items() if isinstance(each, Tensor)}  # else get_extra_state()'s
+    parameters = {name for name, _ in module.named_parameters()}  # a buffer may be a mask, which adds -inf
+    broken = [
+        name for name, tensor in tensors.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
+    ]
     if broken:
         raise ConfigError(
             f"{origin} must hold finite weights, but {len(broken)} of its {len(state_dict)} tensors hold NaN or inf "
@@ -234,6 +238,14 @@ def read(path: Path) -> dict[str, Any]:
     required |= {f"{KEY}.{name}": (checkpoint[KEY], name, kind) for name, kind in REQUIRED_OWN.items()}
     if missing := [full for full, (part, name, _) in required.items() if name not in part]:
         raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
-    if wrong := [full for full, (part, name, kind) in required.items() if not isinstance(part[name], kind)]:
-        raise ConfigError(f"{path} must be a whole checkpoint, but {', '.join(wrong)} is of another type. {hint}")
+    wrong = [full for full, (part, name, kind) in required.items() if not isinstance(part[name], kind)]
+    if not wrong:
+        wrong += [
+            f"state_dict.{name}"
+            for name, each in checkpoint["state_dict"].items()
+            if not (isinstance(each, Tensor) or name.endswith("_extra_state"))  # of torch: of any type
+        ]
+        wrong += [f"{KEY}.labels"] * (len(checkpoint[KEY]["labels"]) != len(checkpoint[KEY]["classes"]))
+    if wrong:
+        raise ConfigError(f"{path} must be a whole checkpoint, but {shorten_list(wrong)} is of another type. {hint}")
     return checkpoint

@@ -1,12 +1,12 @@
-"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch."""
+"""Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch before one is found."""
 
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import finished_epochs, last_checkpoint, previous_checkpoint
+from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.text import first_line
 
 
@@ -84,19 +84,17 @@ def newest_whole(folder: Path) -> tuple[Path, str]:
             said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
             return checkpoint, said
         damaged[checkpoint] = reason
-    best = folder / "checkpoints/best.ckpt"
-    weights = f", or with model.weights={best}" if best.is_file() and not damage(best) else ""
     listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
     raise ConfigError(
         f"{folder} must have a whole checkpoint, but these are damaged: {listed}. "
-        f"Hint: start again without resume= in another folder{weights}."
+        "Hint: start again without resume= in another folder."
     )
 
 
 def require_whole(checkpoint: Path, key: str) -> None:
     """Raise ConfigError if a checkpoint is damaged. key: of the option that names it. Whether the file is a checkpoint
     at all is checked when it is read."""
-    if checkpoint.is_file() and _begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
+    if checkpoint.is_file() and begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
         others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
         whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
         hint = f" Hint: {key}={whole}." if whole else " Hint: copy it again from where it came."
@@ -104,25 +102,24 @@ def require_whole(checkpoint: Path, key: str) -> None:
 
 
 def damage(path: Path) -> str:
-    """Return how a checkpoint differs from what was written, "" if it does not: torch.save stores a CRC-32 of each
-    part, which torch.load does not verify."""
+    """Return how a checkpoint differs from what was written, "" if it does not."""
+    if reason := zip_damage(path):
+        return reason
+    import torch
+
     try:
-        with zipfile.ZipFile(path) as file:
-            part = file.testzip()
-    except Exception as error:  # what zipfile raises for wrong headers is of many kinds
-        return first_line(error).rstrip(".")
-    return f"its part {part} has another checksum" if part else ""
-
-
-def _begins_as_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\3\4"
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:  # torch is stricter than zipfile with the directory at the end
+        return first_line(error).partition(". ")[0].rstrip(".")
+    except Exception:  # undamaged, whatever it is: that is checked when it is read
+        return ""
+    return ""
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return last.ckpt and the one before it, if they exist."""
+    """Return last.ckpt, the one before it, and best.ckpt, which holds as much, those that exist."""
     last = last_checkpoint(folder)
-    return [path for path in (last, previous_checkpoint(last)) if path.is_file()]
+    return [path for path in (last, previous_checkpoint(last), last.with_name("best.ckpt")) if path.is_file()]
 
 
 def _run_folders(runs: Path) -> Iterable[Path]:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.text import count_noun
@@ -163,8 +163,8 @@ def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int
         )
 
 
-def lock(folder: Path) -> object:
-    """Lock the run folder; released with the returned handle. Raises ConfigError if another process trains in it. On a
+def lock(folder: Path) -> IO[str]:
+    """Lock the run folder, until the returned file is closed. Raises ConfigError if another process trains in it. On a
     file system without locks, nothing is locked. Files that a killed run was still writing are removed: on a full disk,
     they would take the room of the next checkpoint."""
     try:
@@ -205,11 +205,11 @@ def is_locked(folder: Path) -> bool:
 
 def remove_refused(folder: Path, error: BaseException) -> None:
     """Remove the folder of a refused run if it contains only logs, and parents that are then empty. error: what ended
-    the run; after a failure (exit code 1), or a stop recorded in a log, the folder stays. So does whatever cannot be
-    removed."""
+    the run; after a failure (exit code 1), or a stop recorded in a log, the folder stays. So does one in which another
+    process trains, and whatever cannot be removed."""
     code = getattr(error, "exit_code", 2)
     with suppress(OSError):  # a disk that has become read-only, or a mount point: the user reads the error itself
-        if code == 1 or not folder.is_dir() or (code > 128 and any(folder.glob("logs/*"))):
+        if code == 1 or not folder.is_dir() or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
             return
         if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
             shutil.rmtree(folder / "logs", ignore_errors=True)

@@ -109,6 +109,12 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
             f"Hint: ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint keeps the best by "
             "another metric."
         )
+    for key, name in _known_classes(callbacks) if keys else ():
+        if name == "ModelCheckpoint" and callbacks[key].get("save_last") and not callbacks[key].get("dirpath"):
+            found.append(
+                f"callbacks.{key}.save_last must be false, because callbacks.{keys[0]} writes last.ckpt, got "
+                f"{shown(callbacks[key]['save_last'])}. Hint: ++callbacks.{key}.save_last=false."
+            )
     return found
 
 
