@@ -56,11 +56,11 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
     all processes end, and the last command completes the run bit-exactly."""
     seed = random.randrange(10**6)
     draw, environment = random.Random(seed), clean_environ(PYTHONPATH=PROBES)
+    ways = [[*options_of(tree, workers), "hydra.run.dir=r"] for workers in (0, 2)]
     told = [f"seed {seed}"]
     last, num_hit = tmp_path / "r/checkpoints/last.ckpt", 0
     for number in range(KILLS):
-        options = [*options_of(tree, 2 * (number % 2)), "hydra.run.dir=r"]  # with 0 or 2 loader processes
-        command = start("imagenet_ddp.train", *options, *SLOW, folder=tmp_path, environment=environment)
+        command = start("imagenet_ddp.train", *ways[number % 2], *SLOW, folder=tmp_path, environment=environment)
         assert isinstance(command, Command)
         if number % 3:  # else while it starts
             written, deadline = last.stat().st_mtime_ns if last.exists() else 0, time.monotonic() + 120
@@ -74,7 +74,7 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
         num_hit += command.wait(60) != 0
         told.append(f"{who}, {delay_s:.1f} s after {'a checkpoint' if number % 3 else 'the start'}")
     assert num_hit >= KILLS / 2, told
-    done = run("imagenet_ddp.train", *options, "++callbacks.probe=null", folder=tmp_path, environment=environment)
+    done = run("imagenet_ddp.train", *ways[0], "++callbacks.probe=null", folder=tmp_path, environment=environment)
     assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
     assert_same(whole, tmp_path / "r")
 
