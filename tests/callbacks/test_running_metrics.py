@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.callbacks import running_metrics
+from imagenet_ddp.callbacks.image_sums import ImageSums
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.engine.build import refusing
@@ -200,8 +200,8 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
     assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 0.0)
     # at the beginning of a validation the device may still train
-    metrics._loss, metrics._hits = torch.zeros(()), torch.zeros(2, dtype=torch.int64)
-    monkeypatch.setattr(running_metrics, "_one", lambda *parts: Slow([0.0, 0.0, 0.0]))
+    metrics._sums = ImageSums(torch.device("cpu"), 2)
+    monkeypatch.setattr(metrics._sums, "unread", lambda: Slow([0.0, 0.0, 0.0]))
     trainer.sanity_checking, trainer.callback_metrics = False, {}
     trainer.strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
     metrics.on_validation_start(trainer, None)  # type: ignore[arg-type]
@@ -210,10 +210,9 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
 
 def test_nothing_of_an_interrupted_fit_is_in_the_next() -> None:
     metrics, module, trainer = RunningMetrics(), Module(), L.Trainer(accelerator="cpu", logger=False)
-    batch = {"num_counted": 2, "target": torch.zeros(2, dtype=torch.int64), "step_images": 2}
     for loss_sum in (100.0, 1.0):
         metrics.on_fit_start(trainer, module)
-        metrics._add(module, {"loss_sum": torch.tensor(loss_sum), "logits": torch.zeros(2, 3)}, batch)
+        metrics.sums.add(torch.tensor(loss_sum), torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
     assert metrics.take()[0].loss == 0.5
 
 

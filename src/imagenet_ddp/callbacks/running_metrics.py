@@ -5,18 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as L
-import numpy as np
 import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.cpu_time import cpu_s
+from imagenet_ddp.callbacks.image_sums import ImageSums, concatenate
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
 from imagenet_ddp.callbacks.means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.callbacks.step_times import StepTimes
 
 SAVE_EVERY_S = 1.0  # loggers open a file for each save: 0.3 ms
-MAX_KEPT = 64  # steps whose figures wait to be added up
 
 
 class RunningMetrics(ScoreCallback):
@@ -39,12 +38,7 @@ class RunningMetrics(ScoreCallback):
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
         self.epoch_means: Means | None = None  # of the last finished epoch, over all ranks
-        self._last: tuple[Tensor, Tensor] | None = None  # of the last step: sum of the losses, and is_hit()
-        self._recent: list[tuple[Tensor, Tensor]] = []  # steps whose figures are not in _loss and _hits yet
-        self._loss: Tensor | None = None  # on the device: sums since they were last moved into the host's
-        self._hits: Tensor | None = None  # (top_k,)
-        self._count = 0  # images
-        self._epoch_sums, self._since_sums = np.zeros(4), np.zeros(4)  # as Means.from_sums; of this epoch, since take()
+        self._sums: ImageSums | None = None  # of the fit that is running; since: the last call of take()
         self._restored: list[float] | None = None
         self._cpu_mark = self._fit_mark = 0.0
         self._end: float | None = None
@@ -59,13 +53,9 @@ class RunningMetrics(ScoreCallback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self._end_cpu_s = trainer, None, None
         self._fit_mark, self._cpu_mark = time.perf_counter(), cpu_s(trainer)
-        dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
-        self._loss = torch.zeros((), dtype=dtype, device=pl_module.device)
-        self._hits = torch.zeros(int(pl_module.top_k), dtype=torch.int64, device=pl_module.device)  # type: ignore[arg-type]
-        self._recent.clear()  # of a fit that was interrupted
-        self._count, self._epoch_sums, self._since_sums = 0, np.zeros(4), np.zeros(4)
+        self._sums = ImageSums(pl_module.device, int(pl_module.top_k))  # type: ignore[arg-type]
         if self._restored is not None and trainer.global_rank == 0:
-            self._epoch_sums += self._restored
+            self._sums.epoch += self._restored
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.train_times.begin()
@@ -73,7 +63,7 @@ class RunningMetrics(ScoreCallback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_epoch_start(trainer, pl_module)
-        self._epoch_sums[:] = 0.0
+        self.sums.epoch[:] = 0.0
         self._has_saved = False
         self.train_times.begin_epoch()
 
@@ -91,7 +81,11 @@ class RunningMetrics(ScoreCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._add(pl_module, outputs, batch)
+        counted, logits, target = batch["num_counted"], outputs["logits"], batch["target"]
+        if counted < len(target):
+            logits, target = logits[:counted], target[:counted]
+        self.sums.add(outputs["loss_sum"], logits, target)
+        self.train_times.end_step(batch["step_images"])
         is_update, self._num_updates = trainer.global_step != self._num_updates, trainer.global_step
         # Lightning's loggers take what is logged in these very steps
         if is_update and (trainer.should_stop or self._num_updates % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
@@ -119,29 +113,8 @@ class RunningMetrics(ScoreCallback):
         for logger in trainer.loggers:
             logger.save()
 
-    def _add(self, pl_module: L.LightningModule, outputs: Any, batch: Any) -> None:
-        assert self._loss is not None and self._hits is not None
-        counted, logits, target = batch["num_counted"], outputs["logits"], batch["target"]
-        if counted < len(target):
-            logits, target = logits[:counted], target[:counted]
-        self._last = outputs["loss_sum"], is_hit(logits, target, len(self._hits))
-        self._recent.append(self._last)
-        self._count += counted
-        if len(self._recent) == MAX_KEPT:
-            self._add_up()
-        self.train_times.end_step(batch["step_images"])
-
-    def _add_up(self) -> None:
-        """Add the recent steps' figures to the sums on the device: for several steps at once it costs a step less."""
-        assert self._loss is not None and self._hits is not None
-        if self._recent:
-            losses, hits = zip(*self._recent, strict=True)
-            self._loss += torch.stack(losses).sum(dtype=self._loss.dtype)
-            self._hits += torch.cat(hits).sum(0)
-            self._recent.clear()
-
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._loss is not None and not trainer.sanity_checking:
+        if self._sums is not None and not trainer.sanity_checking:
             trainer.callback_metrics.update(self.total(trainer).named())
         self.val_times.begin_epoch()
 
@@ -168,7 +141,7 @@ class RunningMetrics(ScoreCallback):
         if not is_epoch_over(trainer):
             return  # a checkpoint of this moment continues the epoch
         self.train_times.end_epoch()
-        self._epoch_sums[:] = 0.0  # a checkpoint of this moment begins the next epoch
+        self.sums.epoch[:] = 0.0  # a checkpoint of this moment begins the next epoch
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._end_cpu_s = cpu_s(trainer)  # Lightning ends the loader workers next, and with them goes their time
@@ -181,24 +154,22 @@ class RunningMetrics(ScoreCallback):
     @property
     def begun(self) -> bool:
         """Return whether this process has trained a step."""
-        return self._last is not None
+        return self._sums is not None and self._sums.begun
 
     def current(self) -> tuple[Means, Means]:
         """Return (last step, this epoch so far) of this rank's images. Waits for the device."""
-        assert self._last is not None
-        last_loss, is_hit = self._last
-        numbers = self._read(_one(last_loss, is_hit.sum(0), self._sums()))
-        half = len(numbers) // 2
-        self._move(numbers[half:])
-        last = sums_of(numbers[0], numbers[1:half], len(is_hit))
-        return Means.from_sums(last), Means.from_sums(self._epoch_sums.tolist())
+        last, count = self.sums.last()
+        numbers = self._read(concatenate(last, self.sums.unread()))
+        self.sums.move(numbers[len(last) :])
+        of_last = sums_of(numbers[0], numbers[1 : len(last)], count)
+        return Means.from_sums(of_last), Means.from_sums(self.sums.epoch.tolist())
 
     def take(self) -> tuple[Means, float, float]:
         """Return (means over this rank's images, images/s over all ranks, share of time waiting for data) since the
         last call. Waits for the device."""
-        self._move(self._read(self._sums()))
-        means = Means.from_sums(self._since_sums.tolist())
-        self._since_sums[:] = 0.0
+        self.sums.move(self._read(self.sums.unread()))
+        means = Means.from_sums(self.sums.since.tolist())
+        self.sums.since[:] = 0.0
         return means, *self.train_times.take()
 
     def total(self, trainer: L.Trainer) -> Means:
@@ -217,7 +188,7 @@ class RunningMetrics(ScoreCallback):
             hits = is_hit(logits, batch["target"][: len(logits)], int(pl_module.top_k))  # type: ignore[arg-type]
             parts, count = [losses.sum(), hits.sum(0)], len(logits)
         start_s = time.perf_counter()
-        loss, top1, top5, images, *last = _one(so_far, *parts).tolist()
+        loss, top1, top5, images, *last = concatenate(so_far, *parts).tolist()
         self.val_times.add(time.perf_counter() - start_s)
         of_last = sums_of(last[0], last[1:], count) if last else [0.0] * 4
         return Means.from_sums(of_last), Means.from_sums([loss, top1, top5, images])
@@ -247,26 +218,16 @@ class RunningMetrics(ScoreCallback):
 
     # -- sums
 
-    def _sums(self) -> Tensor:
-        """Return [loss, hits by place] on the device, since they were last moved."""
-        self._add_up()
-        return _one(self._loss, self._hits)
+    @property
+    def sums(self) -> ImageSums:
+        """Return those of this rank's images. Raises RuntimeError outside of a training."""
+        if self._sums is None:
+            raise RuntimeError("RunningMetrics has sums in a training only")
+        return self._sums
 
     def _total(self, trainer: L.Trainer) -> list[float]:
-        self._move(self._read(self._sums()))
-        assert self._loss is not None
-        mine = torch.tensor(self._epoch_sums, dtype=self._loss.dtype, device=self._loss.device)
-        return trainer.strategy.reduce(mine, reduce_op="sum").tolist()
-
-    def _move(self, numbers: list[float]) -> None:
-        """Add the sums read from the device to those on the host, and reset the device's to zero."""
-        assert self._loss is not None and self._hits is not None
-        sums = sums_of(numbers[0], numbers[1:], self._count)
-        self._epoch_sums += sums
-        self._since_sums += sums
-        self._loss.zero_()
-        self._hits.zero_()
-        self._count = 0
+        self.sums.move(self._read(self.sums.unread()))
+        return trainer.strategy.reduce(self.sums.epoch_on_device(), reduce_op="sum").tolist()
 
     def _read(self, tensor: Tensor) -> Any:
         """Copy the sums to the host. The wait for the device counts as time of this step, not as waiting for data."""
@@ -301,8 +262,3 @@ class RunningMetrics(ScoreCallback):
         self.train_times.load_state_dict(state_dict)
         for name in ("train_s", "train_cpu_s", "num_epochs"):
             setattr(self, name, state_dict[name])
-
-
-def _one(*parts: Any) -> Tensor:
-    """Concatenate scalars and vectors, for a single copy to the host."""
-    return torch.cat([part.reshape(-1) for part in parts])
