@@ -96,7 +96,7 @@ class History(ScoreCallback):
         writer.writerows(self.rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with disk_errors_as_run_error(self.path):
-            atomic_write(self.path, text.getvalue())
+            atomic_write(self.path, text.getvalue(), sync=True)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.rows and trainer.is_global_zero:

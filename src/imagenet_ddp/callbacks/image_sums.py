@@ -10,10 +10,10 @@ MAX_KEPT = 64  # steps whose figures wait to be added up
 
 
 class ImageSums:
-    """Sums over this rank's training images: of the losses, of hits by place, and their number. Adding a step does not
-    wait for the device; unread() is what to read there, and move() takes it into the sums on the host.
+    """Sum the losses and the hits by place over this rank's training images, and count the images. Adding a step does
+    not wait for the device. unread() returns what is to be copied to the host; move() adds the copy to the sums there.
 
-    epoch, since: on the host, as Means.from_sums takes them, until whoever uses them sets them to zero.
+    epoch, since: the sums on the host, as Means.from_sums takes them. Callers set them to zero.
     """
 
     def __init__(self, device: torch.device, top_k: int):
@@ -57,7 +57,7 @@ class ImageSums:
         return concatenate(loss, hits.sum(0)), len(hits)
 
     def move(self, numbers: list[float]) -> None:
-        """Add what was read of unread() to the sums on the host, and set those on the device to zero."""
+        """Add a copy of unread() to the sums on the host, and set those on the device to zero."""
         sums = sums_of(numbers[0], numbers[1:], self._count)
         self.epoch += sums
         self.since += sums
@@ -66,7 +66,7 @@ class ImageSums:
         self._count = 0
 
     def epoch_on_device(self) -> Tensor:
-        """Return this epoch's sums as a tensor, to be added to those of the other ranks."""
+        """Return this epoch's sums as a tensor, for a sum over all ranks."""
         return torch.tensor(self.epoch, dtype=self._loss.dtype, device=self._loss.device)
 
 

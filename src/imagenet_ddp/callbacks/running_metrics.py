@@ -220,9 +220,8 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def sums(self) -> ImageSums:
-        """Return those of this rank's images. Raises RuntimeError outside of a training."""
-        if self._sums is None:
-            raise RuntimeError("RunningMetrics has sums in a training only")
+        """Return the sums over this rank's images; there are none before a training."""
+        assert self._sums is not None
         return self._sums
 
     def _total(self, trainer: L.Trainer) -> list[float]:

@@ -40,8 +40,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write results, and return when they are on the disk: a run with a summary.json counts as finished."""
     with disk_errors_as_run_error(path):
-        atomic_write(path, json.dumps(_finite(content), indent=2) + "\n")
+        atomic_write(path, json.dumps(_finite(content), indent=2) + "\n", sync=True)
 
 
 def _finite(value: Any) -> Any:
