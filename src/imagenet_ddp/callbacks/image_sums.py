@@ -19,6 +19,7 @@ class ImageSums:
     def __init__(self, device: torch.device, top_k: int):
         self._loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
         self._hits = torch.zeros(top_k, dtype=torch.int64, device=device)
+        self._top_k = top_k
         self._count = 0  # images in the sums on the device
         self._recent: list[tuple[Tensor, Tensor]] = []  # steps that are not in these sums yet: loss, is_hit()
         self._last: tuple[Tensor, Tensor] | None = None
@@ -31,7 +32,7 @@ class ImageSums:
 
     def add(self, loss_sum: Tensor, logits: Tensor, target: Tensor) -> None:
         """Add a step. loss_sum: a scalar. logits: float (B, C). target: int64 (B,)."""
-        self._last = loss_sum, is_hit(logits, target, len(self._hits))
+        self._last = loss_sum, is_hit(logits, target, self._top_k)
         self._recent.append(self._last)
         self._count += len(target)
         if len(self._recent) == MAX_KEPT:
