@@ -12,7 +12,6 @@ from helpers import logged
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.resume import is_over, require_same_data
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoint_file import KEY
 
 
 def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
@@ -22,15 +21,12 @@ def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
         require_same_data(parts, tmp_path / "last.ckpt", 3, tmp_path)
 
 
-def test_what_a_callback_had_ended_is_over_unless_its_end_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_callback_had_ended_is_over_unless_its_end_has_changed(tmp_path: Path) -> None:
     config = {"callbacks": {"stop": {"patience": 1}}, "trainer": {"max_epochs": 9}, "optim": {"lr": 0.1}}
     stored: dict[str, Any] = {"config": config}
-    monkeypatch.setattr("imagenet_ddp.engine.resume.read", lambda path: {KEY: stored})
 
     def over(**changed: dict) -> bool:
-        return is_over(Job({**config, **changed}, tmp_path, tmp_path / "last.ckpt"))
+        return is_over(Job({**config, **changed}, tmp_path, tmp_path / "last.ckpt"), stored)
 
     assert not over(), "written by an older version, or before the end"
     stored["has_ended"] = True

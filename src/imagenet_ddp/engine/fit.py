@@ -58,9 +58,9 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
         with raise_on_signal():  # a network disk may take many minutes to list its images
             parts = build.make_run(job, plan, world, log, signals)
             if job.checkpoint is not None:
-                require_same_data(parts, job.checkpoint, max_epochs, job.run_dir)
+                stored = require_same_data(parts, job.checkpoint, max_epochs, job.run_dir)
                 assert parts.checkpoint_callback is not None
-                parts.checkpoint_callback.is_over = is_over(job)
+                parts.checkpoint_callback.is_over = is_over(job, stored)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
                 num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")

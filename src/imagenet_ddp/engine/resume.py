@@ -1,6 +1,8 @@
 """Check that a training can continue from a checkpoint."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job, changes, changes_end
@@ -9,8 +11,9 @@ from imagenet_ddp.runs.checkpoint_file import KEY, read
 from imagenet_ddp.system.text import count_noun
 
 
-def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> None:
-    """Raise ConfigError unless the images are those of the checkpoint, and epochs are left to train."""
+def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_dir: Path) -> dict[str, Any]:
+    """Return this project's part of the checkpoint. Raises ConfigError unless the images are those of the checkpoint,
+    and epochs are left to train."""
     if parts.checkpoint_callback is None:  # Lightning alone would train on the epoch's first images again
         raise ConfigError(
             f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: callbacks=default."
@@ -44,11 +47,10 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
             f"the data's images must be those that {checkpoint} was trained with, in the same order, but their names, "
             "labels or weights differ. Hint: point data.root to the images this run began with, or start a new run."
         )
+    return stored
 
 
-def is_over(job: Job) -> bool:
+def is_over(job: Job, stored: Mapping[str, Any]) -> bool:
     """Return whether a callback, such as EarlyStopping, had ended the training that is resumed: its process was killed,
-    or stopped, before it wrote summary.json."""
-    assert job.checkpoint is not None
-    stored = read(job.checkpoint)[KEY]
+    or stopped, before it wrote summary.json. stored: as require_same_data returns it."""
     return stored.get("has_ended", False) and not changes_end(changes(stored["config"], job.config))

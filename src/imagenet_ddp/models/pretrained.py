@@ -18,6 +18,7 @@ from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
+from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
@@ -79,10 +80,7 @@ def load_weights_into(
         )
     if head_fits:
         loaded |= {name: found[name] for name in own if is_in_head(name, head)}
-    parameters = {name for name, _ in net.named_parameters()}  # a buffer may be a mask, which adds -inf
-    if broken := [
-        name for name, tensor in loaded.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
-    ]:
+    if broken := nonfinite_names(net, loaded):
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
             f"({shorten_list(broken, 3)}): its training diverged. Hint: an earlier checkpoint of it."

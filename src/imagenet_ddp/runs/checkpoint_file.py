@@ -19,6 +19,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
+from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.text import load_error, shorten_list
 
 KEY = "imagenet_ddp"  # this project's part of a checkpoint
@@ -194,11 +195,7 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
     """Load the weights of a checkpoint. origin: its path. Raises ConfigError if they belong to another net, or if some
     are not finite, with which every answer would be NaN."""
     tensors = {name: each for name, each in state_dict.items() if isinstance(each, Tensor)}  # else get_extra_state()'s
-    parameters = {name for name, _ in module.named_parameters()}  # a buffer may be a mask, which adds -inf
-    broken = [
-        name for name, tensor in tensors.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
-    ]
-    if broken:
+    if broken := nonfinite_names(module, tensors):
         raise ConfigError(
             f"{origin} must hold finite weights, but {len(broken)} of its {len(state_dict)} tensors hold NaN or inf "
             f"({broken[0]}): its training diverged. Hint: an earlier checkpoint of the run, such as best.ckpt."

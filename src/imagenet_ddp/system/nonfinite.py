@@ -1,0 +1,16 @@
+"""Find tensors that hold NaN or inf."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def nonfinite_names(module: "nn.Module", tensors: "Mapping[str, Tensor]") -> list[str]:
+    """Return the names of tensors that hold NaN, and of the module's parameters that hold inf: a buffer may be a mask,
+    which adds -inf."""
+    parameters = {name for name, _ in module.named_parameters()}
+    return [
+        name for name, tensor in tensors.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()
+    ]
