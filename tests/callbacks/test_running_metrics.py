@@ -79,9 +79,9 @@ class Counting(RunningMetrics):
         super().on_train_batch_start(*args, **kwargs)
         self.num_batches += 1
 
-    def _read(self, tensor: Tensor) -> Any:
+    def _read(self) -> None:
         self.read_after.append(self.num_batches)
-        return super()._read(tensor)
+        super()._read()
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         self.asked_after.append(self.num_batches)
@@ -182,12 +182,12 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     metrics.train_times.begin()
     clock[0] += 1.0
 
-    class Slow(list[float]):
-        def tolist(self) -> list[float]:
-            clock[0] += 5.0
-            return self
+    def read_slowly() -> None:
+        clock[0] += 5.0
 
-    metrics._read(Slow())  # type: ignore[arg-type]
+    metrics._sums = ImageSums(torch.device("cpu"), 2)
+    monkeypatch.setattr(metrics._sums, "read", read_slowly)
+    metrics.total(SimpleNamespace(strategy=SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)))  # type: ignore[arg-type]
     clock[0] += 2.0
     epoch_loop = SimpleNamespace(_batches_that_stepped=0)
     trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
@@ -200,8 +200,6 @@ def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.Monkey
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
     assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 0.0)
     # at the beginning of a validation the device may still train
-    metrics._sums = ImageSums(torch.device("cpu"), 2)
-    monkeypatch.setattr(metrics._sums, "unread", lambda: Slow([0.0, 0.0, 0.0]))
     trainer.sanity_checking, trainer.callback_metrics = False, {}
     trainer.strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
     metrics.on_validation_start(trainer, None)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ MAX_KEPT = 64  # steps whose figures wait to be added up
 
 class ImageSums:
     """Sum the losses and the hits by place over this rank's training images, and count the images. Adding a step does
-    not wait for the device. unread() returns what is to be copied to the host; move() adds the copy to the sums there.
+    not wait for the device; read() copies what has been added to the host.
 
-    epoch, since: the sums on the host, as Means.from_sums takes them. Callers set them to zero.
+    epoch, since: the sums on the host, as Means.from_sums takes them. Callers set them to zero. last: of the last step.
     """
 
     def __init__(self, device: torch.device, top_k: int):
@@ -23,7 +23,8 @@ class ImageSums:
         self._count = 0  # images in the sums on the device
         self._recent: list[tuple[Tensor, Tensor]] = []  # steps that are not in these sums yet: loss, is_hit()
         self._last: tuple[Tensor, Tensor] | None = None
-        self.epoch, self.since = np.zeros(4), np.zeros(4)
+        self._is_read = True  # nothing was added since
+        self.epoch, self.since, self.last = np.zeros(4), np.zeros(4), np.zeros(4)
 
     @property
     def begun(self) -> bool:
@@ -35,6 +36,7 @@ class ImageSums:
         self._last = loss_sum, is_hit(logits, target, self._top_k)
         self._recent.append(self._last)
         self._count += len(target)
+        self._is_read = False
         if len(self._recent) == MAX_KEPT:
             self._add_up()
 
@@ -46,25 +48,22 @@ class ImageSums:
             self._hits += torch.cat(hits).sum(0)
             self._recent.clear()
 
-    def unread(self) -> Tensor:
-        """Return [loss, hits by place] on the device, since the last move()."""
-        self._add_up()
-        return concatenate(self._loss, self._hits)
-
-    def last(self) -> tuple[Tensor, int]:
-        """Return ([loss, hits by place] on the device, number of images) of the last step."""
+    def read(self) -> None:
+        """Bring the sums on the host up to date. Waits for the device if there was a step since the last call."""
+        if self._is_read:
+            return
         assert self._last is not None
-        loss, hits = self._last
-        return concatenate(loss, hits.sum(0)), len(hits)
-
-    def move(self, numbers: list[float]) -> None:
-        """Add a copy of unread() to the sums on the host, and set those on the device to zero."""
-        sums = sums_of(numbers[0], numbers[1:], self._count)
+        self._add_up()
+        last_loss, last_hits = self._last
+        numbers = concatenate(self._loss, self._hits, last_loss, last_hits.sum(0)).tolist()  # a single copy
+        middle = 1 + self._top_k
+        sums = np.array(sums_of(numbers[0], numbers[1:middle], self._count))
+        self.last = np.array(sums_of(numbers[middle], numbers[middle + 1 :], len(last_hits)))
         self.epoch += sums
         self.since += sums
         self._loss.zero_()
         self._hits.zero_()
-        self._count = 0
+        self._count, self._is_read = 0, True
 
     def epoch_on_device(self) -> Tensor:
         """Return this epoch's sums as a tensor, for a sum over all ranks."""

@@ -157,17 +157,15 @@ class RunningMetrics(ScoreCallback):
         return self._sums is not None and self._sums.begun
 
     def current(self) -> tuple[Means, Means]:
-        """Return (last step, this epoch so far) of this rank's images. Waits for the device."""
-        last, count = self.sums.last()
-        numbers = self._read(concatenate(last, self.sums.unread()))
-        self.sums.move(numbers[len(last) :])
-        of_last = sums_of(numbers[0], numbers[1 : len(last)], count)
-        return Means.from_sums(of_last), Means.from_sums(self.sums.epoch.tolist())
+        """Return (last step, this epoch so far) of this rank's images. Waits for the device, unless they have been read
+        since that step."""
+        self._read()
+        return Means.from_sums(self.sums.last.tolist()), Means.from_sums(self.sums.epoch.tolist())
 
     def take(self) -> tuple[Means, float, float]:
         """Return (means over this rank's images, images/s over all ranks, share of time waiting for data) since the
         last call. Waits for the device."""
-        self.sums.move(self._read(self.sums.unread()))
+        self._read()
         means = Means.from_sums(self.sums.since.tolist())
         self.sums.since[:] = 0.0
         return means, *self.train_times.take()
@@ -225,15 +223,14 @@ class RunningMetrics(ScoreCallback):
         return self._sums
 
     def _total(self, trainer: L.Trainer) -> list[float]:
-        self.sums.move(self._read(self.sums.unread()))
+        self._read()
         return trainer.strategy.reduce(self.sums.epoch_on_device(), reduce_op="sum").tolist()
 
-    def _read(self, tensor: Tensor) -> Any:
+    def _read(self) -> None:
         """Copy the sums to the host. The wait for the device counts as time of this step, not as waiting for data."""
         start_s = time.perf_counter()
-        numbers = tensor.tolist()
+        self.sums.read()
         self.train_times.add(time.perf_counter() - start_s)
-        return numbers
 
     # -- checkpoints
 
