@@ -140,7 +140,9 @@ def clean_environ(**more: str | None) -> dict[str, str]:
     """The environment of a user's shell. None takes a variable out."""
     environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
     environ = {name: value for name, value in environ.items() if not name.startswith(PREFIXES)}
-    environ = {**environ, "OMP_NUM_THREADS": "1"} | {name: value for name, value in more.items() if value is not None}
+    # threads that share a core with others would wait in loops
+    environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    environ |= {name: value for name, value in more.items() if value is not None}
     return {name: value for name, value in environ.items() if more.get(name, value) is not None}
 
 

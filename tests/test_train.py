@@ -150,7 +150,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     # without OMP_NUM_THREADS Lightning's launcher has a number of its own, torchrun another
     threads = ["cluster.num_threads=2", *probe(tmp_path / "seen")]
     plain = run("train", *options, *threads, "trainer.devices=2", "hydra.run.dir=plain", PYTHONPATH=PROBES,
-                OMP_NUM_THREADS=None, OMP_WAIT_POLICY="passive")  # fmt: skip
+                OMP_NUM_THREADS=None)  # fmt: skip
     assert "2 threads per process" in succeeded(plain).stdout
     assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
@@ -164,7 +164,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     port = str(free_port())
     commands = [
         start(tmp_path, *options, "cluster.num_threads=2", "hydra.run.dir=env", RANK=rank, LOCAL_RANK=rank,
-              WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_WAIT_POLICY="passive")
+              WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         for rank in ("0", "1")
     ]  # fmt: skip
     for command in commands:
@@ -174,10 +174,8 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
 
 
 def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
-    command += ["-m", "imagenet_ddp.train", *options]
-    environ = clean_environ(OMP_WAIT_POLICY="passive")  # threads that share a core with others wait in loops
-    return succeeded(subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240))
+    words = [f"--nproc_per_node={ranks}", "--standalone", "-m", "imagenet_ddp.train", *options]
+    return succeeded(forked_commands.run("torch.distributed.run", *words, folder=cwd, environment=clean_environ()))
 
 
 @pytest.fixture(scope="module")

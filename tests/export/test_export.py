@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from conftest import SMALL, Run, clean_environ
+from helpers import forked_commands
 from PIL import ExifTags, Image
 
 from imagenet_ddp.cli import parse
@@ -61,8 +62,8 @@ def checkpoint(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The best checkpoint of a run on `tree`."""
     folder = tmp_path_factory.mktemp("trained")
     options = [*SMALL, *SEEN, "model.name=resnet18", "trainer.max_epochs=3", "optim.lr=0.02", "data.augment=none"]
-    command = [sys.executable, "-m", "imagenet_ddp.train", *options, f"data.root={tree}", "hydra.run.dir=r"]
-    result = subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    options += [f"data.root={tree}", "hydra.run.dir=r"]
+    result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
     return folder / "r/checkpoints/best.ckpt"
 
@@ -77,8 +78,9 @@ def run_export(checkpoint: Path, *options: str) -> list[str]:
 @pytest.fixture(scope="module")
 def files(checkpoint: Path) -> Path:
     """Make one file of each format in one folder; the model card stays that of the first, by the command itself."""
-    command = [sys.executable, "-m", "imagenet_ddp.export", f"checkpoint={checkpoint}", "license=apache-2.0"]
-    result = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=300)
+    options = [f"checkpoint={checkpoint}", "license=apache-2.0"]
+    folder = checkpoint.parent
+    result = forked_commands.run("imagenet_ddp.export", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
     for kind in ("torch_export", "safetensors"):

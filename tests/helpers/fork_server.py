@@ -3,13 +3,15 @@
 Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write,
 first process of the host (helpers/hosts.py) to run on, or null].
 A forked process runs as `python -m module` would: in that folder and environment, with the project's own modules still
-to be imported. What it starts by multiprocessing (ranks, loader workers) is forked likewise, from an idle copy that it
-makes of itself before anything else, and is its child as after a real start.
+to be imported. What it starts by multiprocessing (ranks, loader workers), or by subprocess as `python -m`, is forked
+likewise, from an idle copy that it makes of itself before anything else, and is its child as after a real start.
 """
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
+import gc
 import importlib
 import json
 import multiprocessing.util
@@ -18,10 +20,12 @@ import platform
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +40,12 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SI
 LIBC = ctypes.CDLL(None, use_errno=True)
 SPACES = ("net", "uts", "ipc", "mnt")
 HIGH_FD = 200  # above any number that a process gives away
+# What Python and OpenMP read when they start: here, and so in all that is forked.
+AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
+
+
+def at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(AT_START)}
 
 
 def serve() -> None:
@@ -44,6 +54,8 @@ def serve() -> None:
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in what is forked would copy every page
     for line in sys.stdin:
         module, arguments, folder, environment, stem, host = json.loads(line)
         with contextlib.suppress(ChildProcessError):
@@ -56,8 +68,8 @@ def serve() -> None:
             os.setsid()
             _set_up(folder, environment, folder)
             sys.argv[:] = ["-m", *arguments]
-            runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what `python -m` calls
-            return
+            _run_to_the_end(runpy._run_module_as_main, module)  # type: ignore[attr-defined]  # what `python -m` calls
+    os._exit(0)  # at once, as below
 
 
 def _watch(stem: str, host: int | None) -> None:
@@ -124,21 +136,41 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
         _fork_on_request(copys)
     copys.close()
     sys.path[:0] = [first_path, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    spawn, turn = multiprocessing.util.spawnv_passfds, threading.Lock()
+    spawn, execute, turn = multiprocessing.util.spawnv_passfds, subprocess._fork_exec, threading.Lock()  # type: ignore[attr-defined]
+    here = at_start(environment)
 
-    def fork(path: bytes, args: list[Any], passfds: list[int]) -> int:
+    def fork(words: list[str], folder: str, environ: Mapping[str, str], fds: dict[int, int], session: bool) -> int:
+        """fds: number there -> number here."""
+        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+        blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+        message = json.dumps([words, folder, dict(environ), [*fds], ignored, blocked, session])
+        with turn:
+            socket.send_fds(mine, [message.encode()], [*fds.values()])
+            return int(mine.recv(64))
+
+    def fork_spawned(path: bytes, args: list[Any], passfds: list[int]) -> int:
         words = [os.fsdecode(word) for word in args]
         if not any(word.startswith(STARTS) for word in words):
             return spawn(path, args, passfds)
-        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
-        blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, [])]
-        fds = [0, 1, 2, *sorted(passfds)]
-        message = json.dumps([words, str(Path.cwd()), dict(os.environ), fds, ignored, blocked])
-        with turn:
-            socket.send_fds(mine, [message.encode()], fds)
-            return int(mine.recv(64))
+        return fork(words, str(Path.cwd()), os.environ, {fd: fd for fd in (0, 1, 2, *sorted(passfds))}, False)
 
-    multiprocessing.util.spawnv_passfds = fork
+    def fork_module(*call: Any) -> int:
+        """Take the place of subprocess's own, for `python -m` in an environment like this one."""
+        args, _, _, kept, folder, assigned, stdin, _, _, stdout, _, stderr, _, errpipe, _, session, *others = call
+        words = [os.fsdecode(word) for word in args]
+        if words[1:2] == ["-u"]:  # as torchrun starts its ranks; what they print is flushed when they end
+            del words[1]
+        names = dict(os.fsdecode(each).split("=", 1) for each in assigned or ())
+        environ = names if assigned is not None else dict(os.environ)
+        plain = others[:6] == [-1, None, None, None, -1, None]  # no process group, user, mask or function before it
+        if not (plain and words[0] == sys.executable and words[1:2] == ["-m"] and at_start(environ) == here):
+            return execute(*call)
+        streams = {number: number if fd < 0 else fd for number, fd in enumerate((stdin, stdout, stderr))}
+        fds = streams | {fd: fd for fd in kept if fd != errpipe}
+        return fork(words, os.fsdecode(folder) if folder else str(Path.cwd()), environ, fds, session)
+
+    multiprocessing.util.spawnv_passfds = fork_spawned
+    subprocess._fork_exec = fork_module  # type: ignore[attr-defined]
 
 
 def _fork_on_request(requests: socket.socket) -> NoReturn:
@@ -168,7 +200,9 @@ def _fork_on_request(requests: socket.socket) -> NoReturn:
 
 
 def _run_spawned(message: bytes, received: list[int]) -> NoReturn:
-    words, folder, environment, fds, ignored, blocked = json.loads(message)
+    words, folder, environment, fds, ignored, blocked, session = json.loads(message)
+    if session:
+        os.setsid()
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH_FD) for fd in received]
     for fd in received:
         os.close(fd)
@@ -182,10 +216,42 @@ def _run_spawned(message: bytes, received: list[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     _set_up(folder, environment, "")
+    if words[1] == "-m":
+        sys.path[0] = folder
+        sys.argv[:] = words[1:2] + words[3:]
+        _run_to_the_end(runpy._run_module_as_main, words[2])  # type: ignore[attr-defined]
     at = words.index("-c")
     sys.argv[:] = ["-c", *words[at + 2 :]]
-    exec(words[at + 1], {"__name__": "__main__"})
-    sys.exit()
+    _run_to_the_end(exec, words[at + 1], {"__name__": "__main__"})
+
+
+def _run_to_the_end(function: Callable[..., object], *args: Any) -> NoReturn:
+    """Call it, and end the process as Python would, except that the modules are not taken apart: that would copy every
+    page of the memory shared with the server, for a second."""
+    code: object = None
+    try:
+        function(*args)
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+        if isinstance(error, KeyboardInterrupt):
+            code = -signal.SIGINT
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # who read it has left
+        code = 120
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conftest import PROBES, clean_environ
+from helpers.fork_server import at_start
 
 SERVER = Path(__file__).with_name("fork_server.py")
 
@@ -122,17 +123,12 @@ def fork_server() -> ForkServer:
     return ForkServer()
 
 
-# What Python and OpenMP read when they start has to be there then.
-AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
-
-
 def can_fork(environment: dict[str, str]) -> bool:
     """Return whether a process in this environment may be forked: what Python reads as it starts is as here."""
     here = clean_environ()
     if environment.get("PYTHONPATH") == PROBES:  # without a sitecustomize.py
         here["PYTHONPATH"] = PROBES
-    names = [name for name in {*here, *environment} if name.startswith(AT_START)]
-    return sys.platform == "linux" and all(here.get(name) == environment.get(name) for name in names)
+    return sys.platform == "linux" and at_start(here) == at_start(environment)
 
 
 def start(

@@ -23,7 +23,7 @@ from typing import Any
 from conftest import ROOT, clean_environ
 
 SERVER = """
-import atexit, ctypes, json, os, signal, sys, time, traceback
+import atexit, ctypes, gc, json, os, signal, sys, time, traceback
 from datetime import timedelta
 from torch.distributed import PrefixStore, TCPStore
 from imagenet_ddp.distributed.rendezvous import connectivity
@@ -43,12 +43,16 @@ def take_part(code, args, stem):
     sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)
     try:
         exec(code, {**globals(), "args": args})
+        return 0
+    except SystemExit as end:
+        return end.code or 0
     except Exception:
         traceback.print_exc()
-        sys.exit(99)
+        return 99
     finally:
         atexit._run_exitfuncs()
 
+gc.freeze()  # a collection in a member would copy every page
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     code, args, stem = json.loads(line)
@@ -73,8 +77,10 @@ for line in sys.stdin:
     os.close(begin)
     os.read(end, 1)
     os.close(end)
-    take_part(code, args, stem)
-    sys.exit(0)
+    code = take_part(code, args, stem)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without taking the modules apart, which would copy every page of the memory shared with the server
 """
 
 

@@ -14,7 +14,7 @@ from helpers.forked_commands import ForkServer, can_fork, fork_server
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux adopts orphans")
 
 MODULE = """
-import json, multiprocessing, os, random, sys, tempfile, threading, time
+import json, multiprocessing, os, random, subprocess, sys, tempfile, threading, time
 import numpy
 
 def here():
@@ -30,6 +30,11 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["wait"]:
         print("ready", flush=True)
         time.sleep(600)
+    if sys.argv[1:] == ["inner"]:
+        is_child, leads = os.getppid() == int(os.environ["PARENT"]), os.getpid() == os.getsid(0)
+        print(json.dumps([is_child, leads, sys.stdin.read(), *here()]))
+        print("said", file=sys.stderr)
+        sys.exit(5)
     os.environ["PARENT"] = str(os.getpid())
     leads = os.getpid() == os.getpgrp() == os.getsid(0)
     state, drawn = here()
@@ -37,7 +42,10 @@ if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=child, args=(sender,))
     process.start()
     process.join()
+    inner = [sys.executable, "-m", "mine", "inner"]
+    done = subprocess.run(inner, input="hello", capture_output=True, text=True, start_new_session=True)
     found = [sys.argv[1:], leads, sys.stdin.read(), process.exitcode, state, drawn, receiver.recv()]
+    found.append([done.returncode, done.stderr, *json.loads(done.stdout)])
     print(json.dumps(found), flush=True)
     sys.exit("one reason")
 """
@@ -59,12 +67,15 @@ def test_it_is_as_a_process_that_has_just_started(module: str, tmp_path: Path):
     for number, command in enumerate(commands):
         assert command.wait(300) == 1
         assert command.err == "one reason\n"
-        argv, leads, stdin, exitcode, state, mine, (is_child, in_group, of_child, childs) = json.loads(command.out)
+        argv, leads, stdin, exitcode, state, mine, (is_child, in_group, of_child, childs), inner = json.loads(
+            command.out
+        )
+        assert inner[:5] == [5, "said\n", True, True, "hello"]
         assert (argv, leads, stdin, exitcode, is_child, in_group) == (["a b", str(number)], True, "", 4, True, True)
         there = {**environment, "PARENT": str(command.pid)}
-        assert state == of_child == [str(tmp_path), there, str(tmp_path / "tmp"), [True, False], 1]
-        drawn += [*mine, *childs]
-    assert len(set(drawn)) == 8, "each process draws numbers of its own"
+        assert state == of_child == inner[5] == [str(tmp_path), there, str(tmp_path / "tmp"), [True, False], 1]
+        drawn += [*mine, *childs, *inner[6]]
+    assert len(set(drawn)) == 12, "each process draws numbers of its own"
 
 
 def test_a_signal_ends_it(module: str, tmp_path: Path):

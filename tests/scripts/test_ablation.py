@@ -4,12 +4,12 @@ import csv
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, SMALL, clean_environ
+from helpers import forked_commands
 
 from scripts import ablation
 
@@ -17,8 +17,10 @@ OPTIONS = ("experiment=quick", *SMALL, "trainer.limit_train_batches=2", "trainer
 
 
 def start(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts/ablation.py"), *options]
-    return subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=600)
+    environment = clean_environ(PYTHONPATH=str(ROOT / "scripts"))
+    command = forked_commands.fork_server().start("ablation", *options, folder=folder, environment=environment)
+    code = command.wait()
+    return subprocess.CompletedProcess(options, code, command.out, command.err)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import PROBES, SMALL, clean_environ
-from helpers import logged
+from helpers import forked_commands, logged
 from helpers.chromium import CHROMIUM, dom_of
 from helpers.ports import free_port
 
@@ -37,10 +37,8 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
 
 
 def train(folder: Path, *options: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "imagenet_ddp.train", *options], cwd=folder, env=clean_environ(**OFFLINE | environ),
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    environment = clean_environ(**OFFLINE | environ)
+    return forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=environment, timeout_s=400)
 
 
 def two_parts(folder: Path, tree: Path, loggers: str, *options: str) -> tuple[Any, Any]:
@@ -230,14 +228,13 @@ def test_mlflow_server(tree: Path, tmp_path: Path) -> None:
         assert {"best.ckpt", "curves.png"} <= {path.name for path in (tmp_path / "kept").rglob("*.*")}
         assert not (tmp_path / "sweep_1/0/mlflow.db").exists()
 
-        running = subprocess.Popen(
-            [sys.executable, "-m", "imagenet_ddp.train", *small, "hydra.run.dir=b", "trainer.max_epochs=4"],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=clean_environ(MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_MAX_RETRIES="1"),
+        running = forked_commands.start(
+            "imagenet_ddp.train", *small, "hydra.run.dir=b", "trainer.max_epochs=4", folder=tmp_path,
+            environment=clean_environ(MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_MAX_RETRIES="1"),
         )  # fmt: skip
         wait_for(lambda: '"lr"' in _text(tmp_path / "b/logger_mlflow.json"), 120)
         os.kill(server.pid, 9)
-        output, _ = running.communicate(timeout=300)
+        output = "".join(running.communicate(timeout=300))
     assert running.returncode == 0, output
     assert output.count("logger.mlflow is switched off, and the training continues") == 1
     assert "logger.mlflow lost " in output

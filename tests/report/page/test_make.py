@@ -6,20 +6,20 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from conftest import SMALL, clean_environ
+from helpers import forked_commands
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
 
 def start(folder: Path, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"imagenet_ddp.{verb}", *options]
-    return subprocess.run(command, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=500)
+    environment = clean_environ()
+    return forked_commands.run(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment, timeout_s=500)
 
 
 @pytest.fixture(scope="module")
