@@ -58,4 +58,4 @@ def test_what_is_refused(found: dict[str, Any], typed: list[str], sentence: str)
 @pytest.mark.parametrize(("verb", "multirun"), [("evaluate", False), ("train", True)])
 def test_only_a_training_has_it(verb: str, multirun: bool) -> None:
     (mistake,) = mistakes(config(), verb=verb, multirun=multirun)
-    assert "trainer.num_nodes must be a number" in mistake
+    assert "trainer.num_nodes must be a single number for" in mistake

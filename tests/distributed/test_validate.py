@@ -130,7 +130,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
             {},
-            "with several processes, whose clocks differ, got 00:00:10:00.",
+            "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches",
         ),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (

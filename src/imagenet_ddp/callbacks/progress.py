@@ -140,7 +140,7 @@ class Progress(ScoreCallback):
         return "\n".join([*titles, epoch_table.row(values, trainer.max_epochs, is_best=is_best)])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
-        """Format loss 2.3026 top-1 12.00 % top-5 50.00 %"""
+        """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
         named = {name.rpartition("/")[2]: value for name, value in scores.items()}
         words = [f"loss {format_loss(named['loss'])}"] if "loss" in named else []
         for name, title in (("top1", "top-1"), ("top5", f"top-{self._top_k}")):
@@ -231,7 +231,7 @@ class Progress(ScoreCallback):
 
 
 def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Draw train ▁▂▄▆▇█ 89.46 %"""
+    """Format one metric: its split, a sparkline and the last value, as in "train ▁▂▄▆▇█ 89.46 %"."""
     values = [float(row.get(name, math.nan)) for row in rows]
     last = next((value for value in reversed(values) if not math.isnan(value)), None)
     text = "-" if last is None else format_loss(last) if name.endswith("loss") else percent(last)

@@ -45,8 +45,8 @@ def validate(
     num_nodes, cluster = config["trainer"]["num_nodes"], config["cluster"]
     key = f"trainer.num_nodes={num_nodes}"
     if verb != "train" or multirun:
-        what = "in a sweep" if multirun else f"of {verb}"
-        return [f"trainer.num_nodes must be a number {what}, got {num_nodes}. Hint: trainer.num_nodes=1."]
+        what = "a sweep" if multirun else verb
+        return [f"trainer.num_nodes must be a single number for {what}, got {num_nodes}. Hint: trainer.num_nodes=1."]
     least, most = node_range(num_nodes) or (1, 1)
     given = {option.partition("=")[0].lstrip("+"): option.partition("=")[2] for option in typed}
     found: list[str] = []

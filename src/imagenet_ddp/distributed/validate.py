@@ -111,8 +111,8 @@ def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
     interval = trainer.get("val_check_interval")
     if isinstance(interval, str | Mapping):
         errors.append(
-            "trainer.val_check_interval must be a number of batches or a share of an epoch with several processes, "
-            f"whose clocks differ, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
+            "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches or a "
+            f"fraction of an epoch, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
         )
     return errors
 

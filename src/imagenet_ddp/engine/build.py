@@ -86,8 +86,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
 def make_module(
     plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the module with random weights, for a checkpoint to fill. num_train_images: of each class; None: no
-    training."""
+    """Return the module with random weights, for a checkpoint to fill. num_train_images: one count per class;
+    None if nothing is trained."""
     config, num_classes = plan.config, len(classes)
     data, model = config["data"], config["model"]
     net = create_model(model, num_classes, config["seed"], data["image_size"])

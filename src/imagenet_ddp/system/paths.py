@@ -18,7 +18,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def not_writable_reason(path: Path) -> str:
-    """Return why no folder can be made or written to at path: "/a/b is a file", "/a is not writable"; or ""."""
+    """Return why a folder cannot be made at `path`, or written to ("/a/b is a file"); "" if it can."""
     existing = nearest_existing(path)
     if not existing.is_dir():
         return f"{existing} is a file"

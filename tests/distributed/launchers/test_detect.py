@@ -406,7 +406,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "...got 2 (environment). Hint: leave it out."),
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
-         "has 2 nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR gives an address. Hint:"),
+         "has 2 nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR gives an address. Hint:"),
         (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 requests several. Hint:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
          "Hint: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),

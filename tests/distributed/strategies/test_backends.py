@@ -14,9 +14,9 @@ from imagenet_ddp.distributed.strategies.backends import validate
         (None, "cuda", {"nccl", "gloo"}, None),
         ("gloo", "cuda", {"nccl", "gloo"}, None),
         ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this runs on CPUs. Hint: "),
-        ("nccl", "cuda", {"gloo"}, "nccl needs a torch that is built with NCCL"),
-        (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that is built with NCCL"),
-        (None, "cpu", set(), "gloo (the default for cpu) needs a torch that is built with GLOO"),
+        ("nccl", "cuda", {"gloo"}, "nccl needs a torch that was built with NCCL"),
+        (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that was built with NCCL"),
+        (None, "cpu", set(), "gloo (the default for cpu) needs a torch that was built with GLOO"),
         ("gloo", "mps", {"gloo"}, "no DistributedDataParallel there. Hint: trainer.devices=1"),
     ],
 )

@@ -33,7 +33,7 @@ _DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
-    """Return why DALI cannot decode these images, for the log; "" if it can."""
+    """Return why DALI cannot load these images with this augmentation, for the log; "" if it can."""
     if augment != "crop":
         return "it always makes random crops, unlike data.augment=none"
     if not images.is_encoded:

@@ -74,7 +74,7 @@ def _address(step: slurm_env.Step, request: LaunchRequest, environ: Mapping[str,
     host = "127.0.0.1" if step.num_nodes == 1 else step.first_host
     if host is None:
         raise ConfigError(
-            f"{step.name} has {step.num_nodes} nodes, but neither SLURM_STEP_NODELIST, cluster.address nor MASTER_ADDR "
+            f"{step.name} has {step.num_nodes} nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR "
             "gives an address. Hint: cluster.address=tcp://<address of the first node>:29500."
         )
     port = environ.get("MASTER_PORT") or str(step.ports[0])

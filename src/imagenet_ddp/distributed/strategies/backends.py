@@ -30,7 +30,7 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
         }[name]
         by_default = "" if backend else f" (the default for {kind})"
         return [
-            f"{key}={name}{by_default} needs a torch that is built with {name.upper()}, and this one is not "
+            f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this one was not "
             f"(torch.distributed.is_{name}_available() is False). Hint: {hint}"
         ]
     if strategy["comm_hook"] == "powersgd" and kind == "cpu" and torch.cuda.is_available():

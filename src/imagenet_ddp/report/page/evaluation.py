@@ -120,8 +120,8 @@ def join(parts: list[Predictions]) -> Predictions:
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
-            f"runs of folds must have the same classes, but those of {other.folders[0]} differ from those of "
-            f"{first.folders[0]}. Hint: name the folder of one sweep."
+            f"the runs of a cross-validation must have the same classes, but those of {other.folders[0]} differ from "
+            f"those of {first.folders[0]}. Hint: name the folder of one sweep."
         )
     paths = [path for part in parts for path in part.paths]
     if len(set(paths)) < len(paths):
@@ -160,7 +160,7 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Run evaluate, and replace the folder once it has succeeded. Return why it has not, or ""."""
+    """Run evaluate, and replace the folder once it has succeeded. Return the reason for a failure; "" on success."""
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
         return f"{folder} is in the way of an evaluation: evaluate did not write it, or was stopped. Move it away."
     draft = folder.with_name(f".{EVALUATION}")

@@ -30,8 +30,8 @@ class Cells:
 
 
 def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
-    """Read a table's columns. names: purpose -> column name, compared without regard to case. Raises ConfigError for a
-    file that is not a table, and OSError."""
+    """Read a table's columns. names: purpose -> column name, compared without regard to case. Raises ConfigError if
+    the file is not a table, and OSError if it cannot be read."""
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     return read(path, names)
 
