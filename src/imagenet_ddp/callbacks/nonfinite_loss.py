@@ -52,10 +52,9 @@ class NonFiniteLoss(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.on_nan == "raise":
-            self._recent.append((trainer.global_step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
-            every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-            is_log_step = is_update(trainer) and trainer.global_step % every == 0
-            if is_log_step or len(self._recent) == MAX_KEPT:
+            step, every = trainer.global_step, trainer.log_every_n_steps  # type: ignore[attr-defined]
+            self._recent.append((step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
+            if (step % every == 0 and is_update(trainer)) or len(self._recent) == MAX_KEPT:
                 self._look(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:

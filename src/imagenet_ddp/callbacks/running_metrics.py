@@ -86,9 +86,10 @@ class RunningMetrics(ScoreCallback):
             logits, target = logits[:counted], target[:counted]
         self.sums.add(outputs["loss_sum"], logits, target)
         self.train_times.end_step(batch["step_images"])
-        is_update, self._num_updates = trainer.global_step != self._num_updates, trainer.global_step
+        step = trainer.global_step  # which Lightning looks up each time
+        is_update, self._num_updates = step != self._num_updates, step
         # Lightning's loggers take what is logged in these very steps
-        if is_update and (trainer.should_stop or self._num_updates % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
+        if is_update and (trainer.should_stop or step % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
             means, images_per_s, data_wait_frac = self.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             rest = {"lr": lr, "images_per_s": images_per_s, "data_wait_frac": data_wait_frac}
