@@ -31,7 +31,7 @@ def test_what_was_measured_is_in_the_page_of_recipes(tmp_path: Path):
             )  # fmt: skip
     runs = [read_run(path) for path in find_runs(tmp_path)]
     results = tmp_path / "results.csv"
-    results.write_text(as_csv(recipe_table(group_recipes(runs, find_differences(runs)), commands=False)))
+    results.write_bytes(as_csv(recipe_table(group_recipes(runs, find_differences(runs)), commands=False)))
     section = recipes(results).partition("## Measured here\n")[2].partition("\n## ")[0]
     assert "| a\\_b lr=0.1 | 2 | 51.00 (50.00 to 52.00) | - | - |" in section
     assert "| a\\_b lr=0.2 | 2 | 80.50 (80.00 to 81.00) | +29.50 | 0.006 |" in section

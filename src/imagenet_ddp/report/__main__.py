@@ -115,15 +115,15 @@ def _report(options: Options, mistakes: list[str]) -> None:
     if options.format == "text":
         print(*_text(printed), sep="\n", flush=True)  # before the picture, which takes a second or two
     elif options.format == "csv":
-        print(as_csv(printed[0]), end="", flush=True)
+        print(as_csv(printed[0]).decode(), end="", flush=True)
     else:
         print(document if printed == tables else write.markdown_document(title, printed, None), end="", flush=True)
     best_first = sort_runs(runs, "top1")
     figure = curves.draw_curves(best_first, labels(best_first, differences), title)
     picture = plot_style.png(figure, Software=write.MARKER)
-    contents = {"report.md": document.encode(), "report.csv": as_csv(by_run).encode(), "report_curves.png": picture}
+    contents = {"report.md": document.encode(), "report.csv": as_csv(by_run), "report_curves.png": picture}
     if by_recipe:
-        contents["report_recipes.csv"] = as_csv(by_recipe).encode()
+        contents["report_recipes.csv"] = as_csv(by_recipe)
     _write(options, contents)
 
 

@@ -94,22 +94,21 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
 
 def duplicate(trainer: Trainer, source: Path, target: Path) -> None:
     """Make target a copy of source, on rank 0, after all of the trainer's checkpoints so far are written."""
-    if not trainer.is_global_zero:
-        return
-    if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
-        checkpoint_io.then(link_or_copy, source, target)
-    else:  # Lightning's own writes into the old file where TMPDIR is on another disk, and so into all its links
-        link_or_copy(source, target, link=False)
+    # Lightning's own writes into the old file where TMPDIR is on another disk, and so into all its links
+    link = isinstance(trainer.strategy.checkpoint_io, BackgroundCheckpointIO)
+    _when_written(trainer, link_or_copy, source, target, link)
 
 
 def move(trainer: Trainer, source: Path, target: Path) -> None:
     """Rename source to target, on rank 0, after all of the trainer's checkpoints so far are written."""
-    if not trainer.is_global_zero:
-        return
+    _when_written(trainer, _rename, source, target)
+
+
+def _when_written(trainer: Trainer, function: Callable[..., None], *arguments: Any) -> None:
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
-        checkpoint_io.then(_rename, source, target)
-    else:
-        _rename(source, target)
+        function, arguments = checkpoint_io.then, (function, *arguments)
+    if trainer.is_global_zero:
+        function(*arguments)
 
 
 def wait_until_written(trainer: Trainer) -> None:
@@ -163,7 +162,7 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(checkpoint, memo)
 
 
-def link_or_copy(source: Path, target: Path, *, link: bool = True) -> None:
+def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
     """Make target a copy of source; do nothing if source has been removed. link: use a hard link if the file system
     supports it, because source is only ever replaced, never changed."""
     if not source.exists():
@@ -203,11 +202,10 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
     try:
         module.load_state_dict(dict(state_dict))
     except RuntimeError as error:
-        each = [
-            textwrap.shorten(line.strip(" \t."), 300) for line in str(error).splitlines()[1:]
-        ]  # the first names the class
+        lines = str(error).splitlines()[1:3]  # after the one that names the class
+        reasons = "; ".join(textwrap.shorten(line.strip(" \t."), 300) for line in lines)
         raise ConfigError(
-            f"{origin} must hold the weights of this net, but: {'; '.join(each[:2])}. Hint: leave model.* as stored."
+            f"{origin} must hold the weights of this net, but: {reasons}. Hint: leave model.* as stored."
         ) from error
 
 
@@ -231,11 +229,11 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} must have checkpoint format {FORMAT}, got {found} "
             f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version."
         )
-    required = {name: (checkpoint, name, kind) for name, kind in REQUIRED.items()}
-    required |= {f"{KEY}.{name}": (checkpoint[KEY], name, kind) for name, kind in REQUIRED_OWN.items()}
-    if missing := [full for full, (part, name, _) in required.items() if name not in part]:
+    required = REQUIRED | {f"{KEY}.{name}": kind for name, kind in REQUIRED_OWN.items()}
+    values = checkpoint | {f"{KEY}.{name}": value for name, value in checkpoint[KEY].items()}
+    if missing := [name for name in required if name not in values]:
         raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
-    wrong = [full for full, (part, name, kind) in required.items() if not isinstance(part[name], kind)]
+    wrong = [name for name, kind in required.items() if not isinstance(values[name], kind)]
     if not wrong:
         wrong += [
             f"state_dict.{name}"

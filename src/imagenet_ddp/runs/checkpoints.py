@@ -1,6 +1,5 @@
 """Find the checkpoint that resume= refers to, and verify that it is undamaged. No torch before one is found."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +21,7 @@ class Resume:
 
 def find_own(folder: Path) -> Resume | None:
     """Return the checkpoint in a restarted job's own folder; None if there is none yet."""
-    if not has_checkpoint(folder):
-        return None
-    checkpoint, damaged = newest_whole(folder)
-    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}Restarted: continuing from {checkpoint}.")
+    return _continue(folder, "Restarted: continuing from", ".") if has_checkpoint(folder) else None
 
 
 def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
@@ -52,22 +48,20 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
     if run_dir is not None:
         if not has_checkpoint(run_dir):
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
-        checkpoint, damaged = newest_whole(run_dir)
-        sentence = f"{damaged}resume=auto: continuing from {checkpoint} (hydra.run.dir)."
-        return Resume(run_dir, checkpoint, finished_epochs(run_dir), sentence)
-    candidates = [path for path in _run_folders(runs) if has_checkpoint(path)]
+        return _continue(run_dir, "resume=auto: continuing from", " (hydra.run.dir).")
+    candidates = [path for path in runs.glob("*/") if has_checkpoint(path)]
     unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
-        why = (
-            f"no run in {runs} that has a checkpoint is unfinished"
-            if candidates
-            else f"no run in {runs} has a checkpoint"
-        )
-        return Resume(None, None, None, f"resume=auto: {why}, a fresh start.")
+        why = "that has a checkpoint is unfinished" if candidates else "has a checkpoint"
+        return Resume(None, None, None, f"resume=auto: no run in {runs} {why}, a fresh start.")
     newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
-    checkpoint, damaged = newest_whole(newest)
-    sentence = f"{damaged}resume=auto: continuing from {checkpoint}, the newest unfinished run in {runs}."
-    return Resume(newest, checkpoint, None, sentence)
+    return _continue(newest, "resume=auto: continuing from", f", the newest unfinished run in {runs}.")
+
+
+def _continue(folder: Path, before: str, after: str) -> Resume:
+    """Return the newest undamaged checkpoint of a run folder. before, after: the sentence around its path."""
+    checkpoint, damaged = newest_whole(folder)
+    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}{before} {checkpoint}{after}")
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -120,7 +114,3 @@ def _checkpoints(folder: Path) -> list[Path]:
     """Return last.ckpt, the one before it, and best.ckpt, which holds as much, those that exist."""
     last = last_checkpoint(folder)
     return [path for path in (last, previous_checkpoint(last), last.with_name("best.ckpt")) if path.is_file()]
-
-
-def _run_folders(runs: Path) -> Iterable[Path]:
-    return [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []

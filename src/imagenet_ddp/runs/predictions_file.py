@@ -15,22 +15,21 @@ def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns of equal length; None is an empty cell. Numbers have six significant digits in CSV."""
     with disk_errors_as_run_error(path):
         if path.suffix == ".csv":
-            rows = zip(*([_text(cell) for cell in column] for column in columns.values()), strict=True)
+            rows = zip(*(map(_text, column) for column in columns.values()), strict=True)
             atomic_write(path, csv_bytes(list(columns), rows))
             return
         import pyarrow  # an extra of this project; runs.validate has checked for it
         from pyarrow import parquet
 
-        # bytes of a file name that are no text would be refused
-        cells = {
-            name: [
-                cell.encode(errors="backslashreplace").decode() if isinstance(cell, str) else cell for cell in column
-            ]
-            for name, column in columns.items()
-        }
         with atomic_path(path) as draft:
+            cells = {name: list(map(_valid, column)) for name, column in columns.items()}
             parquet.write_table(pyarrow.table(cells), draft)
 
 
-def _text(cell: Any) -> str:
-    return "" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+def _text(cell: Any) -> Any:
+    return f"{cell:.6g}" if isinstance(cell, float) else cell
+
+
+def _valid(cell: Any) -> Any:
+    """Escape bytes of a file name that are no text, which pyarrow would refuse."""
+    return cell.encode(errors="backslashreplace").decode() if isinstance(cell, str) else cell

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 # SIGUSR2: stop, and restart later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 # SLURM signals every process of a step, and a parent passes on what it receives: one request arrives twice.
 DUPLICATE_S = 0.5
 
@@ -45,7 +45,7 @@ class Signals:
     def install(self) -> "Signals":
         """Install the handlers; the third request ends the process at once, without saving."""
         # Python restores the default handlers while it exits: a SIGUSR2 then would make a finished run a failed one
-        atexit.register(ignore_sigusr2)
+        atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)
         for number in STOP_SIGNALS:
             earlier = getattr(signal.getsignal(number), "__self__", None)
             if isinstance(earlier, Signals):  # installed by this process before its heavy imports
@@ -88,11 +88,6 @@ def raise_on_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def ignore_sigusr2() -> None:
-    if hasattr(signal, "SIGUSR2"):
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-
-
 def exit_on_signal(message: str = "") -> None:
     """From now on, exit with 128 + the signal's number, without a traceback, after printing the message to stderr: for
     commands with nothing to save."""
@@ -109,5 +104,4 @@ def exit_on_signal(message: str = "") -> None:
 
 def _unblock() -> None:
     """Deliver the signals that the parent blocked while this process was starting (distributed/spawn.py)."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])

@@ -1,10 +1,11 @@
 """Render a table for a terminal, as Markdown and as CSV."""
 
-import csv
-import io
-import unicodedata
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from rich.cells import cell_len
+
+from imagenet_ddp.system.csv_file import csv_bytes
 
 MIN_TEXT_WIDTH = 22  # terminal columns; longer text is not shortened below this
 
@@ -61,10 +62,10 @@ def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
         parts = []
         for text, size, column in zip(texts, widths, table.columns, strict=True):
             text = shorten_middle(text, size)
-            padding = " " * (size - terminal_width(text))
+            padding = " " * (size - cell_len(text))
             parts.append(padding + text if column.right else text + padding)
         lines.append("  ".join(parts).rstrip())
-    return [lines[0], "-" * max(map(terminal_width, lines)), *lines[1:]], left_out
+    return [lines[0], "-" * max(map(cell_len, lines)), *lines[1:]], left_out
 
 
 def as_markdown(table: Table) -> list[str]:
@@ -75,12 +76,8 @@ def as_markdown(table: Table) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
-def as_csv(table: Table) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows([["" if cell.value is None else cell.value for cell in row] for row in table.rows])
-    return stream.getvalue()
+def as_csv(table: Table) -> bytes:
+    return csv_bytes([column.key for column in table.columns], [[cell.value for cell in row] for row in table.rows])
 
 
 def escape_markdown(text: str) -> str:
@@ -89,19 +86,14 @@ def escape_markdown(text: str) -> str:
     return "".join("\\" + char if char in "\\`*_[]|~#" else char for char in text)
 
 
-def terminal_width(text: str) -> int:
-    """Count terminal columns: two for a wide (East Asian) character, none for a combining one."""
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
-
-
 def shorten_middle(text: str, width: int) -> str:
     """Shorten to `width` terminal columns, keeping the start and the end: run names differ at either."""
-    if terminal_width(text) <= width:
+    if cell_len(text) <= width:
         return text
     start, end = text, text[len(text) // 2 :]
-    while terminal_width(end) > (width - 1) // 2:
+    while cell_len(end) > (width - 1) // 2:
         end = end[1:]
-    while terminal_width(start) + terminal_width(end) + 1 > width:
+    while cell_len(start) + cell_len(end) + 1 > width:
         start = start[:-1]
     return f"{start}…{end}"
 
@@ -110,7 +102,7 @@ def _widths(table: Table, *, shorten: bool = False) -> list[int]:
     """Return the width of each column. shorten: the minimum to which it may be shortened."""
     widths = []
     for index, column in enumerate(table.columns):
-        width = max([terminal_width(column.title), *(terminal_width(row[index].text) for row in table.rows)])
+        width = max([cell_len(column.title), *(cell_len(row[index].text) for row in table.rows)])
         widths.append(min(width, MIN_TEXT_WIDTH) if shorten and not column.right else width)
     return widths
 
