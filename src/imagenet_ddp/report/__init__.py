@@ -1,2 +1,2 @@
-"""Reports on run folders. `run`, `run_files` and `find_runs` read the folders; `comparison` is the report of several
-runs, `page` that of one."""
+"""Reports on run folders. `run` and `find_runs` read the folders; `comparison` is the report of several runs, `page`
+that of one."""

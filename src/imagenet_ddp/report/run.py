@@ -1,5 +1,6 @@
 """Describe a run from its folder. Missing or broken files leave gaps, which are reported, and never raise."""
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.report.run_files import read_config, read_metrics, read_summary
+from imagenet_ddp.runs.curves_figure import read_metrics
 from imagenet_ddp.runs.folder import is_locked
+from imagenet_ddp.runs.summary import read_mapping
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
@@ -47,8 +49,9 @@ class NotARunError(Exception):
 def read_run(folder: Path) -> Run:
     """Return the run; raise NotARunError if the files are not those of a training."""
     problems: list[str] = []
-    config, summary = read_config(folder, problems), read_summary(folder, problems)
-    metrics = read_metrics(folder, problems)
+    config = read_mapping(folder / "config.yaml", problems)
+    summary = read_mapping(folder / "summary.json", problems if (folder / "summary.json").exists() else [])
+    metrics = _read_metrics(folder / "metrics.csv", problems)
     epochs = metrics["epoch"]
     if (folder / "evaluation.json").is_file() and not len(epochs) and not summary:
         raise NotARunError("an evaluation")
@@ -72,6 +75,26 @@ def read_run(folder: Path) -> Run:
         train_cpu_s=as_number(summary.get("train_cpu_s")),
         num_devices=num_devices, num_nodes=num_nodes,
     )  # fmt: skip
+
+
+def _read_metrics(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
+    """Return column -> float64 (number of epochs,), NaN for a cell without a number; "epoch" is always present."""
+    try:
+        columns = read_metrics(path)
+    except FileNotFoundError:
+        problems.append("metrics.csv is missing")
+        return {"epoch": np.empty(0)}
+    except OSError as error:
+        problems.append(f"metrics.csv cannot be read ({error.strerror})")
+        return {"epoch": np.empty(0)}
+    except (ValueError, csv.Error):
+        problems.append("metrics.csv is not valid CSV")
+        return {"epoch": np.empty(0)}
+    for name, values in columns.items():
+        if name.endswith(("/top1", "/top5")):
+            values[(values < 0) | (values > 1)] = np.nan
+    is_valid = (columns["epoch"] >= 0) & (columns["epoch"] < 1e6)
+    return {name: values[is_valid] for name, values in columns.items()}
 
 
 def as_number(value: Any) -> float | None:

@@ -1,9 +1,8 @@
 """Collect the runs of the given folders, and the notes that belong below the table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagenet_ddp.report.comparison.differences import Differences, printable, short_names
 from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
@@ -11,15 +10,14 @@ from imagenet_ddp.report.run import NotARunError, Run, read_run
 from imagenet_ddp.system.text import shorten_list
 
 
-@dataclass
-class Collection:
-    runs: list[Run] = field(default_factory=list)  # each once
-    notes: list[str] = field(default_factory=list)
-    mistakes: list[str] = field(default_factory=list)
+class Collection(NamedTuple):
+    runs: list[Run]  # each once
+    notes: list[str]
+    mistakes: list[str]
 
 
 def collect_runs(folders: Sequence[Path]) -> Collection:
-    collection = Collection()
+    mistakes: list[str] = []
     runs: dict[Path, Run] = {}
     left_out: dict[Path, str] = {}
     for top in folders:
@@ -31,12 +29,9 @@ def collect_runs(folders: Sequence[Path]) -> Collection:
                 except NotARunError as reason:
                     left_out[folder] = str(reason)
         if runs.keys().isdisjoint(found):
-            collection.mistakes.append(_no_run(top, found, left_out))
-    collection.runs = list(runs.values())
-    if left_out:
-        reasons = [f"{printable(str(folder))} ({reason})" for folder, reason in left_out.items()]
-        collection.notes.append(f"Left out: {shorten_list(reasons)}.")
-    return collection
+            mistakes.append(_no_run(top, found, left_out))
+    reasons = [f"{printable(str(folder))} ({reason})" for folder, reason in left_out.items()]
+    return Collection(list(runs.values()), [f"Left out: {shorten_list(reasons)}."] if reasons else [], mistakes)
 
 
 def notes_on(runs: Sequence[Run], differences: Differences) -> list[str]:

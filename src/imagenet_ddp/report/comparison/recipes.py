@@ -16,12 +16,7 @@ from imagenet_ddp.report.comparison.differences import (
 )
 from imagenet_ddp.report.run import Run, as_number
 
-OWN_COLUMNS = (
-    "data.name",
-    "data.root",
-    "seed",
-    "name",
-)  # not in a label: have a column, or identify one run
+OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # not in a label: have a column, or identify one run
 OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "sweep.resume", "sweep.job")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, classes, confusion, curves, facts, label_errors
+from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -68,21 +68,24 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
     wrong_labels = label_errors.likely_wrong(found)
     by_loss = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1]
-    worst: list[int] = by_loss[: min(NUM_THUMBNAILS, num_wrong(found))].tolist()
+    worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
     doubtful: list[int] = np.argsort(margin, kind="stable")[:NUM_THUMBNAILS].tolist()
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = calibration.bins(found.confidence, found.is_right)
-    table = classes.class_rows(found.target, found.prediction, found.classes, found.labels)
+    table = confusion.class_rows(found.target, found.prediction, found.classes, found.labels)
+    pairs = confusion.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
+    # of one evaluation with the temperature, which evaluate has computed
+    of_one = found.evaluations[0].get("calibration", {}) if len(found.folders) == 1 else {}
     context |= {
         "pictures": pictures,
         "is_held_out": run is not None or len(found.folders) > 1,  # else evaluate was given any images
         "checkpoint": found.checkpoint(0).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
-                  for true, taken, count in _pairs(found)],
+                  for true, taken, count in pairs],
         "matrix": confusion.matrix(found.target, found.prediction, found.labels),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
@@ -92,22 +95,13 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "suspects": [item(row) for row in suspects],
         "csv_name": label_errors.FILE,
         "diagram": calibration.diagram(bins),
-        "calibration": {"ece": calibration.expected_error(bins), **found.evaluations[0].get("calibration", {})}
-        if len(found.folders) == 1 else {"ece": calibration.expected_error(bins)},
-        "num_wrong": num_wrong(found),
+        "calibration": {"ece": calibration.expected_error(bins), **of_one},
+        "num_wrong": len(wrong_labels.rows),
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())
     lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; the net's own mistakes are among them")
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
-
-
-def num_wrong(found: Predictions) -> int:
-    return int((~found.is_right).sum())
-
-
-def _pairs(found: Predictions) -> list[list[int]]:
-    return confusion.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
 
 
 def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:

@@ -44,13 +44,7 @@ def diagram(found: list[Bin]) -> Chart:
     bars = [(each.low, each.high, each.accuracy, f"{each.low:.0%} to {each.high:.0%}: {each.num_images:,} images, "
              f"mean probability {each.confidence:.1%}, right {each.accuracy:.1%}") for each in found]  # fmt: skip
     chart.add_bars(bars)
+    confidence, accuracy = np.array([(each.confidence, each.accuracy) for each in found]).reshape(-1, 2).T
     chart.add_line(Line("perfectly calibrated", "dashed", np.array([0, 1]), np.array([0, 1])))
-    chart.add_line(
-        Line(
-            "this run",
-            "plain",
-            np.array([each.confidence for each in found]),
-            np.array([each.accuracy for each in found]),
-        )
-    )
+    chart.add_line(Line("this run", "plain", confidence, accuracy))
     return chart

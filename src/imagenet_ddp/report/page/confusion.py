@@ -1,4 +1,5 @@
-"""Count which classes are mistaken for which, and group those that are confused with each other."""
+"""Compute the accuracy of each class, count which classes are mistaken for which, and group those that are confused
+with each other."""
 
 from dataclasses import dataclass
 
@@ -29,6 +30,31 @@ def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.nd
     codes, counts = np.unique(target[wrong] * num_classes + prediction[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return np.stack([codes[order] // num_classes, codes[order] % num_classes, counts[order]], axis=1)
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    name: str
+    label: str
+    num_images: int
+    accuracy: float | None  # None: no image of this class
+    confused_with: str  # label of the class most often predicted instead; "" where all are right
+    num_confused: int
+
+
+def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], labels: list[str]) -> list[ClassRow]:
+    """Return one row for each class."""
+    totals = np.bincount(target, minlength=len(names))
+    right = np.bincount(target[target == prediction], minlength=len(names))
+    most: dict[int, tuple[int, int]] = {}
+    for true, taken_for, count in pairs(target, prediction, len(names)).tolist():
+        most.setdefault(true, (taken_for, count))
+    rows = []
+    for number, (name, label) in enumerate(zip(names, labels, strict=True)):
+        other, count = most.get(number, (None, 0))
+        accuracy = right[number] / totals[number] if totals[number] else None
+        rows.append(ClassRow(name, label, int(totals[number]), accuracy, "" if other is None else labels[other], count))
+    return rows
 
 
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:

@@ -67,9 +67,10 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     if run is None and found is not None and len(found.folders) > 1:
         summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
     options = (run.options or {}) if run is not None else {}
+    numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))
-    counts = [f"{summary[key]:,} {name}" for key, name in splits if isinstance(summary.get(key), int)]
-    classes = summary.get("num_classes")
+    counts = [f"{numbers[key]} {name}" for key, name in splits if key in numbers]
+    classes, batch = summary.get("num_classes"), numbers.get("global_batch_size")
     versions = _mapping(summary, "versions")
     rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
     rate = f"{rate} per {reference} images" if reference else rate  # the curve has the scaled one
@@ -82,11 +83,9 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
         "Images": f"{' + '.join(counts)} images of {count_noun(classes, 'class')}" if counts and classes else "",
         "Image size": f"{options['data.image_size']} pixels" if options.get("data.image_size") else "",
         "Optimizer": f"{options['optim.name']}, lr {rate}" if options.get("optim.name") else "",
-        "Batch": f"{summary['global_batch_size']:,} images"
-        if isinstance(summary.get("global_batch_size"), int)
-        else "",
+        "Batch": f"{batch} images" if batch else "",
         "Precision": summary.get("precision"),
-        "Parameters": f"{summary['num_parameters']:,}" if isinstance(summary.get("num_parameters"), int) else "",
+        "Parameters": numbers.get("num_parameters"),
         "Seed": str(options.get("seed", "")),
         "Speed": f"{run.images_per_s:,.0f} images/s" if run is not None and run.images_per_s else "",
         "Checkpoint": str(found.checkpoint(0)) if found is not None and len(found.folders) == 1 else "",

@@ -55,21 +55,21 @@ class EvaluatedImages:
             assert split is not None
             self._splits.append(split)
 
-    def _split(self, row: int) -> Images:
-        return self._splits[int(self._found.part[row])]
-
-    def _open(self, row: int) -> Picture:
-        return self._split(row).open(int(self._found.index[row]))
+    def _open(self, row: int, side: int) -> tuple[Picture, np.ndarray] | None:
+        """Return the image and its pixels, shrunk to about `side`; None if it cannot be read."""
+        try:
+            picture = self._splits[int(self._found.part[row])].open(int(self._found.index[row]))
+            return picture, picture.region(0, 0, picture.height, picture.width, size=side)
+        except (UnreadableImage, OSError):
+            return None
 
     def thumbnails(self, rows: Sequence[int]) -> dict[int, str]:
         """Return row -> data URI, for the images that can be read."""
 
         def read(row: int) -> str | None:
-            try:
-                picture = self._open(row)
-                pixels = picture.region(0, 0, picture.height, picture.width, size=SIDE)
-            except (UnreadableImage, OSError):
+            if (opened := self._open(row, SIDE)) is None:
                 return None
+            picture, pixels = opened
             return data_uri(pixels, picture.width / picture.height)
 
         wanted = sorted(set(rows))
@@ -81,11 +81,9 @@ class EvaluatedImages:
         evenly over the images."""
 
         def measure(row: int) -> tuple[float, float]:
-            try:
-                picture = self._open(row)
-                pixels = picture.region(0, 0, picture.height, picture.width, size=32)
-            except (UnreadableImage, OSError):
+            if (opened := self._open(row, 32)) is None:
                 return np.nan, np.nan
+            picture, pixels = opened
             return min(picture.height, picture.width), float(pixels.mean()) / 255
 
         total = len(self._found)
@@ -118,7 +116,7 @@ class EvaluatedImages:
             transform = EvalTransform.from_options(stored[KEY]["eval_transform"])
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
-                images = torch.stack([transform(self._split(row).read(int(found.index[row]))) for row in few])
+                images = torch.stack([transform(self._splits[part].read(int(found.index[row]))) for row in few])
                 batch = normalise(images.to(device), transform.mean, transform.std, config["model"]["channels_last"])
                 classes = torch.tensor(found.prediction[few], device=device)
                 for row, image, activation in zip(few, images, class_activation_maps(net, batch, classes), strict=True):
