@@ -42,7 +42,7 @@ def test_of_a_step(ratio: float, device: str, said: str):
 )
 def test_of_a_training(rates: dict[str, float], wait: float, workers: int, said: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(train, "num_cores", lambda: 16)
-    assert said in train._conclusion(rates, wait, workers, on_cpu=True)
+    assert said in train._conclusion(rates, wait, workers, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_of_a_training(rates: dict[str, float], wait: float, workers: int, said:
     [(11.0, False, "--compile-bytecode"), (15.0, True, "this project's own start"), (11.0, True, "these imports")],
 )
 def test_of_a_start(ours: float, bytecode: bool, said: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(start, "_has_bytecode", lambda: bytecode)
+    monkeypatch.setattr(start, "torch_bytecode", lambda: Path(__file__ if bytecode else "missing"))
     text = start._conclusion([ours], [10.0], ours / 10)
     assert said in text and text.startswith(f"{100 * 10 / ours:.0f} % of the start")
 

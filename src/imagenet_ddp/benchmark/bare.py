@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics.classification import MulticlassAccuracy
 
+from imagenet_ddp.performance.step_timer import synchronize
 from imagenet_ddp.performance.train_step import AUTOCAST
 
 SETTLE = 1  # steps at the start of a turn that are not timed: after another loop's turn the caches hold its data
@@ -55,7 +56,7 @@ class BareLoop:
         net = module.net
         self.net, self.optimizer = copy.deepcopy((net, trainer.optimizers[0]))
         self.net.train()
-        self._batches = batches
+        self.batches = batches
         self._device, self._clip = module.device, trainer.gradient_clip_val or 0.0
         self._autocast = AUTOCAST.get(str(trainer.precision))
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._autocast is torch.float16)
@@ -87,7 +88,7 @@ class BareLoop:
         return F.cross_entropy(logits.float(), target)
 
     def step(self, number: int) -> None:
-        loss = self.loss(self._batches[number % len(self._batches)])
+        loss = self.loss(self.batches[number % len(self.batches)])
         self._scaler.scale(loss).backward()
         if self._clip:
             self._scaler.unscale_(self.optimizer)
@@ -155,16 +156,12 @@ class NaiveLightning:
     """Plain Lightning with two accuracies, a progress bar and CSVLogger. With logs=False only Lightning's loop remains.
     A turn is one epoch of the same Trainer."""
 
-    def __init__(
-        self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]], folder: Path, logs: bool = True
-    ):
-        loop = BareLoop(trainer, module, batches)
+    def __init__(self, trainer: L.Trainer, module: Any, loop: BareLoop, folder: Path, *, logs: bool):
         self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2, logs), _Clock()
-        self._batches, self._device = batches, module.device
-        on_cpu = self._device.type == "cpu"
+        self._batches, device = loop.batches, module.device
         self._trainer = L.Trainer(
-            accelerator=self._device.type,
-            devices=1 if on_cpu else [self._device.index or 0],
+            accelerator=device.type,
+            devices=1 if device.type == "cpu" else [device.index or 0],
             precision=trainer.precision,
             max_epochs=0,
             log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
@@ -183,10 +180,3 @@ class NaiveLightning:
         with Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             self._trainer.fit(self._module, Ready(self._batches, SETTLE + num_steps + 1))
         return self._clock.step_s
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

@@ -100,6 +100,17 @@ class Trainings:
         return (self.work / str(self._number)).with_suffix(".json")
 
 
+def title(config: Mapping[str, Any]) -> str:
+    """Return "resnet18, 64 px, batch 32"."""
+    model, data = config["model"], config["data"]
+    return f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
+
+
+def smaller_work(device: str) -> str:
+    """Return what would relieve a device that computes all the time."""
+    return "a smaller data.image_size, a smaller net or a GPU" if device == "cpu" else "a smaller net or image"
+
+
 def device_figures(found: Found, images_per_s: float) -> tuple[dict[str, Any], str]:
     """Return (figures, a line for the report) of the chip at this speed."""
     flops, peak = found["flops_per_image"], found["peak_tflops"]
@@ -131,5 +142,4 @@ def finish(plan: Plan, command: str, results: Results) -> dict[str, Any]:
 
 
 def machine() -> Mapping[str, Any]:
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": load}
+    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": os.getloadavg()[0]}

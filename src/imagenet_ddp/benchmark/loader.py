@@ -1,6 +1,7 @@
 """benchmark=loader: images per second from files and packed, and whether the model waits for them."""
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from imagenet_ddp.benchmark import loader_advice, plain
 from imagenet_ddp.benchmark.harness import Results, Trainings, machine, row
 from imagenet_ddp.benchmark.options import Plan
-from imagenet_ddp.benchmark.timing import Rates, one_core, time_interleaved
+from imagenet_ddp.benchmark.timing import one_core, ratio, time_interleaved
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
@@ -41,14 +42,17 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     progress = Progress("benchmark", total, "measurements", rate=False)
     with one_core():
         rates = _time_variants(config, variants, options["repeats"], progress)
-    by_workers = _time_workers(config, variants[0], counts, rates[FILES].median, options["repeats"], progress)
+    files_rate = statistics.median(rates[FILES])
+    by_workers = _time_workers(config, variants[0], counts, files_rate, options["repeats"], progress)
     progress.close()
-    ratios: dict[str, float | None] = {each.name: round(rates[each.name].over(rates[BASELINE]), 3) for each in variants}
-    ratios["two_workers"] = round(by_workers[2].over(by_workers[1]), 3) if {1, 2} <= by_workers.keys() else None
+    ratios: dict[str, float | None] = {
+        each.name: round(ratio(rates[each.name], rates[BASELINE]), 3) for each in variants
+    }
+    ratios["two_workers"] = round(ratio(by_workers[2], by_workers[1]), 3) if {1, 2} <= by_workers.keys() else None
     num_classes = len(set(variants[0].images.targets.tolist()))
     figures = {
-        "images_per_s": {name: each.as_dict() for name, each in rates.items()},
-        "workers_images_per_s": {str(count): each.as_dict() for count, each in by_workers.items()},
+        "images_per_s": {name: _rounded(each) for name, each in rates.items()},
+        "workers_images_per_s": {str(count): _rounded(each) for count, each in by_workers.items()},
         "model": _time_model(process_plan, num_classes) if options["model"] else None,
         "num_workers": num_workers,
         "why_num_workers": reason,
@@ -60,17 +64,12 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     }
     group = f"On one core, {len(variants[0].images)} images of {data['image_size']} px, batch {data['batch_size']}"
     rows = [
-        row(group, figures["titles"][name], "images/s", each.wall, ratios.get(name, 1.0), own=name != BASELINE)
+        row(group, figures["titles"][name], "images/s", each, ratios.get(name, 1.0), own=name != BASELINE)
         for name, each in rates.items()
     ]
+    group, first = "Files, by loader processes", by_workers[counts[0]]
     rows += [
-        row(
-            "Files, by loader processes",
-            count_noun(count, "process"),
-            "images/s",
-            each.wall,
-            each.over(by_workers[counts[0]]),
-        )
+        row(group, count_noun(count, "process"), "images/s", each, ratio(each, first))
         for count, each in by_workers.items()
     ]
     notes = []
@@ -78,6 +77,10 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         notes = [f"Model: {model['name']} in {model['precision']}, {model['images_per_s']:,.0f} images/s"]
     conclusion = loader_advice.conclusion({**figures, "machine": machine()})
     return Results(ratios, rows, conclusion, notes, figures)
+
+
+def _rounded(rates: Sequence[float]) -> dict[str, Any]:
+    return {"median": round(statistics.median(rates), 1), "all": [round(rate, 1) for rate in rates]}
 
 
 def _loader(config: Mapping[str, Any], images: Images, num_workers: int) -> EpochLoader:
@@ -101,7 +104,7 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 
 def _time_variants(
     config: Mapping[str, Any], variants: list[Variant], repeats: int, progress: Progress
-) -> dict[str, Rates]:
+) -> dict[str, list[float]]:
     files, data = variants[0].images, config["data"]
     assert isinstance(files, FileImages)
     folder = str(Path(files.path(0)).parents[1])
@@ -113,7 +116,7 @@ def _time_variants(
 
 def _time_workers(
     config: Mapping[str, Any], files: Variant, counts: list[int], rate: float, repeats: int, progress: Progress
-) -> dict[int, Rates]:
+) -> dict[int, list[float]]:
     """Time each number of loader processes. All stay alive: idle ones cost nothing."""
     images = files.images
     assert isinstance(images, FileImages)
@@ -125,12 +128,11 @@ def _time_workers(
             # full batches, equally many for each process, so that none waits for another
             repeated = images.subset(np.resize(np.arange(len(images)), size * max(count, 1)))
             loaders[count] = _loader(config, repeated, count)
-        epochs = {str(count): _epochs(loader) for count, loader in loaders.items()}
-        rates = time_interleaved(epochs, repeats, lambda: progress.add(1))
+        epochs = {count: _epochs(loader) for count, loader in loaders.items()}
+        return time_interleaved(epochs, repeats, lambda: progress.add(1))
     finally:
         for loader in loaders.values():
             loader.close()
-    return {int(count): each for count, each in rates.items()}
 
 
 def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:

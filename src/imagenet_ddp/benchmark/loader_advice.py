@@ -9,7 +9,6 @@ from imagenet_ddp.system.text import count_noun, percent
 Results = Mapping[str, Any]  # the content of benchmark.json
 MARGIN = 1.1  # images per second of the loader over the model's at which the loader is not the bottleneck
 SMALL_SHARE = 0.1  # of a step's time that loading may take where one process does both
-PREPARE = {"packed_raw": "prepare.form=raw"}  # any other packed variant: prepare.form=jpeg
 
 
 def conclusion(results: Results) -> str:
@@ -42,8 +41,8 @@ def _advice(results: Results, needed: float) -> str:
     rate, count = rates[name], min(counts[name], max_workers)
     change = f"data.num_workers={count}"
     if name != next(iter(rates)):
-        form = PREPARE.get(name, "prepare.form=jpeg")
-        change = f"`python -m imagenet_ddp.prepare prepare=pack {form}` and {change}"
+        form = "raw" if name == "packed_raw" else "jpeg"
+        change = f"`python -m imagenet_ddp.prepare prepare=pack prepare.form={form}` and {change}"
     num_workers = results["num_workers"]
     if num_workers and count * rate <= results["workers_images_per_s"][str(num_workers)]["median"]:
         return "Nothing else that was measured is faster."

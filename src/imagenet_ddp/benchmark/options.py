@@ -82,8 +82,6 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
         found.append("trainer.num_nodes must be 1 in a benchmark. Hint: `python -m imagenet_ddp.doctor` on each node.")
     if mode == "strategies" and devices == 1:
         found.append("trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: leave it out.")
-    if mode == "strategies" and config["trainer"]["accelerator"] == "cpu" and num_cores() < 2:
-        found.append("benchmark=strategies needs two devices or two cores, but there is one. Hint: benchmark=step.")
     try:
         parse.command_line("train", list(typed), environ)
     except ConfigError as error:

@@ -14,9 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from imagenet_ddp.benchmark import chips
-from imagenet_ddp.benchmark.bare import SETTLE, BareLoop, NaiveLightning, Ready, synchronize
+from imagenet_ddp.benchmark.bare import SETTLE, BareLoop, NaiveLightning, Ready
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.performance.step_timer import synchronize
 
 NUM_READY = 2  # batches in memory
 OURS = "ours"
@@ -84,11 +85,10 @@ class Probe(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for name in self._against:
-            if name == "bare":
-                self._others[name] = BareLoop(trainer, pl_module, self._batches)
-            else:
-                logs = name == "naive"
-                self._others[name] = NaiveLightning(trainer, pl_module, self._batches, self._out.parent, logs)
+            loop: Any = BareLoop(trainer, pl_module, self._batches)
+            if name != "bare":
+                loop = NaiveLightning(trainer, pl_module, loop, self._out.parent, logs=name == "naive")
+            self._others[name] = loop
         self._fit_mark = time.perf_counter()
 
     def on_train_batch_start(

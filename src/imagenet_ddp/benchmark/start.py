@@ -1,13 +1,12 @@
 """benchmark=start: seconds from the command to the first training step, against a bare script with the same imports."""
 
-import importlib.util
 import json
 import statistics
-from pathlib import Path
 
-from imagenet_ddp.benchmark.harness import Results, Trainings, row
+from imagenet_ddp.benchmark.harness import Results, Trainings, row, title
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
+from imagenet_ddp.system.heavy_imports import torch_bytecode
 from imagenet_ddp.system.text import percent
 
 NET = "resnet18"  # where the run's own is not torchvision's
@@ -31,28 +30,19 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         bare.append(script["first_step_at"] - script["started_at"])
     ours, bare = ours[1:], bare[1:]  # the first pair reads the libraries from the disk
     over = ratio(ours, bare)
-    group = f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
     rows = [
-        row(group, "bare script: imports, one step", "seconds to the first step", bare, 1.0, own=False),
-        row(group, "this project", "seconds to the first step", ours, over),
+        row(title(plan.config), "bare script: imports, one step", "seconds to the first step", bare, 1.0, own=False),
+        row(title(plan.config), "this project", "seconds to the first step", ours, over),
     ]
-    figures = {"precision": found["precision"], "device": found["device"], "bytecode": _has_bytecode()}
+    figures = {"precision": found["precision"], "device": found["device"], "bytecode": torch_bytecode().is_file()}
     return Results({"start": round(over, 3)}, rows, _conclusion(ours, bare, over), [], figures)
 
 
 def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
     share = statistics.median(bare) / statistics.median(ours)
     text = f"{percent(min(share, 1), 0)} of the start is what a bare script needs too, mostly the imports of torch: "
-    if not _has_bytecode():
+    if not torch_bytecode().is_file():
         return f"{text}its modules are compiled at every start; `uv pip install --compile-bytecode` would relieve it."
     if over > GOOD:
         return f"{text}the bottleneck is this project's own start; `python -X importtime` shows what is imported."
     return f"{text}the bottleneck is these imports, which only a faster machine or disk would relieve."
-
-
-def _has_bytecode() -> bool:
-    """Return whether torch's modules are compiled on disk."""
-    spec = importlib.util.find_spec("torch")
-    return (
-        spec is not None and spec.origin is not None and Path(importlib.util.cache_from_source(spec.origin)).is_file()
-    )

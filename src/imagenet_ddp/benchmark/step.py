@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, row
+from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, row, smaller_work, title
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -38,7 +38,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     host_cost, loop_cost = (_share_of_naive(host["step_s"], name) for name in ("ours", "loop"))
     step = round(ratio(model["step_s"]["ours"], model["step_s"]["bare"]), 3)
     rows = []
-    for group, found in (("One-layer net: time of the host", host), (f"{_name(plan)}: whole step", model)):
+    for group, found in (("One-layer net: time of the host", host), (f"{title(plan.config)}: whole step", model)):
         for name in TITLES:
             if values := found["step_s"].get(name):
                 over = ratio(values, found["step_s"]["bare"])
@@ -71,12 +71,6 @@ def _share_of_naive(step_s: Mapping[str, Sequence[float]], name: str) -> float |
     return round(statistics.median(shares), 3) if shares else None
 
 
-def _name(plan: Plan) -> str:
-    config = plan.config
-    name, data = config["model"]["_target_"] or config["model"]["name"], config["data"]
-    return f"{name}, {data['image_size']} px, batch {data['batch_size']}"
-
-
 def _counted(trainings: Trainings) -> Found | None:
     """Count the collectives of two ranks on the CPU; None on a single core."""
     if num_cores() < 2:
@@ -95,7 +89,4 @@ def _conclusion(step: float, model: Found) -> str:
     times = f"A step takes {step:.2f} times as long as the bare loop's: "
     if step >= LARGE:
         return f"{times}the host is part of the bottleneck. A larger data.batch_size would relieve it."
-    change = (
-        "a smaller data.image_size, a smaller net or a GPU" if model["device"] == "cpu" else "a smaller net or image"
-    )
-    return f"{times}the bottleneck is the computation itself, which {change} would relieve."
+    return f"{times}the bottleneck is the computation itself, which {smaller_work(model['device'])} would relieve."

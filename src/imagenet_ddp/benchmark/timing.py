@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -17,29 +17,12 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
     return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
-@dataclass
-class Rates:
-    """Images per second, one value for each repeat; index i of two Rates is the same repeat."""
-
-    wall: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.wall)
-
-    def over(self, other: "Rates") -> float:
-        """Return the median of the repeats' ratios."""
-        return ratio(self.wall, other.wall)
-
-    def as_dict(self) -> dict[str, object]:
-        return {"median": round(self.median, 1), "all": [round(rate, 1) for rate in self.wall]}
-
-
 def time_interleaved(
-    functions: Mapping[str, Callable[[], int]], repeats: int, on_measured: Callable[[], None] = lambda: None
-) -> dict[str, Rates]:
-    """Time functions that process images and return the number of images. A first, untimed turn warms up."""
-    rates = {name: Rates() for name in functions}
+    functions: Mapping[Any, Callable[[], int]], repeats: int, on_measured: Callable[[], None]
+) -> dict[Any, list[float]]:
+    """Time functions that process images and return the number of images; return images per second, one for each
+    repeat. A first, untimed turn warms up."""
+    rates: dict[Any, list[float]] = {name: [] for name in functions}
     num_calls = dict.fromkeys(functions, 1)
     for name, function in functions.items():
         start = time.perf_counter()
@@ -50,7 +33,7 @@ def time_interleaved(
         for name, function in functions.items():
             start = time.perf_counter()
             num_images = sum(function() for _ in range(num_calls[name]))
-            rates[name].wall.append(num_images / (time.perf_counter() - start))
+            rates[name].append(num_images / (time.perf_counter() - start))
             on_measured()
     return rates
 

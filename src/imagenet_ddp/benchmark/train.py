@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 
-from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, row
+from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, row, smaller_work, title
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.benchmark.variants import link_images
@@ -55,9 +55,8 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         "plain": "pytorch/examples, end to end", "ours": "this project, end to end",
         "step": "its step alone",
     }  # fmt: skip
-    group = f"{config['model']['name']}, {size} px, batch {batch_size}"
     rows = [
-        row(group, titles[name], "images/s", values, ratio(values, rates["plain"]), own=name != "plain")
+        row(title(config), titles[name], "images/s", values, ratio(values, rates["plain"]), own=name != "plain")
         for name, values in rates.items()
     ]
     rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
@@ -77,14 +76,14 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     return Results(
         ratios,
         rows,
-        _conclusion(medians, waits["ours"], workers, ends[0]["device"] == "cpu"),
+        _conclusion(medians, waits["ours"], workers, ends[0]["device"]),
         notes,
         {"data_wait_frac": waits, "num_workers": workers, "model": figures, "runs": ends, "parts": parts,
          "plain": plains, "num_steps": steps},
     )  # fmt: skip
 
 
-def _conclusion(rates: dict[str, float], wait: float, workers: int, on_cpu: bool) -> str:
+def _conclusion(rates: dict[str, float], wait: float, workers: int, device: str) -> str:
     faster = f"The loader alone reaches {rates['loader']:,.0f} images/s, the step alone {rates['step']:,.0f}: "
     spare = max(num_cores() - 1, 1)
     more = max(1, math.ceil(1.1 * rates["step"] / rates["loader"] * max(workers, 1)))
@@ -94,5 +93,4 @@ def _conclusion(rates: dict[str, float], wait: float, workers: int, on_cpu: bool
         return f"{faster}{part} the loader. This would help: {count}`prepare=pack`; benchmark=loader says how much."
     if rates["ours"] < GAP * min(rates["loader"], rates["step"]) and workers:
         return f"{faster}the bottleneck is the cores, which they share. `prepare=pack` would relieve it."
-    change = "a smaller data.image_size, a smaller net or a GPU" if on_cpu else "a smaller net or image"
-    return f"{faster}the bottleneck is the training step, which {change} would relieve."
+    return f"{faster}the bottleneck is the training step, which {smaller_work(device)} would relieve."

@@ -158,7 +158,7 @@ class _Clock:
             event.record(torch.cuda.current_stream(self._device))  # else that of the first GPU, which is idle
             self._marks.append(event)
         else:
-            _synchronize(self._device)
+            synchronize(self._device)
             self._marks.append(time.perf_counter())
 
     def laps(self) -> list[float]:
@@ -217,10 +217,10 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
     buffer = torch.zeros(max(1, num_bytes // 4), device=device)
 
     def run() -> float:
-        _synchronize(device)
+        synchronize(device)
         begin = time.perf_counter()
         dist.all_reduce(buffer)
-        _synchronize(device)
+        synchronize(device)
         return time.perf_counter() - begin
 
     first = run()
@@ -229,7 +229,8 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
     return _across_ranks([statistics.median(seconds)], device, dist.ReduceOp.MAX)[0]
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait for all work that is queued on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

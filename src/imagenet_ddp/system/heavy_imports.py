@@ -43,14 +43,18 @@ def cache_bytecode() -> None:
     with suppress(ConfigError, OSError):  # no cache folder: as slow as without
         folder = str(cache_dir(os.environ) / "bytecode")
         if sys.pycache_prefix is None:
-            spec = importlib.util.find_spec("torch")
-            compiled = Path(importlib.util.cache_from_source(spec.origin)) if spec and spec.origin else None
-            if compiled is None or compiled.is_file():
-                return
-            if not sys.dont_write_bytecode and os.access(compiled.parent.parent, os.W_OK):
+            compiled = torch_bytecode()
+            if compiled.is_file() or (not sys.dont_write_bytecode and os.access(compiled.parent.parent, os.W_OK)):
                 return
             Path(folder).mkdir(parents=True, exist_ok=True)
             sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
         if sys.pycache_prefix == folder:  # also in a child process whose command line forbids writing
             sys.dont_write_bytecode = False
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def torch_bytecode() -> Path:
+    """Return where the compiled form of torch's first module lies, or would lie."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None  # a dependency
+    return Path(importlib.util.cache_from_source(spec.origin))
