@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.overrides import in_folder
@@ -32,6 +33,8 @@ def test_the_folder_stands_beside_the_other_options() -> None:
     assert in_folder(["--config-dir", "c"], "hydra.run.dir", Path("x")) == ["--config-dir", "c", "hydra.run.dir='x'"]
     assert in_folder(["a=1,2", "-m"], "hydra.sweep.dir", Path("x y")) == ["hydra.sweep.dir='x y'", "a=1,2", "-m"]
     assert in_folder(["hydra.run.dir=old", "a=1"], "hydra.run.dir", Path("new")) == ["hydra.run.dir='new'", "a=1"]
+    odd = r"it's a\b \'c"
+    assert OverridesParser.create().parse_override(in_folder([], "a", Path(odd))[0]).value() == odd
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -110,8 +111,8 @@ def plain_value(value: Any) -> Any:
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     """Return argv with this folder as hydra.run.dir or hydra.sweep.dir, quoted because Hydra's unquoted values allow
     few characters."""
-    quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    quoted = QuotedString(str(path), Quote.single).with_quotes()
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
     # next to the others: Hydra's parser accepts no key=value on both sides of an option such as -m
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
-    return [*rest[:where], f"{key}='{quoted}'", *rest[where:]]
+    return [*rest[:where], f"{key}={quoted}", *rest[where:]]

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 from imagenet_ddp.data.sources.detect import options_for
 
 _LR, _IMAGE_SIZE = 0.1, 224  # where none is typed: the defaults there and here
@@ -123,9 +125,8 @@ def _number(text: str | None) -> int:
 
 def quoted_value(value: str) -> str:
     """Return value with the quotes that make it one text in Hydra's grammar."""
-    if re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
+    return value if is_plain else QuotedString(value, Quote.double).with_quotes()
 
 
 def quoted(option: str) -> str:

@@ -16,6 +16,7 @@ from imagenet_ddp.models.compiled import compile_net
 from imagenet_ddp.performance.step_timer import time_steps
 from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.paths import cache_dir
 
 LEAST_GAIN = 1.03  # below it the difference is within what repeated measurements vary by
@@ -30,7 +31,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
     of threads has been measured before; raises ConfigError if such a step does not fit into memory.
     """
     path = (folder or cache_dir(os.environ)) / FILE
-    known, key = _read(path), _key(config, precision, device)
+    known, key = read_mapping(path), _key(config, precision, device)
     found, when = known.get(key), "measured before on this machine"
     if found is None:
         found, when = _measure(config, precision, device), "measured now"
@@ -38,7 +39,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
             return ["off", f"torch.compile fails here: {found.rstrip('.')}"]
         with suppress(OSError):  # then it is measured again
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, json.dumps({**_read(path), key: found}, indent=1))
+            atomic_write(path, json.dumps({**read_mapping(path), key: found}, indent=1))
     images = config["data"]["batch_size"]
     speeds = f"{images / found['compiled_s']:.3g} images/s compiled, {images / found['eager_s']:.3g} eager"
     gain = found["eager_s"] / found["compiled_s"]
@@ -80,11 +81,3 @@ def _key(config: Mapping[str, Any], precision: str, device: torch.device) -> str
         "optimizer": config["optim"]["_target_"] or config["optim"]["name"],
     }
     return json.dumps(facts, sort_keys=True)
-
-
-def _read(path: Path) -> dict[str, dict[str, float]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

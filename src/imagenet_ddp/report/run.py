@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.runs.curves_figure import read_metrics
 from imagenet_ddp.runs.folder import is_locked
-from imagenet_ddp.runs.summary import read_mapping
+from imagenet_ddp.system.mapping_file import read_mapping
 
 OWN_COLUMNS = {"train/loss", "train/top1", "val/loss", "val/top1"}  # no other program's metrics.csv has one of these
 OWN_GROUPS = {"data", "model", "optim", "trainer"}
@@ -50,7 +50,7 @@ def read_run(folder: Path) -> Run:
     """Return the run; raise NotARunError if the files are not those of a training."""
     problems: list[str] = []
     config = read_mapping(folder / "config.yaml", problems)
-    summary = read_mapping(folder / "summary.json", problems if (folder / "summary.json").exists() else [])
+    summary = read_mapping(folder / "summary.json", problems if (folder / "summary.json").exists() else None)
     metrics = _read_metrics(folder / "metrics.csv", problems)
     epochs = metrics["epoch"]
     if (folder / "evaluation.json").is_file() and not len(epochs) and not summary:

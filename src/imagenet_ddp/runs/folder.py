@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import count_noun
 
 NUM_CHECKPOINTS = 4  # at most at once: last.ckpt, previous.ckpt, best.ckpt, and the one being written
@@ -230,8 +231,5 @@ def finished_epochs(folder: Path) -> int | None:
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return summary.json of a finished run, else {}."""
-    try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    found = read_mapping(folder / "summary.json")
     return found if found.get("finished") else {}

@@ -15,8 +15,7 @@ import yaml
 from imagenet_ddp import __version__
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
-
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is installed
+from imagenet_ddp.system.mapping_file import read_mapping
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0) -> str:
@@ -34,25 +33,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return what write_config wrote; {} if it cannot be read."""
-    return read_mapping(folder / "config.yaml", [])
-
-
-def read_mapping(path: Path, problems: list[str]) -> dict[str, Any]:
-    """Return what a YAML or JSON file holds; if that is no mapping, {}, and add the reason to the problems."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, _YAML_LOADER)
-    except FileNotFoundError:
-        problems.append(f"{path.name} is missing")
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read ({error.strerror})")
-    except (yaml.YAMLError, ValueError, RecursionError):
-        problems.append(f"{path.name} is not valid {path.suffix.strip('.').upper()}")
-    else:
-        if isinstance(content, dict):
-            return content
-        problems.append(f"{path.name} is not a mapping")
-    return {}
+    return read_mapping(folder / "config.yaml")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

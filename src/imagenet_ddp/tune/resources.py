@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,12 +53,21 @@ def make_slots(
     if names and (isinstance(devices, list) or (isinstance(devices, str) and "," in devices)):
         hint = f"Hint: trainer.devices={num_devices(devices)}, and CUDA_VISIBLE_DEVICES for the GPUs to use."
         return [], [f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}"]
-    each = min(num_devices(devices) or max(1, len(names) // num), len(names))
-    slots = []
-    for number, cores in enumerate(_cores(num)):
-        gpus = [names[(number * each + offset) % len(names)] for offset in range(each)]
-        slots.append(Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}, cores=cores))
-    return slots, []
+    gpus = _blocks(names, num, num_devices(devices) or max(1, len(names) // num))
+    # of this process; trials share a core if there are fewer cores than trials
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return [
+        Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}, cores=tuple(own_cores))
+        for own, own_cores in zip(gpus, _blocks(cores, num, max(1, len(cores) // num)), strict=True)
+    ], []
+
+
+def _blocks(members: Sequence[Any], num: int, size: int) -> list[list[Any]]:
+    """Return `num` blocks of `size` members, which start again from the first where there are too few."""
+    return [
+        [members[(block * size + offset) % len(members)] for offset in range(min(size, len(members)))]
+        for block in range(num)
+    ]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
@@ -68,17 +77,6 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     if named is None:
         return [uuid for uuid, _ in nvidia_gpus.query_gpus()]
     return [name.strip() for name in named.split(",") if name.strip()]
-
-
-def _cores(num: int) -> list[tuple[int, ...]]:
-    """Split this process's cores into `num` blocks; trials share a core if there are fewer cores than trials."""
-    if not hasattr(os, "sched_getaffinity"):
-        return [()] * num
-    cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // num
-    if not each:
-        return [(cores[number % len(cores)],) for number in range(num)]
-    return [tuple(cores[number * each : (number + 1) * each]) for number in range(num)]
 
 
 def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> tuple[list[Slot], list[str]]:
