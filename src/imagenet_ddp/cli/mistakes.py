@@ -15,6 +15,7 @@ from imagenet_ddp.distributed.rendezvous import refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system import console
+from imagenet_ddp.system.text import count_noun
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
@@ -37,14 +38,13 @@ def _tell_others(error: NotMetError) -> None:
             refusal.send(refused, error.mistakes)
 
 
-def show(error: ConfigError, verb: str | None = None, end: str = "nothing was started") -> None:
-    """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set. end: the end of the first line."""
+def show(error: ConfigError, verb: str | None = None) -> None:
+    """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     stem = Path(sys.argv[0]).stem
     name = f"imagenet_ddp.{verb or stem}" if verb or stem in commands.COMMANDS else "imagenet_ddp"
-    count = len(error.mistakes)
-    lines = [f"{name}: {count} mistake{'s' if count > 1 else ''}, {end}"]
+    lines = [f"{name}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
     for number, text in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]

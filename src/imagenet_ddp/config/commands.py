@@ -27,8 +27,6 @@ _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
 METRICS = ("f1", "precision", "recall", "per_class", "auroc", "cohen_kappa", "matthews")  # of models/metrics.py
 
-# fmt: off  (one key per line, or two)
-
 
 @dataclass
 class CommonConfig:
@@ -276,7 +274,6 @@ class BenchmarkConfig(CommonConfig):
     benchmark: BenchmarkOptions = field(default_factory=BenchmarkOptions)
 
 
-# fmt: on
 USE_MODEL = ("predict", "export", "demo")  # commands that take a model's file, and need no data set
 COMMANDS: dict[str, type] = {
     "train": TrainConfig,

@@ -1,6 +1,7 @@
 """Compare predictors on the same images: the checkpoint's validation images, files, or random ones."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +31,15 @@ class Samples:
     read: Callable[[int], Tensor]
     targets: np.ndarray | None = None
 
-    def chunks(self) -> Iterator[tuple[list[Tensor], list[int]]]:
-        """Yield lists of readable images and their positions."""
+    def chunks(self) -> Iterator[dict[int, Tensor]]:
+        """Yield the readable images by their positions."""
         for start in range(0, self.num_images, _CHUNK):
-            found: list[Tensor] = []
-            positions: list[int] = []
+            found: dict[int, Tensor] = {}
             for position in range(start, min(start + _CHUNK, self.num_images)):
-                try:
-                    found.append(self.read(position))
-                    positions.append(position)
-                except (UnreadableImage, OSError):
-                    continue
+                with suppress(UnreadableImage, OSError):
+                    found[position] = self.read(position)
             if found:
-                yield found, positions
+                yield found
 
 
 @dataclass(frozen=True)
@@ -55,29 +52,27 @@ class Comparison:
     num_same_top1: list[int]
     top1: list[float] | None  # fractions; None: the classes are unknown
 
-    def sentence(self, name: str, position: int = 1) -> str:
-        text = (
+    def sentence(self, name: str) -> str:
+        top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
+        return (
             f"{name} and the checkpoint on {self.num_images} {self.images}: largest difference of a probability "
-            f"{self.max_difference[position]:.1e}, same top-1 in {self.num_same_top1[position]}"
+            f"{self.max_difference[1]:.1e}, same top-1 in {self.num_same_top1[1]}{top1}."
         )
-        if self.top1 is None:
-            return f"{text}."
-        return f"{text}; top-1 {percent(self.top1[position])} and {percent(self.top1[0])}."
 
 
 def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
     """Compare the probabilities of two predictors. Raises ConfigError if no image can be read."""
-    differences, same, correct, count = (np.zeros(len(predictors)) for _ in range(4))
-    for pictures, positions in samples.chunks():
+    differences, same, correct = (np.zeros(len(predictors)) for _ in range(3))
+    num_images = 0
+    for pictures in samples.chunks():
         found = torch.stack(
-            [each.probabilities([each.read.prepare(image) for image in pictures]) for each in predictors]
+            [each.probabilities([each.read.prepare(image) for image in pictures.values()]) for each in predictors]
         )
         tops = found.argmax(dim=2).numpy()
         differences = np.fmax(differences, (found - found[0]).abs().amax(dim=(1, 2)).nan_to_num(torch.inf).numpy())
         same += (tops == tops[0]).sum(axis=1)
-        correct += 0 if samples.targets is None else (tops == samples.targets[positions]).sum(axis=1)
-        count += len(pictures)
-    num_images = int(count[0])
+        correct += 0 if samples.targets is None else (tops == samples.targets[[*pictures]]).sum(axis=1)
+        num_images += len(pictures)
     if not num_images:
         raise ConfigError(f"the {samples.what} must be readable, but none is. Hint: images=FOLDER.")
     top1 = None if samples.targets is None else (correct / num_images).tolist()

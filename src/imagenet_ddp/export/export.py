@@ -44,7 +44,7 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
     with disk_errors_as_run_error(path), atomic_path(path, draft):
         built = writer.build(graph, config["batch_size"])
         writer.save(built, draft, json.dumps(metadata))
-        same = _open(draft, kind, config, contents, built)
+        same = _open(draft, kind, config, contents)
         comparison = compare.compare([reference, same], samples)
         yield comparison.sentence(kind)
         if comparison.max_difference[1] > config["max_difference"]:
@@ -60,8 +60,7 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
             yield f"Calibrating on {calibration.num_images} {calibration.what}."
             built = int8.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
             writer.save(built, draft, json.dumps(metadata))
-            small = _open(draft, kind, config, contents, built)
-            comparison = compare.compare([reference, small], samples)
+            comparison = compare.compare([reference, _open(draft, kind, config, contents)], samples)
             yield comparison.sentence("int8")
             metadata["comparison"]["int8"] = asdict(comparison)
         writer.save(built, draft, json.dumps(metadata))
@@ -83,7 +82,7 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     return f"Model card: {path}"
 
 
-def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any], built: Any) -> Predictor:
+def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any]) -> Predictor:
     """Return a predictor that reads the written file as its users will."""
     if kind != "safetensors":
         return exported.make_predictor(draft, config["data"]["decoder"])
@@ -94,8 +93,8 @@ def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str,
 
 
 def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) -> Iterator[Tensor]:
-    for images, _ in samples.chunks():
-        for image in images:
+    for images in samples.chunks():
+        for image in images.values():
             yield predictor.read.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
 
 

@@ -23,15 +23,10 @@ def atomic_path(path: Path, draft: Path | None = None) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def atomic_write(
-    path: Path, content: str | bytes, *, mode: int | None = None, sync: bool = False, draft: Path | None = None
-) -> None:
-    """Write content, text as UTF-8. mode: as of chmod. sync: return only when it is on the disk. draft: see
-    atomic_path."""
+def atomic_write(path: Path, content: str | bytes, *, sync: bool = False, draft: Path | None = None) -> None:
+    """Write content, text as UTF-8. sync: return only when it is on the disk. draft: see atomic_path."""
     with atomic_path(path, draft) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
-        if mode is not None:
-            os.fchmod(file.fileno(), mode)
         file.flush()
         if sync:
             os.fsync(file.fileno())

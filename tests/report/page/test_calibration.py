@@ -9,8 +9,8 @@ from imagenet_ddp.report.page.calibration import bins, diagram, expected_error
 def test_bins_and_error():
     confidence = np.array([0.05, 0.95, 1.0, 0.94])
     is_right = np.array([False, True, True, False])
-    found = bins(confidence, is_right, 10)
-    assert [(each.low, each.high, each.num_images) for each in found] == [(0, 0.1, 1), (0.9, 1, 3)]
+    found = bins(confidence, is_right)
+    assert [(each.low, each.high, each.num_images) for each in found] == [(0, 1 / 15, 1), (14 / 15, 1, 3)]
     assert found[1].accuracy == pytest.approx(2 / 3)
     assert expected_error(found) == pytest.approx((0.05 + abs(2.89 - 2)) / 4)
 

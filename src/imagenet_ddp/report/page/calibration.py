@@ -18,15 +18,15 @@ class Bin:
     accuracy: float
 
 
-def bins(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = NUM_BINS) -> list[Bin]:
+def bins(confidence: np.ndarray, is_right: np.ndarray) -> list[Bin]:
     """Return those bins of equal width that have images. A probability of NaN is in none."""
     there = np.isfinite(confidence)
     confidence, is_right = confidence[there], is_right[there]
-    number = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
+    number = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
     found = []
     for each in np.unique(number).tolist():
         inside = number == each
-        found.append(Bin(each / num_bins, (each + 1) / num_bins, int(inside.sum()), float(confidence[inside].mean()),
+        found.append(Bin(each / NUM_BINS, (each + 1) / NUM_BINS, int(inside.sum()), float(confidence[inside].mean()),
                          float(is_right[inside].mean())))  # fmt: skip
     return found
 
