@@ -1,9 +1,11 @@
 """Divide GPUs, cores and steps among trials that run at the same time."""
 
+import re
 from typing import Any
 
 import pytest
 
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.tune import resources
 from imagenet_ddp.tune.resources import make_slots, uses_srun
 
@@ -22,8 +24,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
-    slots, mistakes = slots_for(num, environ, **trainer)
-    assert mistakes == []
+    slots = slots_for(num, environ, **trainer)
     return [slot.environ["CUDA_VISIBLE_DEVICES"] for slot in slots]
 
 
@@ -37,9 +38,9 @@ def test_visible_gpus_are_dealt_round_robin():
     assert seen(2, devices=8) == ["GPU-0,GPU-1,GPU-2,GPU-3"] * 2, "train itself refuses the eight"
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "3, 1"}) == ["3", "1"]
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a"}) == ["MIG-a", "MIG-a"]
-    assert slots_for(1) == ([resources.Slot()], [])
+    assert slots_for(1) == [resources.Slot()]
     for trainer, environ in (({"accelerator": "cpu"}, {}), ({}, {"CUDA_VISIBLE_DEVICES": ""})):
-        assert [slot.environ for slot in slots_for(2, environ, **trainer)[0]] == [{}, {}]
+        assert [slot.environ for slot in slots_for(2, environ, **trainer)] == [{}, {}]
 
 
 @pytest.mark.usefixtures("gpus")
@@ -53,18 +54,16 @@ def test_visible_gpus_are_dealt_round_robin():
     ],
 )
 def test_what_cannot_be_divided_is_refused(num: int, trainer: dict, environ: dict, message: str):
-    slots, mistakes = slots_for(num, environ, **trainer)
-    assert slots == []
-    assert message in mistakes[0]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        slots_for(num, environ, **trainer)
 
 
 def test_cpu_trials_share_the_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    slots, mistakes = slots_for(3, accelerator="cpu")
-    assert mistakes == []
+    slots = slots_for(3, accelerator="cpu")
     assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (4, 5)]
     monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: {5, 7})
-    assert [slot.cores for slot in slots_for(3, accelerator="cpu")[0]] == [(5,), (7,), (5,)]
+    assert [slot.cores for slot in slots_for(3, accelerator="cpu")] == [(5,), (7,), (5,)]
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
@@ -84,8 +83,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE
     ],
 )  # fmt: skip
 def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ: dict, message: str):
-    slots, mistakes = slots_for(num, {**JOB, **environ}, "srun", **trainer)
-    assert mistakes == []
+    slots = slots_for(num, {**JOB, **environ}, "srun", **trainer)
     assert len({id(slot) for slot in slots}) == num
     assert all(" ".join(slot.prefix) == f"srun --exact {message}" for slot in slots)
 
@@ -100,9 +98,8 @@ def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ
     ],
 )
 def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dict, message: str):
-    slots, mistakes = slots_for(num, environ, "srun", **trainer)
-    assert slots == []
-    assert message in mistakes[0]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        slots_for(num, environ, "srun", **trainer)
 
 
 def test_auto_starts_steps_in_an_allocation_only(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import median
 
 from imagenet_ddp.cli import command
@@ -73,28 +72,18 @@ def main() -> None:
     with command.run_command("report"):
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
+            return
+        options, mistakes = read(sys.argv[1:])
+        if options.watch == "true" and not mistakes:
+            watch.watch(options.folders[0])
+        elif not wants_page(options):
+            _report(options, mistakes)
+        elif mistakes:
+            raise ConfigError(mistakes)
         else:
-            options, mistakes = read(sys.argv[1:])
-            if options.watch == "true" and not mistakes:
-                _watch(options.folders[0])
-            elif wants_page(options):
-                _report_page(options, mistakes)
-            else:
-                _report(options, mistakes)
-
-
-def _watch(folder: Path) -> None:
-    if not (folder / "logs").is_dir():
-        raise ConfigError(f"watch=true needs the folder of a run, got {folder}. Hint: runs/<name>/<time> watch=true.")
-    watch.watch(folder)
-
-
-def _report_page(options: Options, mistakes: list[str]) -> None:
-    if mistakes:
-        raise ConfigError(mistakes)
-    page = make_page(options)
-    print(*(printable(line) for line in page.summary), sep="\n", flush=True)
-    _write(options, page.files)
+            page = make_page(options)
+            print(*(printable(line) for line in page.summary), sep="\n", flush=True)
+            _write(options, page.files)
 
 
 def _report(options: Options, mistakes: list[str]) -> None:

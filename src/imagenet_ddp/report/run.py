@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.runs.curves_figure import read_metrics
+from imagenet_ddp.runs.curves_figure import Table, column, read_metrics
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.mapping_file import read_mapping
 
@@ -81,14 +81,9 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
     """Return column -> float64 (number of epochs,), NaN for a cell without a number; "epoch" is always present."""
     try:
         columns = read_metrics(path)
-    except FileNotFoundError:
-        problems.append("metrics.csv is missing")
-        return {"epoch": np.empty(0)}
-    except OSError as error:
-        problems.append(f"metrics.csv cannot be read ({error.strerror})")
-        return {"epoch": np.empty(0)}
-    except (ValueError, csv.Error):
-        problems.append("metrics.csv is not valid CSV")
+    except (OSError, ValueError, csv.Error) as error:
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "is not valid CSV"
+        problems.append(f"metrics.csv {'is missing' if isinstance(error, FileNotFoundError) else reason}")
         return {"epoch": np.empty(0)}
     for name, values in columns.items():
         if name.endswith(("/top1", "/top5")):
@@ -116,9 +111,7 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
     return "running" if is_locked(folder) else "interrupted"
 
 
-def _best(
-    metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any]
-) -> tuple[float | None, int | None, float | None, float | None]:
+def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int | None, float | None, float | None]:
     """Return (top-1, its epoch, top-5 and loss of that epoch). A validation within an epoch has no row in
     metrics.csv."""
     top1 = metrics.get("val/top1", np.empty(0))
@@ -134,16 +127,14 @@ def _best(
     return best, int(metrics["epoch"][row]), top5, loss
 
 
-def _last(metrics: Mapping[str, np.ndarray], name: str) -> float | None:
-    values = metrics.get(name, np.empty(0))
-    values = values[np.isfinite(values)]
+def _last(metrics: Table, name: str) -> float | None:
+    _, values = column(metrics, name)
     return float(values[-1]) if len(values) else None
 
 
-def _images_per_s(metrics: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> float | None:
-    values = metrics.get("images_per_s", np.empty(0))
-    values = values[np.isfinite(values) & (values > 0)]
-    if len(values):
+def _images_per_s(metrics: Table, summary: Mapping[str, Any]) -> float | None:
+    _, values = column(metrics, "images_per_s")
+    if len(values := values[values > 0]):
         return float(np.median(values[1:] if len(values) > 1 else values))
     return as_number(summary.get("images_per_s"))
 

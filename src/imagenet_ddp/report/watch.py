@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run import NotARunError, Run, read_run
 from imagenet_ddp.runs import epoch_table
 from imagenet_ddp.runs.log import Log
@@ -18,6 +19,8 @@ SPARK_COLUMNS = 24
 def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> None:
     """Print a line for each epoch as it ends, until the run is finished or stopped. A terminal also shows, below them,
     sparklines and the last line of the run's log."""
+    if not (folder / "logs").is_dir():
+        raise ConfigError(f"watch=true needs the folder of a run, got {folder}. Hint: runs/<name>/<time> watch=true.")
     log = log or Log(None, 0)
     shown, is_waiting = 0, False
     while True:

@@ -117,11 +117,9 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     found += train_mistakes
     if not train_mistakes:
         found += space.check_values(parameters, config, train_environ, typed)
-    slots, found = (
-        resources.make_slots(overrides.plain(config, partial=True), options, environ) if not found else ([], found)
-    )
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
+    slots = resources.make_slots(overrides.plain(config, partial=True), options, environ)
     assert request.hydra is not None
     folder = study or Path(request.hydra.run.dir).absolute()
     return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(slots), folder, False)

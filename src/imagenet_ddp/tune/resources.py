@@ -13,6 +13,7 @@ from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.validate import no_gpu_reason
+from imagenet_ddp.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -33,41 +34,42 @@ def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None
 
 
-def make_slots(
-    config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[list[Slot], list[str]]:
-    """Return (tune.num_at_once slots, mistakes). config: train's, plain; options: tune.*"""
+def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]) -> list[Slot]:
+    """Return tune.num_at_once slots. config: train's, plain; options: tune.* Raises ConfigError if there is too little
+    for them."""
     num, trainer = options["num_at_once"], config["trainer"]
     if uses_srun(options["launcher"], environ):
         return _steps(trainer, num, environ)
     if "RANK" in environ or "WORLD_SIZE" in environ:
-        return [], ["tune starts the processes of each trial, but RANK or WORLD_SIZE is set. Hint: start tune itself "
-                    "once, without torchrun or srun."]  # fmt: skip
+        raise ConfigError(
+            "tune starts the processes of each trial, but RANK or WORLD_SIZE is set. Hint: start tune itself once, "
+            "without torchrun or srun."
+        )
     if trainer["num_nodes"] not in ("auto", 1):
-        return [], [f"trainer.num_nodes must be 1 outside of a SLURM allocation, got {trainer['num_nodes']}. "
-                    "Hint: leave it out, or start tune inside of sbatch or salloc."]  # fmt: skip
+        raise ConfigError(
+            f"trainer.num_nodes must be 1 outside of a SLURM allocation, got {trainer['num_nodes']}. "
+            "Hint: leave it out, or start tune inside of sbatch or salloc."
+        )
     if num == 1:
-        return [Slot()], []
+        return [Slot()]
     devices = trainer["devices"]
     names = visible_gpus(environ) if no_gpu_reason(trainer) is None else []
     if names and (isinstance(devices, list) or (isinstance(devices, str) and "," in devices)):
         hint = f"Hint: trainer.devices={num_devices(devices)}, and CUDA_VISIBLE_DEVICES for the GPUs to use."
-        return [], [f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}"]
+        raise ConfigError(f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}")
     gpus = _blocks(names, num, num_devices(devices) or max(1, len(names) // num))
     # of this process; trials share a core if there are fewer cores than trials
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [
         Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}, cores=tuple(own_cores))
         for own, own_cores in zip(gpus, _blocks(cores, num, max(1, len(cores) // num)), strict=True)
-    ], []
+    ]
 
 
 def _blocks(members: Sequence[Any], num: int, size: int) -> list[list[Any]]:
     """Return `num` blocks of `size` members, which start again from the first where there are too few."""
-    return [
-        [members[(block * size + offset) % len(members)] for offset in range(min(size, len(members)))]
-        for block in range(num)
-    ]
+    size = min(size, len(members))
+    return [[members[(block * size + offset) % len(members)] for offset in range(size)] for block in range(num)]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
@@ -79,17 +81,21 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in named.split(",") if name.strip()]
 
 
-def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> tuple[list[Slot], list[str]]:
+def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> list[Slot]:
     """Return one srun per trial, with its share of the allocation's CPUs, GPUs and memory. Without --exact a step takes
     whole nodes, and the next one waits."""
     if "SLURM_JOB_ID" not in environ:
-        return [], ["tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside of "
-                    "sbatch or salloc, or tune.launcher=local."]  # fmt: skip
-    job_nodes = slurm_env.num_job_nodes(environ)
+        raise ConfigError(
+            "tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside of sbatch or "
+            "salloc, or tune.launcher=local."
+        )
+    job, job_nodes = environ["SLURM_JOB_ID"], slurm_env.num_job_nodes(environ)
     nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
     if nodes > job_nodes:
-        return [], [f"trainer.num_nodes must be at most {job_nodes}, the nodes of SLURM job {environ['SLURM_JOB_ID']}, "
-                    f"got {nodes}. Hint: #SBATCH --nodes={nodes}"]  # fmt: skip
+        raise ConfigError(
+            f"trainer.num_nodes must be at most {job_nodes}, the nodes of SLURM job {job}, got {nodes}. "
+            f"Hint: #SBATCH --nodes={nodes}"
+        )
     per_node = -(-num * nodes // job_nodes)  # trials that share a node
     cpus = min(slurm_env.expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=1)
     gpus = 0 if trainer["accelerator"] == "cpu" else _gpus_per_node(environ)
@@ -97,8 +103,10 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
     for what, available in (("GPUs", gpus), ("CPUs", cpus)):
         if available and per_node * devices > available:
             most = max(1, available // devices * job_nodes // nodes)
-            return [], [f"tune.num_at_once={num} needs {per_node} × {devices} {what} on a node, but SLURM job "
-                        f"{environ['SLURM_JOB_ID']} has {available}. Hint: set tune.num_at_once={most}."]  # fmt: skip
+            raise ConfigError(
+                f"tune.num_at_once={num} needs {per_node} × {devices} {what} on a node, but SLURM job {job} has "
+                f"{available}. Hint: set tune.num_at_once={most}."
+            )
     prefix = ["srun", "--exact", f"--nodes={nodes}", f"--ntasks={nodes * devices}", f"--ntasks-per-node={devices}"]
     prefix.append(f"--cpus-per-task={cpus // (per_node * devices)}")
     if gpus:
@@ -106,7 +114,7 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
     if environ.get("SLURM_MEM_PER_NODE", "").isdecimal() and int(environ["SLURM_MEM_PER_NODE"]):
         prefix.append(f"--mem={int(environ['SLURM_MEM_PER_NODE']) // per_node}M")
     # srun forwards SIGUSR2, but kills its tasks at once on SIGTERM
-    return [Slot(tuple(prefix), stop_signal=signal.SIGUSR2) for _ in range(num)], []
+    return [Slot(tuple(prefix), stop_signal=signal.SIGUSR2) for _ in range(num)]
 
 
 def _gpus_per_node(environ: Mapping[str, str]) -> int:
