@@ -83,12 +83,12 @@ def matching(pattern: str, words: str) -> Kind:
     return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
-def list_of(member: Kind, words: str, length: int | None = None) -> Kind:
-    """Accept a list of members of this kind, of this length if one is given, else of any length but 0."""
+def list_of(member: Kind, words: str, length: int | None = None, *, least: int = 1) -> Kind:
+    """Accept a list of members of this kind, of this length if one is given, else of at least `least`."""
 
     def accepts(value: Any) -> bool:
         fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")
-        return fits and (len(value) == length if length else len(value) > 0) and all(map(member.accepts, value))
+        return fits and (len(value) == length if length else len(value) >= least) and all(map(member.accepts, value))
 
     return kind(words, accepts)
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
 from imagenet_ddp.cli import command
@@ -28,42 +29,7 @@ from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.table import Table, as_csv, as_text
 
-HELP = """\
-For one run: a page, report.html, with curves, classes, confusion, mistakes,
-likely wrong labels, calibration and activation maps. If the best checkpoint
-has not been evaluated image by image, evaluate runs first.
-
-  python -m imagenet_ddp.report RUN [maps=false] [out=FOLDER]
-
-For several: the leaderboard, a table, best first, with the options in which
-the runs differ; their curves in one figure; and for runs that differ only in
-their seed, medians and significance.
-
-  python -m imagenet_ddp.report DIR... [by=recipe] [format=text] [out=FOLDER]
-
-  RUN       a run folder, or one that evaluate wrote
-  DIR       a sweep, a study, or any folder above run folders
-  maps=     false: the page has no class activation maps
-  by=       run: a row per run; recipe: a row per recipe, over its seeds;
-            fold: one page of runs that differ in data.val_fold, over all
-            images, each from the run that did not train on it
-  against=  the recipe that the others are compared with: text in its row, or
-            a run folder; by default the best
-  format=   what is printed: text, markdown, csv; the latter two are the table
-            for one run, too
-  out=      where report.md, report.csv, report_recipes.csv (by=recipe, or
-            several seeds) and report_curves.png, or report.html and
-            likely_wrong_labels.csv, are written; by default DIR, or ./report
-            for several
-  sort=     top1, top5, loss, epochs, images_per_s, train_s, folder,
-            or an option that differs, such as optim.lr
-  watch=    true: follow a run in progress, on any machine that sees its folder
-
-  python -m imagenet_ddp.report runs/shapes_resnet18/2026-11-20_20-42-07
-  python -m imagenet_ddp.report runs/shapes_resnet18 format=markdown out=report
-  python -m imagenet_ddp.report runs/ablation by=recipe against=quick
-  python -m imagenet_ddp.report runs/shapes_resnet18/TIME watch=true
-"""
+HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 
 
 def main() -> None:

@@ -151,11 +151,8 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
     def visit(value: Any) -> None:
         if isinstance(value, Tensor):
             memo[id(value)] = copy_tensor(value)
-        elif isinstance(value, Mapping):
-            for each in value.values():
-                visit(each)
-        elif isinstance(value, list | tuple):
-            for each in value:
+        elif isinstance(value, Mapping | list | tuple):
+            for each in value.values() if isinstance(value, Mapping) else value:
                 visit(each)
 
     visit(checkpoint)

@@ -28,14 +28,12 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
         wanted.parent.mkdir(parents=True, exist_ok=True)
         while True:
             folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
-            try:
+            with suppress(FileExistsError):
                 folder.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
                 if options is not None:
                     (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
                 return folder
+            number += 1
     except (OSError, ValueError) as error:
         raise _unusable(wanted, error) from error
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from omegaconf import ListConfig
-
 from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, kind, list_of, number
 
 
@@ -95,13 +93,7 @@ class OptimConfig:
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
         list[str],
-        kind(
-            "a list of norm, bias and embedding",
-            lambda value: (
-                isinstance(value, list | tuple | ListConfig)
-                and all(item in ("norm", "bias", "embedding") for item in value)
-            ),
-        ),
+        list_of(choice("norm", "bias", "embedding"), "a list of norm, bias and embedding", least=0),
         Example("[norm,bias]"),
         "Parameters without weight decay: norm, bias, embedding (class token and positions).",
     ] = field(default_factory=list)

@@ -36,6 +36,10 @@ class Differences:
             return key
         return last if sum(other.rpartition(".")[2] == last for other in {*self.keys, key}) == 1 else key
 
+    def describe(self, run: Run, keys: Sequence[str]) -> str:
+        """Return "lr=0.1 seed=1"."""
+        return " ".join(f"{printable(self.title(key))}={format_option(option(run, key))}" for key in keys)
+
 
 def find_differences(runs: Sequence[Run]) -> Differences:
     runs = [run for run in runs if run.options is not None]
@@ -103,10 +107,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
     """Return "lr=0.1 seed=1" for each run, preceded by the folder's name if that is too long or not unique."""
-    options = [
-        " ".join(f"{printable(differences.title(key))}={format_option(option(run, key))}" for key in differences.keys)
-        for run in runs
-    ]
+    options = [differences.describe(run, differences.keys) for run in runs]
     is_clear = len(set(options)) == len(options) and max(map(len, options), default=0) <= MAX_LABEL
     return [
         text if text and is_clear else f"{shorten_middle(name, 28)}: {text}" if text else name

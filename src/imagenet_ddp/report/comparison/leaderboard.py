@@ -44,8 +44,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     """Return the table of runs. runs: in order, best first."""
     options = []
     for index, key in enumerate(differences.keys):
-        known = [value for value in (option(run, key) for run in runs) if value is not UNKNOWN]
-        is_number = all(as_number(value) is not None for value in known)
+        values = [option(run, key) for run in runs]
+        is_number = all(value is UNKNOWN or as_number(value) is not None for value in values)
         drop = index + (2 if index < 3 else 30)
         options.append(Column(key, printable(differences.title(key)), drop, right=is_number))
     columns = [

@@ -97,9 +97,8 @@ def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[s
 
 
 def _label(run: Run, keys: Sequence[str], differences: Differences) -> str:
-    options = [f"{printable(differences.title(key))}={format_option(option(run, key))}" for key in keys]
-    experiment = run.summary.get("experiment")
-    return " ".join([*([printable(str(experiment))] if experiment else []), *options]) or "no experiment"
+    experiment = printable(str(run.summary.get("experiment") or ""))
+    return f"{experiment} {differences.describe(run, keys)}".strip() or "no experiment"
 
 
 def _command(runs: Sequence[Run], differences: Differences) -> str:
