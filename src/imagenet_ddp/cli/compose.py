@@ -91,8 +91,8 @@ class Composer:
         """
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, _ = self.compose(fixed, RunMode.MULTIRUN)
-        sweeper = config.hydra.sweeper
-        if OmegaConf.is_missing(config.hydra, "sweeper") or not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
+        sweeper = OmegaConf.select(config, "hydra.sweeper") or {}
+        if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
             return [fixed], [""], []
         for_hydra = [override for override in overrides if override.is_hydra_override()]
         swept = [override for override in overrides if not override.is_hydra_override()]
@@ -100,11 +100,8 @@ class Composer:
             params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
             batch = _product(self.parser.parse_overrides(params) + swept)
         except HydraException as error:
-            return (
-                [fixed],
-                [""],
-                [f"the sweep cannot be made: {first_sentence(error)} Hint: a,b,c or range(1,4) as values."],
-            )
+            hint = "Hint: a,b,c or range(1,4) as values."
+            return [fixed], [""], [f"the sweep cannot be made: {first_sentence(error)} {hint}"]
         common = set.intersection(*map(set, batch))
         names = [" ".join(line for line in lines if line not in common) for lines in batch]
         return [[*for_hydra, *self.parser.parse_overrides(lines)] for lines in batch], names, []
@@ -122,13 +119,12 @@ class Composer:
         kept = list(search)
         try:
             config = self._load(kept, mode)
-        except MissingConfigException as error:
-            hint = "Hint: --config-dir FOLDER, where it lies, or leave --config-name out."
-            raise ConfigError(f"the configuration cannot be composed: {first_sentence(error)} {hint}") from error
         except Exception as error:
-            raise ConfigError(
-                f"the configuration cannot be composed: {self.explain.in_file(error, 'config')}"
-            ) from error
+            reason = self.explain.in_file(error, "config")
+            if isinstance(error, MissingConfigException):
+                hint = "Hint: --config-dir FOLDER, where it lies, or leave --config-name out."
+                reason = f"{first_sentence(error)} {hint}"
+            raise ConfigError(f"the configuration cannot be composed: {reason}") from error
         choices = [
             o for o in overrides if "@" in line_of(o) or (self._options(o, search) and not isinstance(o.value(), dict))
         ]

@@ -8,7 +8,7 @@ import copy
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,9 @@ def command_line(
             jobs_of.setdefault(text, []).append(number)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
     lines = [[line_of(override) for override in job] for job in jobs]
-    request = Request(verb, argv, args.overrides, bare, lines, names, composed[0][0].get("hydra"), multirun, only_shown)
-    request = replace(request, launch_infos=tuple(launch_infos))
+    hydra = composed[0][0].get("hydra")
+    request = Request(verb, argv, args.overrides, bare, lines, names, hydra, multirun, only_shown,
+                      launch_infos=tuple(launch_infos))  # fmt: skip
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
@@ -168,12 +169,11 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
     """Return what to type if data.root is typed without data=: the user's images are there, and the default would
     generate its own among them. Empty if a checkpoint, an experiment or a _target_ determines the data."""
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
-    if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed.keys():
+    root, resume = _value(config, "data.root"), _value(config, "resume")
+    is_told = {"data", "data.name", "data._target_"} & typed.keys() or _value(config, "data._target_")
+    if "data.root" not in typed or not root or is_told or verb in (*commands.USE_MODEL, "evaluate"):
         return []
-    if verb in commands.USE_MODEL:
-        return []
-    root, told = _value(config, "data.root"), _value(config, "data._target_") or verb == "evaluate"
-    if told or not root or _value(config, "data.name") != "shapes" or _value(config, "resume") not in (None, "auto"):
+    if _value(config, "data.name") != "shapes" or resume not in (None, "auto"):
         return []
     return [quoted(option) for option in options_for(str(root))]
 
