@@ -49,20 +49,19 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     name: of the folder. run: None for evaluations alone. found: None if there are no predictions; it may also be an
     older evaluation. In both cases reason says why there is no current one. maps: draw class activation maps.
     """
-    options = (run.options or {}) if run is not None else {}
-    summary: Mapping[str, Any] = run.summary if run is not None else {}
-    if run is None and found is not None:
-        options = leaves(config_of(found.folders[0]))
-    title, figures = facts.title(options, summary), facts.figures(run, found)
+    is_held_out = run is not None or (found is not None and len(found.folders) > 1)  # else evaluate had any images
+    if run is None:
+        assert found is not None
+        title, run = facts.title(leaves(config_of(found.folders[0])), {}), _as_run(found)
+    else:
+        title = facts.title(run.options or {}, run.summary)
+    figures = facts.figures(run, found)
     lines = [title, *(f"{each.name} {each.value}{f' ({each.note})' if each.note else ''}" for each in figures)]
-    problems = run.problems if run is not None else ()
-    lines += [f"Incomplete: {'; '.join(problems)}."] if problems else []
+    lines += [f"Incomplete: {'; '.join(run.problems)}."] if run.problems else []
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
-        "facts": facts.facts(run, found), "long_facts": facts.LONG,
-        "problems": problems,
-        "curves": curves.curves(run.metrics) if run is not None else [],
-        "time": facts.time_spent(run) if run is not None else [],
+        "facts": facts.facts(run, found), "long_facts": facts.LONG, "problems": run.problems,
+        "curves": curves.curves(run.metrics), "time": facts.time_spent(run),
     }  # fmt: skip
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
@@ -81,7 +80,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     of_one = found.evaluations[0].get("calibration", {}) if len(found.folders) == 1 else {}
     context |= {
         "pictures": pictures,
-        "is_held_out": run is not None or len(found.folders) > 1,  # else evaluate was given any images
+        "is_held_out": is_held_out,
         "checkpoint": found.checkpoint(0).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
@@ -102,6 +101,14 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; the net's own mistakes are among them")
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
+
+
+def _as_run(found: Predictions) -> Run:
+    """Return a run of which no more is known than its evaluations."""
+    summary = found.evaluations[0]
+    if len(found.folders) > 1:
+        summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
+    return Run(found.folders[0], "finished", None, {"epoch": np.empty(0)}, summary)
 
 
 def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:

@@ -42,10 +42,10 @@ def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
+def figures(run: Run, found: Predictions | None) -> list[Figure]:
     """Return the figures of the headline."""
     shown = []
-    if run is not None and run.best_top1 is not None:
+    if run.best_top1 is not None:
         epoch = f"epoch {run.best_epoch}" if run.best_epoch is not None else ""
         shown.append(Figure("best top-1", percent(run.best_top1), epoch))
         if run.top5 is not None and (as_number(run.summary.get("num_classes")) or 6) > 5:  # else it is always 100 %
@@ -55,18 +55,15 @@ def figures(run: Run | None, found: Predictions | None) -> list[Figure]:
         if found.top.shape[1] < len(found.classes):
             is_among = (found.top == found.target[:, None]).any(axis=1)
             shown.append(Figure(f"top-{found.top.shape[1]}", percent(float(is_among.mean()))))
-    if run is not None and run.train_s is not None:
+    if run.train_s is not None:
         epochs = f"{run.epochs} of {run.max_epochs} epochs" if run.max_epochs else count_noun(run.epochs or 0, "epoch")
         shown.append(Figure("training time", duration(run.train_s), epochs))
     return shown
 
 
-def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
+def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
     """Return the rows below the headline: name and text."""
-    summary: Mapping[str, Any] = run.summary if run is not None else found.evaluations[0] if found is not None else {}
-    if run is None and found is not None and len(found.folders) > 1:
-        summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
-    options = (run.options or {}) if run is not None else {}
+    summary, options = run.summary, run.options or {}
     numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))
     counts = [f"{numbers[key]} {name}" for key, name in splits if key in numbers]
@@ -76,7 +73,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
     rate = f"{rate} per {reference} images" if reference else rate  # the curve has the scaled one
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
     rows = {
-        "State": run.state if run is not None and run.state != "finished" else "",
+        "State": run.state if run.state != "finished" else "",
         "Command": summary.get("command"),
         "Finished": str(summary.get("finished_at") or "").replace("T", " "),
         "Hardware": hardware or (count_noun(devices, "device") if isinstance(devices, int) else ""),
@@ -87,7 +84,7 @@ def facts(run: Run | None, found: Predictions | None) -> list[tuple[str, str]]:
         "Precision": summary.get("precision"),
         "Parameters": numbers.get("num_parameters"),
         "Seed": str(options.get("seed", "")),
-        "Speed": f"{run.images_per_s:,.0f} images/s" if run is not None and run.images_per_s else "",
+        "Speed": f"{run.images_per_s:,.0f} images/s" if run.images_per_s else "",
         "Checkpoint": str(found.checkpoint(0)) if found is not None and len(found.folders) == 1 else "",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "Commit": summary.get("git_commit"),
