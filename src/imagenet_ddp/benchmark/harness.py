@@ -73,18 +73,26 @@ class Trainings:
         lines = [f"+callbacks.benchmark.{key}={json.dumps(value)}" for key, value in arguments.items()]
         typed = self._plan.typed if typed is None else typed
         argv = in_folder([*typed, *options, *lines], "hydra.run.dir", folder)
-        return self.run(["-m", "imagenet_ddp.train", *argv])
+        return self._run("imagenet_ddp.train", argv, folder)
 
-    def run(self, command: Sequence[str]) -> Found:
-        """Run a Python script in a process; return the JSON that it wrote to self.out, and started_at. Raises RunError
+    def script(self, name: str, like: Found, **arguments: Any) -> Found:
+        """Run a script of this package on the device, and with the threads, of a measured training. Return what it
+        wrote."""
+        folder = self.work / str(self._number)
+        arguments |= {"out": str(folder.with_suffix(".json")), "num_threads": like["num_threads"],
+                      "device": "cpu" if like["device"] == "cpu" else "cuda"}  # fmt: skip
+        return self._run(f"imagenet_ddp.benchmark.{name}", [json.dumps(arguments)], folder)
+
+    def _run(self, module: str, argv: Sequence[str], folder: Path) -> Found:
+        """Run a module in a process; return the JSON that it wrote beside the folder, and started_at. Raises RunError
         with its last lines if it fails."""
-        out, log = self.out, (self.work / str(self._number)).with_suffix(".log")
+        out, log = folder.with_suffix(".json"), folder.with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
             started_at = time.time()
             # kills the process where this one is stopped
             code = subprocess.run(
-                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
+                [sys.executable, "-m", module, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
             ).returncode
         if code or not out.is_file():
             last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
@@ -93,11 +101,6 @@ class Trainings:
         if self._progress is not None:
             self._progress.add(1)
         return {**json.loads(out.read_text(encoding="utf-8")), "started_at": started_at}
-
-    @property
-    def out(self) -> Path:
-        """Return the file to which the next training writes its figures."""
-        return (self.work / str(self._number)).with_suffix(".json")
 
 
 def title(config: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """benchmark=start: seconds from the command to the first training step, against a bare script with the same imports."""
 
-import json
 import statistics
 
 from imagenet_ddp.benchmark.harness import Results, Trainings, row, title
@@ -21,12 +20,11 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     for _ in range(plan.options["repeats"] + 1):
         found = trainings.train(turns=0)
         ours.append(found["first_step_at"] - found["started_at"])
-        arguments = {
-            "out": str(trainings.out), "arch": NET if own else model["name"], "size": data["image_size"],
-            "batch_size": data["batch_size"], "precision": found["precision"],
-            "device": "cpu" if found["device"] == "cpu" else "cuda", "num_threads": found["num_threads"],
-        }  # fmt: skip
-        script = trainings.run(["-m", "imagenet_ddp.benchmark.bare_start", json.dumps(arguments)])
+        arch = NET if own else model["name"]
+        script = trainings.script(
+            "bare_start", found, arch=arch, size=data["image_size"], batch_size=data["batch_size"],
+            precision=found["precision"],
+        )  # fmt: skip
         bare.append(script["first_step_at"] - script["started_at"])
     ours, bare = ours[1:], bare[1:]  # the first pair reads the libraries from the disk
     over = ratio(ours, bare)

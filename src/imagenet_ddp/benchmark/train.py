@@ -34,12 +34,8 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
         workers = ends[0]["num_workers"]
         loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
-        arguments = {
-            "loader": loader, "out": str(trainings.out), "arch": config["model"]["name"], "steps": steps,
-            "warm_up": WARM_UP, "device": "cpu" if ends[0]["device"] == "cpu" else "cuda",
-            "num_threads": ends[0]["num_threads"],
-        }  # fmt: skip
-        plains.append(trainings.run(["-m", "imagenet_ddp.benchmark.plain", json.dumps(arguments)]))
+        arch = config["model"]["name"]
+        plains.append(trainings.script("plain", ends[0], loader=loader, arch=arch, steps=steps, warm_up=WARM_UP))
     rates = {
         "plain": [batch_size / each["step_s"] for each in plains],
         "ours": [each["batch_size"] / each["step_s"]["ours"][0] for each in ends],
