@@ -1,6 +1,5 @@
 """Read the command line of prepare into a plan, or refuse it with every mistake. No torch."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,10 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
-NAMES = ("imagenet", "pack", "check")
-
 
 @dataclass(frozen=True)
 class Plan:
-    name: str  # one of NAMES
+    name: str  # imagenet, pack or check
     options: Mapping[str, Any]  # prepare.*
     config: Mapping[str, Any]  # resolved, plain
     archive_dir: Path | None
@@ -55,15 +52,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     )
 
 
-def option(key: str, path: Path) -> str:
-    """Return key=path, quoted if Hydra's grammar requires it."""
-    text = str(path)
-    if re.fullmatch(r"[\w./@:-]+", text, re.ASCII):
-        return f"{key}={text}"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{key}="{escaped}"'
-
-
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:
     if name != "imagenet":
         if value is None:
@@ -82,15 +70,12 @@ def _validate_archive_dir(name: str, value: str | None) -> list[str]:
 
 def _validate_out(name: str, value: str | None) -> list[str]:
     if value is None:
-        if name in ("imagenet", "pack"):
-            return ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
-        return []
+        return [] if name == "check" else ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
     if value.startswith("~"):  # no shell expands ~ after "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
-    if not (reason := not_writable_reason(path)):
-        return []
-    return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."]
+    reason = not_writable_reason(path)
+    return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."] if reason else []
 
 
 def _validate_outside(config: Mapping[str, Any]) -> list[str]:

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
-from imagenet_ddp.prepare.options import Plan, option
+from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
@@ -93,7 +94,7 @@ def _print_summary(out: Path, edition: Edition) -> None:
         if (out / split).is_dir():
             counts = f"{count_noun(edition.num_images[split], 'image')} of {count_noun(len(edition.classes), 'class')}"
             print(f"{split}: {counts}: {out / split}")
-    words = ["data=imagenet", option("data.root", out)]
+    words = ["data=imagenet", quoted(f"data.root={out}")]
     if (out / "train").is_dir():
         verb, words = "train", words + ([] if (out / "val").is_dir() else ["data.val_fraction=0.02"])
     else:
