@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages, walk
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
@@ -188,10 +187,12 @@ def make_loader(
     raise. watchdog: watches a loader and its images during one epoch."""
     arguments: dict[str, Any] = {}
     if num_workers:
-        context = choose_mp_context()
-        if context == "forkserver":
-            start_fork_server()
-        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": init_worker}
+        start_fork_server()
+        arguments = {
+            "multiprocessing_context": choose_mp_context(),
+            "persistent_workers": True,
+            "worker_init_fn": init_worker,
+        }
     loader = EpochLoader(
         ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,
