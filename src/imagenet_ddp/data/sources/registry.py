@@ -32,7 +32,7 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
 
 
 def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
-    name = data["name"]
+    name, verb = data["name"], "train" if need_train else "evaluate"
     if data["_target_"]:
         root = {"root": data["root"]} if data["root"] else {}
         source = make("data._target_", data["_target_"], {**data["args"], **root})
@@ -42,17 +42,18 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
             )
         return source
     if name == "stl10":
-        return _stl10(data, need_train)
+        folder = stl10.prepare(Path(data["root"]), data["download"])
+        train = Stl10Images(folder, "train", data["fold"]) if need_train else None
+        val = Stl10Images(folder, "test", None)
+        return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
     if name == "table":
-        return open_table(data, seed, environ, need_train=need_train)
+        return open_table(data, seed, environ, verb)
     if name == "shapes":
         return _folders(shapes.ensure(seed, environ), data, seed, need_train)
-    if name in ("packed", "streamed"):
-        if name == "packed":
-            manifest, images = open_packed(data, need_train=need_train)
-        else:
-            manifest, images = open_streamed(data, environ, need_train=need_train)
-        return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
+    if name == "packed":
+        return open_packed(data, verb)
+    if name == "streamed":
+        return open_streamed(data, environ, verb)
     source = _folders(Path(data["root"]), data, seed, need_train)
     if name == "imagenet":
         known = class_labels()
@@ -92,13 +93,6 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     val = walk(val_dir, classes, reading)
     notes = _notes((str(train_dir), train), (str(val_dir), val))
     return Source(classes, train, val, notes=notes, digest=digest([train, val] if train is not None else [val]))
-
-
-def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
-    folder = stl10.prepare(Path(data["root"]), data["download"])
-    train = Stl10Images(folder, "train", data["fold"]) if need_train else None
-    val = Stl10Images(folder, "test", None)
-    return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:

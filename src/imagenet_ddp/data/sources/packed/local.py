@@ -8,14 +8,15 @@ the rows it needs. docs/performance.md has the measurements behind this.
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
-from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
@@ -205,24 +206,18 @@ class PackedImages(Images):
             raise UnreadableImage(self.path(index), f"its bytes in {file} are not those that were packed (checksum)")
 
 
-def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
-    """Open a pack: its manifest, and those of train and val that are requested. data: the resolved data.* keys. Raises
-    ConfigError."""
-    found = manifests.validate(data, "train" if need_train else "evaluate")
-    if found:
+def open_packed(data: Mapping[str, Any], verb: str) -> Source:
+    """Open a pack. data: the resolved data.* keys. verb: evaluate needs only val. Raises ConfigError."""
+    if found := manifests.validate(data, verb):
         raise ConfigError(found)
     folder = Path(data["root"])
-    manifest = manifests.read(folder)
+    return source_of(manifests.read(folder), data, verb, partial(PackedImages, folder))
+
+
+def source_of(manifest: Manifest, data: Mapping[str, Any], verb: str, make: Callable[..., PackedImages]) -> Source:
+    """Return the splits of a pack that the verb needs. make: takes the arguments of PackedImages after the folder."""
+    options = {"reading": Reading(data["decoder"]), "verify": data["verify"], "window": data["shuffle_window_shards"]}
     images = {
-        name: PackedImages(
-            folder,
-            name,
-            manifest.splits[name],
-            manifest.form,
-            reading=Reading(data.get("decoder", "auto")),
-            verify=data.get("verify", False),
-            window=data.get("shuffle_window_shards", 0),
-        )
-        for name in (("train", "val") if need_train else ("val",))
+        name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)
     }
-    return manifest, images
+    return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
