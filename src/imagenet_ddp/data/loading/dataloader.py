@@ -91,7 +91,14 @@ class ImageDataset(Dataset):
         return batch
 
     def _new_images(self, count: int, size: int) -> Tensor:
-        return _new_images(count, size)
+        """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
+        num_bytes = count * size * size * 3
+        if get_worker_info() is None:
+            flat = torch.empty(num_bytes, dtype=torch.uint8)
+        else:
+            storage = torch.UntypedStorage._new_shared(num_bytes)
+            flat = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[arg-type]
+        return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
     def _fill(self, out: Tensor, key: Key, index: int) -> bool:
         generator = random.Random(key.image_seed(self.seed))
@@ -128,16 +135,6 @@ def open_image(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
         raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
-
-
-def _new_images(count: int, size: int) -> Tensor:
-    """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
-    num_bytes = count * size * size * 3
-    if get_worker_info() is None:
-        flat = torch.empty(num_bytes, dtype=torch.uint8)
-    else:
-        flat = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(num_bytes))  # type: ignore[arg-type]
-    return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
 
 def _identity(batch: Any) -> Any:

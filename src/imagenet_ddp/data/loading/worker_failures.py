@@ -1,6 +1,7 @@
 """Explain loading failures of which torch only reports that a worker exited: how it ended, and what to set. No
 torch."""
 
+import itertools
 import multiprocessing.connection
 import resource
 import signal
@@ -21,7 +22,6 @@ T = TypeVar("T")
 
 PIN_THREAD = "Pin memory thread exited"  # it receives the batches, with data.pin_memory
 
-_END: Any = object()
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
@@ -33,9 +33,8 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: St
     def batches() -> Iterator[T]:
         with preserve_sigchld_handler():
             found = iter(start())
-            first = next(found, _END)
-        if first is not _END:
-            yield first
+            first = list(itertools.islice(found, 1))
+        yield from first
         yield from found
 
     try:

@@ -11,9 +11,8 @@ from PIL import Image, features
 from torch.nn.functional import interpolate
 
 from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.decoding.image import JpegPicture, Picture, Pixels, UnreadableImage, open_picture
+from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.manifest import PackOptions
 
 
@@ -39,7 +38,8 @@ def encode_image(images: Images, index: int, options: PackOptions) -> EncodedIma
 
 
 def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
-    source, picture = _open(images, index)
+    source = images.encoded(index) if images.is_encoded else None
+    picture = images.open(index) if source is None else open_picture(source, images.path(index), images.reading)
     pixels = picture.region(0, 0, picture.height, picture.width)  # decoded in any case: is the file intact?
     keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
     original = source if keeps_size and isinstance(picture, JpegPicture) else None
@@ -54,15 +54,6 @@ def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
             data = original  # encoding it again would lose quality and save nothing
     size = len(source) if source is not None else picture.height * picture.width * 3
     return EncodedImage(data, pixels.shape[0], pixels.shape[1], zlib.crc32(data), size)
-
-
-def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
-    """Return (the file it came from, if there is one; the image)."""
-    if isinstance(images, FileImages):
-        encoded = images.encoded(index)
-        return encoded, open_picture(encoded, images.path(index), images.reading)
-    picture = images.open(index)
-    return (images.encoded(index) if images.is_encoded and not isinstance(picture, Pixels) else None), picture
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:

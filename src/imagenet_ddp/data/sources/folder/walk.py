@@ -51,8 +51,22 @@ def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) ->
 
     say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other disk errors.
     """
+    paths: list[str] = []
+    counts: list[int] = []
+    last_s = time.monotonic()
+
+    def list_class(name: str) -> tuple[list[str], Counter[str]]:
+        return list_folder(folder / name) if (folder / name).is_dir() else ([], Counter())
+
     try:
-        return _list_images(folder, classes, say)
+        left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
+        for name, (images, more) in zip(classes, map_concurrently(list_class, classes), strict=True):
+            paths += [f"{name}/{image}" for image in images]
+            counts.append(len(images))
+            left_out += more
+            if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
+                last_s = now
+                say(f"Walking {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
     except PermissionError:
         raise
     except OSError as error:
@@ -60,21 +74,4 @@ def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) ->
             f"{error.filename or folder} must be readable, but: {error.strerror or error}. Hint: is the disk "
             "still there? data.root=FOLDER names another one."
         ) from error
-
-
-def _list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
-    def list_class(name: str) -> tuple[list[str], Counter[str]]:
-        return list_folder(folder / name) if (folder / name).is_dir() else ([], Counter())
-
-    left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
-    paths: list[str] = []
-    counts: list[int] = []
-    last_s = time.monotonic()
-    for name, (images, more) in zip(classes, map_concurrently(list_class, classes), strict=True):
-        paths += [f"{name}/{image}" for image in images]
-        counts.append(len(images))
-        left_out += more
-        if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
-            last_s = now
-            say(f"Walking {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
     return Listing(Names.of(paths), np.repeat(np.arange(len(classes), dtype=np.int64), counts), left_out)

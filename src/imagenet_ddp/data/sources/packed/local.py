@@ -6,12 +6,13 @@ and the process does not grow with the pages that it touches. Raw pixels are mem
 the rows it needs. docs/performance.md has the measurements behind this.
 """
 
+import mmap
 import os
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
-from imagenet_ddp.data.sources.packed.shard_file import Record, Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.seeding import hash_seed
@@ -28,6 +28,36 @@ from imagenet_ddp.system.seeding import hash_seed
 # Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
 # takes some 20 µs, a tenth of what decoding an image takes.
 MAX_OPEN = 128
+
+
+class Record(NamedTuple):
+    """The index entry of one image; see manifest.RECORD."""
+
+    offset: int
+    num_bytes: int
+    shard: int
+    crc32: int
+    height: int
+    width: int
+
+
+class Shard:
+    """An open shard. pixels: all its bytes, if they are decoded images."""
+
+    def __init__(self, path: Path, is_raw: bool):
+        self.file = os.open(path, os.O_RDONLY)
+        self.touched_s = 0.0  # when its use was last noted; of data.streamed
+        self.pixels: np.ndarray | None = None
+        if is_raw:
+            self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+    def is_gone(self) -> bool:
+        """Return whether the file was removed; until it is closed, it still takes up disk space."""
+        return os.fstat(self.file).st_nlink == 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            os.close(self.file)
 
 
 class PackedImages(Images):

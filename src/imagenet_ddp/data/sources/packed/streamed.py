@@ -23,11 +23,10 @@ import numpy as np
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed import manifest as manifests
-from imagenet_ddp.data.sources.packed.local import PackedImages, source_of
+from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, source_of
 from imagenet_ddp.data.sources.packed.manifest import FILE, File, Split
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache
-from imagenet_ddp.data.sources.packed.shard_file import Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
