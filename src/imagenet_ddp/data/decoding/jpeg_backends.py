@@ -99,6 +99,7 @@ def decoder(name: str) -> Decoder:
         ) from error
 
 
+@functools.cache
 def choose(option: str) -> Choice:
     """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError if the named one does not."""
     if option != "auto":

@@ -106,9 +106,7 @@ class ImageDataset(Dataset):
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
         """Return a replacement for each failed image: from the same batch or, if that has none, from the split."""
-        if not failed:
-            return []
-        if not readable:
+        if failed and not readable:
             readable = [self._any(failed[0])]
         return [readable[number % len(readable)] for number in range(len(failed))]
 

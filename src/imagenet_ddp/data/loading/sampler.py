@@ -99,10 +99,10 @@ class BatchSampler(DistributedSampler):
         return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
     def _order_of_images(self) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(self.num_images)
         # called in any case: a remote source starts fetching the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
+        if not self.shuffle:
+            return np.arange(self.num_images)
         if self._balance is not None:
             return balanced_order(self._balance, self.seed, self.epoch)
         if order is not None:

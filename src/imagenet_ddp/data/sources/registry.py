@@ -69,13 +69,10 @@ def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
     return source
 
 
-def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
+def _notes(*splits: FileImages | None) -> list[str]:
     """Return sentences about the files that were left out."""
-    return [
-        f"In {name}, {describe_left_out(images.left_out)}."
-        for name, images in splits
-        if images is not None and images.left_out
-    ]
+    found = [images for images in splits if images is not None and images.left_out]
+    return [f"In {images.location}, {describe_left_out(images.left_out)}." for images in found]
 
 
 def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
@@ -85,14 +82,15 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     if data["val_fraction"] is not None:
         whole = walk(train_dir, classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
+        return Source(classes, train, val, notes=_notes(whole), digest=digest([whole]))
     in_val = class_folders(val_dir)
     if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
     train = walk(train_dir, classes, reading) if need_train else None
     val = walk(val_dir, classes, reading)
-    notes = _notes((str(train_dir), train), (str(val_dir), val))
-    return Source(classes, train, val, notes=notes, digest=digest([train, val] if train is not None else [val]))
+    return Source(
+        classes, train, val, notes=_notes(train, val), digest=digest([train, val] if train is not None else [val])
+    )
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:

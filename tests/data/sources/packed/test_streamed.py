@@ -206,6 +206,7 @@ def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
     images.read(int(order[-1]))  # resumed near the end
     wait_for(lambda: set(files[-2:]) <= set(cached(images)))
     val = opened(keys(server, tmp_path), "val")
+    val.order(0, 0)
     val.read(0)
     wait_for(lambda: (val.folder / "val-00001.bin").exists())
 

@@ -1,9 +1,8 @@
 """Read images of a packed folder in an object store as local.py does, from shards fetched to this machine's disk before
 they are needed.
 
-In validation, shards are read in order, so each process that opens one fetches the next. In training, only the process
-that draws the order of an epoch knows it: one of its threads watches which shards are in use on this machine, and has
-those of the next window fetched.
+Only the process that asks for the order of an epoch knows it: one of its threads watches which shards are in use on
+this machine, and has those of the next window fetched; in validation, which reads shards in order, the next shard.
 """
 
 import contextlib
@@ -42,12 +41,11 @@ class StreamedImages(PackedImages):
 
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
-        self._next: threading.Thread | None = None
         self._stop: threading.Event | None = None
         super().__init__(cache.folder, name, split, form, location=cache.remote.url, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_next": None, "_stop": None}
+        return {**super().__getstate__(), "_stop": None}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the order of PackedImages.order; from now on the shards of that epoch are fetched ahead of their
@@ -56,8 +54,11 @@ class StreamedImages(PackedImages):
             self._stop.set()
         self._stop = threading.Event()
         weakref.finalize(self, self._stop.set)
-        sequence = [self.split.shards[shard] for shard in self.shards_of(seed, epoch)]
-        arguments = (self._cache, sequence, self._window or len(sequence), self._stop)
+        sequence, window = self.split.shards, 1
+        if self.split.shuffled:
+            sequence = [self.split.shards[shard] for shard in self.shards_of(seed, epoch)]
+            window = self._window or len(sequence)
+        arguments = (self._cache, sequence, window, self._stop)
         threading.Thread(target=_keep_ahead, args=arguments, name="shards ahead", daemon=True).start()
         return super().order(seed, epoch)
 
@@ -65,8 +66,6 @@ class StreamedImages(PackedImages):
         shard = self._shards.get(number)
         if shard is None:
             shard = self._open(number)
-            if not self.split.shuffled:
-                self._fetch_next(number + 1)
         now = time.monotonic()
         if now - shard.touched_s > TOUCH_S:
             shard.touched_s = now
@@ -84,14 +83,6 @@ class StreamedImages(PackedImages):
             f"{self.split.shards[number].file} was repeatedly removed from {self.folder} before it "
             "could be opened. Hint: a larger data.cache_gib."
         )
-
-    def _fetch_next(self, number: int) -> None:
-        busy = self._next is not None and self._next.is_alive()
-        if number < len(self.split.shards) and not busy and not self._cache.is_there(self.split.shards[number]):
-            self._next = threading.Thread(
-                target=self._cache.prefetch, args=(self.split.shards[number],), name="next shard", daemon=True
-            )
-            self._next.start()
 
 
 def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: threading.Event) -> None:
