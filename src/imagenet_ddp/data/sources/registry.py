@@ -11,9 +11,9 @@ from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
 from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
-from imagenet_ddp.data.sources.folder.walk import describe_left_out
+from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
@@ -80,14 +80,14 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
-        whole = walk(train_dir, classes, reading)
+        whole = list_images(train_dir, classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes(whole), digest=digest([whole]))
     in_val = class_folders(val_dir)
     if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
-    train = walk(train_dir, classes, reading) if need_train else None
-    val = walk(val_dir, classes, reading)
+    train = list_images(train_dir, classes, reading) if need_train else None
+    val = list_images(val_dir, classes, reading)
     return Source(
         classes, train, val, notes=_notes(train, val), digest=digest([train, val] if train is not None else [val])
     )

@@ -12,9 +12,8 @@ from imagenet_ddp.data import inspect
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import describe_left_out
+from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.check.probe import OUT_OF_MEMORY, probe_image
@@ -106,7 +105,7 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
         if (name == "val" and data["val_fraction"] is not None) or not folder.is_dir():
             continue
         classes = class_folders(folder)
-        images = walk(folder, classes, Reading(data["decoder"], data["exif_orientation"]))
+        images = list_images(folder, classes, Reading(data["decoder"], data["exif_orientation"]))
         report.splits[name] = SplitReport(_count_classes(images, classes), dict(images.left_out))
         if images.left_out:
             report.notes.append(f"{name}: {describe_left_out(images.left_out)}")
