@@ -95,20 +95,16 @@ class BatchSampler(DistributedSampler):
 
     def order(self) -> np.ndarray:
         """Return int64 (num_images,): this epoch's order, a function of seed and epoch only."""
-        order = self._order_of_images()
-        return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
-
-    def _order_of_images(self) -> np.ndarray:
         # called in any case: a remote source starts fetching the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
         if not self.shuffle:
-            return np.arange(self.num_images)
-        if self._balance is not None:
-            return balanced_order(self._balance, self.seed, self.epoch)
-        if order is not None:
-            return order
-        generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
-        return torch.randperm(self.num_images, generator=generator).numpy()
+            order = np.arange(self.num_images)
+        elif self._balance is not None:
+            order = balanced_order(self._balance, self.seed, self.epoch)
+        elif order is None:
+            generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
+            order = torch.randperm(self.num_images, generator=generator).numpy()
+        return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
     def steps(self, first: int = 0) -> list[int]:
         """Return the position at which each step of an epoch begins, from the image `first` on, and the number of

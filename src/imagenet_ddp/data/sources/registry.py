@@ -26,9 +26,14 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
     """Open the source. data: the resolved data.* keys. Raises ConfigError for mistakes that only show when it is
     opened."""
     try:
-        return _not_empty(_open(data, seed, environ, need_train), data)
+        source = _open(data, seed, environ, need_train)
     except PermissionError as error:
         raise ConfigError(f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on it.") from error
+    for name, images in (("training", source.train), ("validation", source.val)):
+        if images is not None and not len(images):
+            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
+            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
+    return source
 
 
 def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
@@ -58,14 +63,6 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
     if name == "imagenet":
         known = class_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
-    return source
-
-
-def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
-    for name, images in (("training", source.train), ("validation", source.val)):
-        if images is not None and not len(images):
-            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
-            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
     return source
 
 

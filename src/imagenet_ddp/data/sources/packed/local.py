@@ -169,36 +169,31 @@ class PackedImages(Images):
 
     def _check_index(self) -> None:
         for array in self.split.arrays.values():
-            path = self._file(array.file)
+            path = self.folder / array.file
             try:
-                found = sha256(path)
+                is_intact = sha256(path) == array.sha256
+                reason = "" if is_intact else f"its bytes do not match the SHA-256 in {manifests.FILE}"
             except PermissionError:
                 raise
             except OSError as error:
-                raise self._no_index(path, error.strerror or str(error)) from error
-            if found != array.sha256:
-                raise self._no_index(path, f"its bytes do not match the SHA-256 in {manifests.FILE}")
-
-    def _no_index(self, path: Path, reason: str) -> ConfigError:
-        return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
+                reason = error.strerror or str(error)
+            if reason:
+                raise ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
 
     def _array(self, name: str) -> np.ndarray:
         """Map the file into memory, once per process."""
         if name not in self._arrays:
-            path = self._file(self.split.arrays[name].file)
+            path = self.folder / self.split.arrays[name].file
             # as an ndarray, which is indexed in half the time of a memmap
             self._arrays[name] = np.asarray(np.load(path, mmap_mode="r"))
         return self._arrays[name]
-
-    def _file(self, name: str) -> Path:
-        return self.folder / name
 
     def _shard(self, number: int) -> Shard:
         shard = self._shards.get(number)
         if shard is None:
             if len(self._shards) >= MAX_OPEN:
                 del self._shards[next(iter(self._shards))]  # opened first
-            path = self._file(self.split.shards[number].file)
+            path = self.folder / self.split.shards[number].file
             shard = self._shards[number] = Shard(path, self.form == "raw")
         return shard
 
