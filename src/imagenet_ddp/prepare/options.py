@@ -15,11 +15,9 @@ from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
 @dataclass(frozen=True)
 class Plan:
-    name: str  # imagenet, pack or check
     options: Mapping[str, Any]  # prepare.*
     config: Mapping[str, Any]  # resolved, plain
-    archive_dir: Path | None
-    out: Path | None  # of check never None
+    out: Path  # folder to write; of check also where out= is not typed
     num_workers: int
 
 
@@ -31,25 +29,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         return None
     config, mistakes = found.config, found.found
     options, out = config["prepare"], config["out"]
-    name, archive_dir = options["name"], config["archive_dir"]
-    mistakes += _validate_archive_dir(name, archive_dir) + _validate_out(name, out)
+    name = options["name"]
+    mistakes += _validate_archive_dir(name, config["archive_dir"]) + _validate_out(name, out)
     if name == "pack":
         mistakes += data_validate.validate(config, found.environ) or _validate_outside(config)
     elif name == "check":
         mistakes += _validate_checkable(config, found.environ)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    if out is None and name == "check":
+    if out is None:
         assert found.request.hydra is not None
         out = found.request.hydra.run.dir
-    return Plan(
-        name,
-        options,
-        config,
-        Path(archive_dir) if archive_dir is not None else None,
-        Path(out) if out is not None else None,
-        num_cores() if options["num_workers"] == "auto" else options["num_workers"],
-    )
+    num_workers = num_cores() if options["num_workers"] == "auto" else options["num_workers"]
+    return Plan(options, config, Path(out), num_workers)
 
 
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:

@@ -29,7 +29,6 @@ WINDOW = 4096  # probes that may wait for one before them, which takes long
 
 def run(plan: Plan) -> int:
     """Return the exit code: 0 nothing bad found, 1 something was. Raises ConfigError, RunError."""
-    assert plan.out is not None
     config, data = plan.config, plan.config["data"]
     report = Report(data)
     layout = inspect.inspect_data(data, config["seed"], os.environ, INSPECT_S)

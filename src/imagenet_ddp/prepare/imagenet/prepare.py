@@ -20,9 +20,8 @@ SPARE = 0.02  # of the bytes to write: overhead of a file system for a million s
 
 def run(plan: Plan, edition: Edition | None = None) -> int:
     """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
-    assert plan.archive_dir is not None and plan.out is not None
-    edition = edition or ilsvrc2012()
-    archives, left_out = _find_archives(plan.archive_dir, edition)
+    archive_dir, edition = Path(plan.config["archive_dir"]), edition or ilsvrc2012()
+    archives, left_out = _find_archives(archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
         raise ConfigError(mistakes)
     with explain_disk_errors(plan.out):
@@ -34,7 +33,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
                 path = archives[split]
                 verify(path, getattr(edition, split), print_message)
                 if split == "val":
-                    devkit = plan.archive_dir / edition.devkit.name
+                    devkit = archive_dir / edition.devkit.name
                     verify(devkit, edition.devkit, print_message)
                     classes = val_classes(path, devkit, edition.classes)
                 else:

@@ -56,7 +56,6 @@ WINDOW = 12  # images per process that may be packed, or wait, before one is wri
 
 def run(plan: Plan) -> int:
     """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
-    assert plan.out is not None
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
         raise ConfigError(
