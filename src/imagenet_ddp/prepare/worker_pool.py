@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from imagenet_ddp.data.loading.worker_failures import signal_name
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
@@ -195,10 +196,9 @@ def _is_late(worker: _Worker, timeout_s: float) -> bool:
 
 
 def _signal(code: int | None) -> str:
-    if code is None or code >= 0:
-        return ""
-    name = signal.Signals(-code).name
-    return f" ({name}, twice: the machine ran out of memory?)" if name == "SIGKILL" else f" ({name})"
+    name = signal_name(code or 0)
+    more = ", twice: the machine ran out of memory?" if name == "SIGKILL" else ""
+    return f" ({name}{more})" if name else ""
 
 
 # ---- in the process ------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def explain(error: BaseException, loader: Any) -> RunError | None:
 
 
 def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
-    by_name = {_signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
+    by_name = {signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
     if not by_name:
         return ""
     # several may have ended, one because of another: the most informative cause comes first
@@ -132,7 +132,7 @@ def _less(loader: Any) -> str:
     return f"data.num_workers={number // 2} (now {number}) or {smaller}"
 
 
-def _signal_name(code: int) -> str:
+def signal_name(code: int) -> str:
     """Return the name of the signal that corresponds to an exit code; "" for none."""
     try:
         return signal.Signals(-code).name if code < 0 else ""

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder import images as folder_images
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
 from imagenet_ddp.data.sources.folder.walk import list_images
-from imagenet_ddp.data.sources.names import Names
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):

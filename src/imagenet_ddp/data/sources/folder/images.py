@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture
-from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.base import Images, Names
 
 MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixels (decode.MAX_PIXELS)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Reading
+from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.scan import files_beside, list_folder
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun

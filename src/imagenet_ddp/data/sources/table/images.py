@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import Reading
-from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.base import Names, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.table.table import Table, read_table
 from imagenet_ddp.system.text import count_noun, shorten_list
 
