@@ -18,8 +18,8 @@ import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import AugmentedTransform, make_train_transform
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.system.table import Cell, Column, Table, as_text, text_cell
 
@@ -35,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = [int(size) for size in sys.argv[2:]] or [224, 64]
     folder = Path(sys.argv[1]) / "train"
-    images = walk(folder, class_folders(folder))
+    images = list_images(folder, class_folders(folder))
     step = max(1, len(images) // NUM_IMAGES)
     pictures = [images.open(index) for index in range(0, len(images), step)][:NUM_IMAGES]
     columns = [Column("", "", right=False), *(Column("", f"ms at {size} px") for size in sizes)]

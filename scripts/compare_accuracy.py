@@ -29,7 +29,7 @@ def plain_training() -> None:
     from torchvision.transforms.functional import pil_to_tensor
 
     from imagenet_ddp.data.loading import dataloader
-    from imagenet_ddp.data.loading.key import Key
+    from imagenet_ddp.data.loading.sampler import Key
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
     from imagenet_ddp.system.seeding import hash_seed
     from imagenet_ddp.train import main

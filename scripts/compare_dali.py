@@ -18,8 +18,8 @@ import torch
 from imagenet_ddp.data.loading.dali import DaliLoader, load
 from imagenet_ddp.data.loading.dataloader import make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
 REPEATS = 7
@@ -29,7 +29,7 @@ BATCH_SIZE = 32
 def main() -> None:
     torch.set_num_threads(1)
     folder, size = Path(sys.argv[1]) / "train", int(sys.argv[2]) if len(sys.argv) > 2 else 224
-    images = walk(folder, class_folders(folder))
+    images = list_images(folder, class_folders(folder))
     transform = TrainTransform(Sizes(size), (0.08, 1.0), 0.5)
 
     def sampler() -> BatchSampler:

@@ -43,8 +43,6 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     paths = find_images(config["images"])
-    if not paths:
-        raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
     predictor = open_predictor(config)
     from imagenet_ddp.data.loading.image_files import read_in_order
     from imagenet_ddp.data.loading.worker_processes import choose_num_workers

@@ -16,7 +16,6 @@ from imagenet_ddp.data.augment import (
     PadCrop,
     make_train_transform,
     mean_colour,
-    torch_seeded,
 )
 from imagenet_ddp.data.decoding.image import Pixels
 from imagenet_ddp.data.transforms import IMAGENET_MEAN, EvalTransform, Sizes, TrainTransform, empty
@@ -143,13 +142,6 @@ def test_other_generators_are_not_disturbed(options: dict[str, Any]):
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
     torch.rand(5)
     assert np.array_equal(first, applied(Augmentation(FILL, **options), photo(), 0)), "nor is it disturbed by them"
-
-
-def test_the_seed_is_given_back_after_an_error():
-    state = torch.get_rng_state()
-    with pytest.raises(KeyError), torch_seeded(1):
-        raise KeyError
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 # ---- pad and crop

@@ -16,7 +16,8 @@ from PIL import Image
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import imagenet_layout, inspect
 from imagenet_ddp.data.inspect import Layout, inspect_data, read_samples
-from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES, walk
+from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
+from imagenet_ddp.data.sources.folder.walk import list_images
 
 WNIDS = ["n01440764", "n01443537", "n01484850"]
 
@@ -69,7 +70,7 @@ def test_classes_that_link_to_each_other_are_counted_as_training_reads_them(tmp_
     for link, leads_to in (("cat/more", "dog"), ("dog/more", "cat"), ("owl/more", "fox")):
         (train / link).symlink_to(train / leads_to)
     found = look(tmp_path).splits["train"]
-    images = walk(train, ["cat", "dog", "fox", "owl"])
+    images = list_images(train, ["cat", "dog", "fox", "owl"])
     assert list(found.counts.values()) == np.bincount(images.targets).tolist() == [2, 3, 5, 4]
     read: list[str] = []
     inspect.reading_s(keys(tmp_path), lambda content, path: read.append(path), 5.0)

@@ -12,8 +12,8 @@ from conftest import SMALL, Run, write_images
 from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.loading.dataloader import make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import is_image
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform
 
 
@@ -32,7 +32,7 @@ def odd(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_each_odd_file_is_read_or_refused_and_none_ends_a_loader_process(odd: Path, replace: bool):
-    images = walk(odd, ["cat"])
+    images = list_images(odd, ["cat"])
     assert len(images) == 101
     transform: Transform = TrainTransform(Sizes(64), (0.08, 1.0), 0.5)
     if not replace:

@@ -41,7 +41,7 @@ def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: P
     for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
         out = work / name
         prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
-        plan = prepare_options.Plan("pack", prepare, {**config, "data": data}, None, out, num_cores())
+        plan = prepare_options.Plan(prepare, {**config, "data": data}, out, num_cores())
         with contextlib.redirect_stdout(io.StringIO()):  # pack prints the command that trains from the pack
             if pack.run(plan):
                 raise SystemExit(1)

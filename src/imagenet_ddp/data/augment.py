@@ -6,9 +6,8 @@ is restored afterwards.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -29,8 +28,6 @@ from imagenet_ddp.data.transforms import (
 
 BLUR_SIGMA = (0.1, 2.0)  # pixels; as SimCLR's and DeiT's
 SOLARIZE_FROM = 128  # 3-Augment: grey level from which a pixel is inverted
-# A policy's operations and magnitude where data.policy_ops and data.policy_magnitude are null: torchvision's.
-RANDAUGMENT, AUGMIX = (2, 9), (3, 3)
 
 
 def make_train_transform(data: Mapping[str, Any]) -> Transform:
@@ -42,18 +39,7 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
         base = TrainTransform(Sizes.from_options(dict(data)), (low, high), data["flip"], interpolation)
     elif data["augment"] == "pad_crop":
         base = PadCrop(Sizes.from_options(dict(data)), data["pad"], data["flip"], fill, interpolation)
-    augmentation = Augmentation(
-        fill,
-        data["policy"],
-        data["policy_ops"],
-        data["policy_magnitude"],
-        data["autoaugment"],
-        data["color_jitter"],
-        data["grayscale"],
-        data["blur"],
-        data["erasing"],
-        data["cutout"],
-    )
+    augmentation = Augmentation(fill, **{field.name: data[field.name] for field in fields(Augmentation)[1:]})
     return AugmentedTransform(base, augmentation) if augmentation else base
 
 
@@ -118,7 +104,8 @@ class Augmentation:
 
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
         """Change the image in place. pixels: uint8 (3, H, W), channels last in memory."""
-        with torch_seeded(generator.getrandbits(32)):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(generator.getrandbits(32))
             if self._of_pillow:
                 array = pixels.permute(1, 2, 0).numpy()
                 array[...] = np.asarray(self._changed(Image.fromarray(array), generator))
@@ -153,24 +140,19 @@ class Augmentation:
     def _torchvision_policy(self) -> Callable[[Image.Image], Image.Image]:
         from torchvision.transforms import v2
 
-        fill: Any = list(self.fill)
-        bilinear = v2.InterpolationMode.BILINEAR  # torchvision's training script; the classes' default is the nearest
-        if self.policy == "randaugment":
-            ops, magnitude = self._ops_and_magnitude(RANDAUGMENT)
-            return v2.RandAugment(ops, magnitude, interpolation=bilinear, fill=fill)
-        if self.policy == "augmix":
-            width, severity = self._ops_and_magnitude(AUGMIX)
-            return v2.AugMix(severity, width, interpolation=bilinear, fill=fill)
-        if self.policy == "autoaugment":
-            images = v2.AutoAugmentPolicy(self.autoaugment)
-            return v2.AutoAugment(images, interpolation=bilinear, fill=fill)
-        assert self.policy == "trivialaugment", self.policy
-        return v2.TrivialAugmentWide(interpolation=bilinear, fill=fill)
-
-    def _ops_and_magnitude(self, defaults: tuple[int, int]) -> tuple[int, int]:
-        given = self.policy_ops, self.policy_magnitude
-        ops, magnitude = (default if value is None else value for value, default in zip(given, defaults, strict=True))
-        return ops, magnitude
+        # bilinear as in torchvision's training script; the classes' default is the nearest
+        options: Any = {"interpolation": v2.InterpolationMode.BILINEAR, "fill": list(self.fill)}
+        magnitude = self.policy_magnitude  # the defaults, of policy_ops too, are torchvision's
+        match self.policy:
+            case "randaugment":
+                return v2.RandAugment(self.policy_ops or 2, 9 if magnitude is None else magnitude, **options)
+            case "augmix":
+                return v2.AugMix(magnitude or 3, self.policy_ops or 3, **options)
+            case "autoaugment":
+                return v2.AutoAugment(v2.AutoAugmentPolicy(self.autoaugment), **options)
+            case "trivialaugment":
+                return v2.TrivialAugmentWide(**options)
+        raise AssertionError(self.policy)
 
     @cached_property
     def _jitter(self) -> Callable[[Image.Image], Image.Image]:
@@ -217,14 +199,3 @@ def to_grey(image: Image.Image) -> Image.Image:
 
 def blurred(image: Image.Image, generator: random.Random) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(generator.uniform(*BLUR_SIGMA)))
-
-
-@contextmanager
-def torch_seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator, and restore its state at the end of the block."""
-    state = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(state)

@@ -58,9 +58,8 @@ def max_bad_images(limit: float, num_images: int) -> int:
 def check_command(data: Mapping[str, Any]) -> str:
     """Return the command that lists all such images. data: the resolved data.* keys."""
     what = "" if data["_target_"] else f" data={data['name']}"
-    return f"`python -m imagenet_ddp.prepare prepare=check{what}" + (
-        f" data.root={data['root']}`" if data["root"] else "`"
-    )
+    root = f" data.root={data['root']}" if data["root"] else ""
+    return f"`python -m imagenet_ddp.prepare prepare=check{what}{root}`"
 
 
 class BadImages:
@@ -73,23 +72,15 @@ class BadImages:
         board: Board | None = None,
         say: Callable[[str], None] = print,
     ):
-        self._policy, self._limit, self._num_images, self._say = (
-            data["on_bad_image"],
-            data["bad_image_limit"],
-            num_images,
-            say,
-        )
+        self._data, self._num_images, self._say = data, num_images, say
+        self.most = max_bad_images(data["bad_image_limit"], num_images)
         self._check = check_command(data)
         self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
 
-    @property
-    def most(self) -> int:
-        return max_bad_images(self._limit, self._num_images)
-
     def on_bad_images(self, images: list[Bad]) -> None:
         """Raise RunError at the first one (raise), or when there are more than the limit (skip)."""
-        if self._policy == "raise" and images:
+        if self._data["on_bad_image"] == "raise" and images:
             path, reason = images[0]
             raise RunError(
                 f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip "
@@ -106,7 +97,8 @@ class BadImages:
         self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:
-            share = f" ({self._limit:g} of {self._num_images} training images)" if self._limit < 1 else ""
+            limit = self._data["bad_image_limit"]
+            share = f" ({limit:g} of {self._num_images} training images)" if limit < 1 else ""
             raise RunError(
                 f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "
                 f"{found} are, the last one {new[-1][0]}: {new[-1][1]}. Hint: {self._check} lists them all; "

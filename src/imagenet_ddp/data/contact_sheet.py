@@ -77,7 +77,7 @@ def printable(name: str) -> str:
 
 def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
     """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
-    font = _font()
+    font = ImageFont.load_default(FONT_SIZE)
     side = _tile_side(pixels.shape[1])
     height = side + LINE * max(map(len, captions)) + GAP
     columns = min(COLUMNS, len(pixels))
@@ -100,13 +100,6 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
 def _tile_side(size: int) -> int:
     """Return the side of a tile: a small image is enlarged by an integer factor."""
     return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
-
-
-def _font() -> Any:
-    try:
-        return ImageFont.load_default(FONT_SIZE)
-    except ImportError:  # Pillow was built without FreeType
-        return ImageFont.load_default()
 
 
 def _fitted(line: Line, font: Any, width: int) -> str:

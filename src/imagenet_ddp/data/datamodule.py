@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import lightning.pytorch as L
 import numpy as np
@@ -28,8 +28,6 @@ from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
 from imagenet_ddp.data.validate import validate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
-
-_Loader = TypeVar("_Loader", EpochLoader, dali.DaliLoader)
 
 # Batch norm refuses a single value per channel, which one small image gives in a deep net.
 SMALLEST_TRAINING_BATCH = 2
@@ -135,7 +133,7 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def train_step_images(self) -> int:
         """Return the number of images in one training batch over all ranks."""
-        return self.options["batch_size"] * (self.trainer.world_size if self.trainer else 1)
+        return self.options["batch_size"] * self._rank_and_world_size[1]
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
         """Skip the first `image` images of this epoch, trained on in `step` steps. Call before the loaders are made."""
@@ -153,28 +151,15 @@ class ImageDataModule(L.LightningDataModule):
         )
         self.train_sampler = sampler
         sampler.start_at(*self._start)
-        if self.loader_options["name"] == "dali" and not dali.unsupported_reason(images, self.options["augment"]):
-            return self._replace_loader("train", self._dali_loader(sampler))
-        return self._replace_loader("train", self._loader(images, self.train_transform, sampler, replace=True))
+        return self._make_loader("train", images, self.train_transform, sampler)
 
     def val_dataloader(self) -> EpochLoader:
         batch_size = self.options["val_batch_size"] or self.options["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
-        return self._replace_loader("val", self._loader(self.val_images, self.eval_transform, sampler, replace=False))
-
-    def _replace_loader(self, split: str, loader: _Loader) -> _Loader:
-        """Close this split's previous loader, which exists with trainer.reload_dataloaders_every_n_epochs."""
-        if split in self._loaders:
-            self._loaders[split].close()
-        if isinstance(loader, EpochLoader) and not self._overfit:
-            # Lightning checks here that batches are divided among the ranks and, with overfit_batches, are in order
-            loader.__dict__["sampler"] = loader.batch_sampler
-        self._loaders[split] = loader
-        return loader
+        return self._make_loader("val", self.val_images, self.eval_transform, sampler)
 
     def _sampler(self, images: Images, batch_size: int, **options: Any) -> BatchSampler:
-        world_size = self.trainer.world_size if self.trainer else 1
-        rank = self.trainer.global_rank if self.trainer else 0
+        rank, world_size = self._rank_and_world_size
         return BatchSampler(
             len(images),
             batch_size,
@@ -188,6 +173,10 @@ class ImageDataModule(L.LightningDataModule):
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
             **options,
         )
+
+    @property
+    def _rank_and_world_size(self) -> tuple[int, int]:
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
     @property
     def _root_device(self) -> torch.device:
@@ -204,36 +193,32 @@ class ImageDataModule(L.LightningDataModule):
         option = self.options["pin_memory"]
         return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
 
-    def _loader(self, images: Images, transform: Transform, sampler: BatchSampler, *, replace: bool) -> EpochLoader:
-        return make_loader(
-            images,
-            transform,
-            sampler,
-            seed=self.seed,
-            num_workers=self._num_workers,
-            pin_memory=self._pin_memory,
-            replace=replace,
-            on_bad_images=self.bad_images.on_bad_images,
-            watchdog=self._watchdog,
-        )
-
-    def _dali_loader(self, sampler: BatchSampler) -> dali.DaliLoader:
-        return dali.DaliLoader(
-            self.train_images,
-            self.train_transform,
-            sampler,
-            seed=self.seed,
-            num_threads=dali_pipeline.choose_num_threads(self.loader_options["num_threads"], self._num_workers),
-            device=dali_pipeline.choose_device(self.loader_options["device"], self._root_device),
-            pin_memory=self._pin_memory,
-            on_bad_images=self.bad_images.on_bad_images,
-            say=self._say,
-            watchdog=self._watchdog,
-        )
+    def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> Any:
+        """Return an EpochLoader, or for train perhaps a DaliLoader."""
+        if split in self._loaders:  # with trainer.reload_dataloaders_every_n_epochs
+            self._loaders[split].close()
+        shared: dict[str, Any] = {
+            "seed": self.seed,
+            "pin_memory": self._pin_memory,
+            "on_bad_images": self.bad_images.on_bad_images,
+            "watchdog": self._watchdog,
+        }
+        options, training = self.loader_options, split == "train"
+        if training and options["name"] == "dali" and not dali.unsupported_reason(images, self.options["augment"]):
+            shared["num_threads"] = dali_pipeline.choose_num_threads(options["num_threads"], self._num_workers)
+            shared["device"] = dali_pipeline.choose_device(options["device"], self._root_device)
+            loader = dali.DaliLoader(images, transform, sampler, say=self._say, **shared)
+        else:
+            loader = make_loader(images, transform, sampler, num_workers=self._num_workers, replace=training, **shared)
+            if not self._overfit:
+                # Lightning checks here that batches are divided among the ranks and, with overfit_batches, are in order
+                loader.__dict__["sampler"] = loader.batch_sampler
+        self._loaders[split] = loader
+        return loader
 
     @property
     def _watchdog(self) -> Callable[[Any, str], StallWatchdog]:
-        rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        rank, world_size = self._rank_and_world_size
 
         def say(line: str) -> None:
             self._say(line)

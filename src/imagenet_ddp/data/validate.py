@@ -47,7 +47,8 @@ def validate(
         return found
     if partial:
         return found
-    if data["val_resize"] is not None and not integer(least=_at_least(data["image_size"])).accepts(data["val_resize"]):
+    size = data["image_size"] if integer(1).accepts(data["image_size"]) else 1
+    if data["val_resize"] is not None and not integer(size).accepts(data["val_resize"]):
         found.append(
             f"data.val_resize must be null or at least data.image_size ({data['image_size']}), because "
             f"the crop is cut out of it, got {data['val_resize']}. Hint: set data.val_resize=null."
@@ -153,7 +154,3 @@ def _progressive(data: Mapping[str, Any]) -> list[str]:
             f"{data['progressive_start']}. Hint: set data.progressive_start=null."
         ]
     return []
-
-
-def _at_least(size: Any) -> int:
-    return size if integer(1).accepts(size) else 1

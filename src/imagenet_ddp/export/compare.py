@@ -115,8 +115,6 @@ def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapp
 
 def _files(config: Mapping[str, Any]) -> Samples:
     paths = find_images(config["images"])
-    if not paths:
-        raise ConfigError(f"images={config['images']} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
     chosen = [paths[position] for position in _evenly(len(paths), config["num_images"])]
     return Samples("images", len(chosen), lambda position: decode(read_file(chosen[position]), "", reading))

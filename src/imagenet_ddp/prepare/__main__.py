@@ -16,7 +16,8 @@ def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", options.read)
         # imported after the command line is checked, because pack and check import torch
-        sys.exit(importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.name]}").run(plan))
+        module = importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.options['name']]}")
+        sys.exit(module.run(plan))
 
 
 if __name__ == "__main__":

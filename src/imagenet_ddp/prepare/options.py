@@ -1,6 +1,5 @@
 """Read the command line of prepare into a plan, or refuse it with every mistake. No torch."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +12,12 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
 
-NAMES = ("imagenet", "pack", "check")
-
 
 @dataclass(frozen=True)
 class Plan:
-    name: str  # one of NAMES
     options: Mapping[str, Any]  # prepare.*
     config: Mapping[str, Any]  # resolved, plain
-    archive_dir: Path | None
-    out: Path | None  # of check never None
+    out: Path  # folder to write; of check also where out= is not typed
     num_workers: int
 
 
@@ -34,34 +29,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         return None
     config, mistakes = found.config, found.found
     options, out = config["prepare"], config["out"]
-    name, archive_dir = options["name"], config["archive_dir"]
-    mistakes += _validate_archive_dir(name, archive_dir) + _validate_out(name, out)
+    name = options["name"]
+    mistakes += _validate_archive_dir(name, config["archive_dir"]) + _validate_out(name, out)
     if name == "pack":
         mistakes += data_validate.validate(config, found.environ) or _validate_outside(config)
     elif name == "check":
         mistakes += _validate_checkable(config, found.environ)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    if out is None and name == "check":
+    if out is None:
         assert found.request.hydra is not None
         out = found.request.hydra.run.dir
-    return Plan(
-        name,
-        options,
-        config,
-        Path(archive_dir) if archive_dir is not None else None,
-        Path(out) if out is not None else None,
-        num_cores() if options["num_workers"] == "auto" else options["num_workers"],
-    )
-
-
-def option(key: str, path: Path) -> str:
-    """Return key=path, quoted if Hydra's grammar requires it."""
-    text = str(path)
-    if re.fullmatch(r"[\w./@:-]+", text, re.ASCII):
-        return f"{key}={text}"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{key}="{escaped}"'
+    num_workers = num_cores() if options["num_workers"] == "auto" else options["num_workers"]
+    return Plan(options, config, Path(out), num_workers)
 
 
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:
@@ -82,15 +62,12 @@ def _validate_archive_dir(name: str, value: str | None) -> list[str]:
 
 def _validate_out(name: str, value: str | None) -> list[str]:
     if value is None:
-        if name in ("imagenet", "pack"):
-            return ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
-        return []
+        return [] if name == "check" else ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
     if value.startswith("~"):  # no shell expands ~ after "out="
         return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
     path = Path(value).absolute()
-    if not (reason := not_writable_reason(path)):
-        return []
-    return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."]
+    reason = not_writable_reason(path)
+    return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."] if reason else []
 
 
 def _validate_outside(config: Mapping[str, Any]) -> list[str]:

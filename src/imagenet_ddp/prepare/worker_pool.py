@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from imagenet_ddp.data.loading.worker_failures import signal_name
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
@@ -55,7 +56,8 @@ class _Task:
 class _Worker:
     """One process."""
 
-    def __init__(self, context: Any, args: tuple[Any, ...]):
+    def __init__(self, args: tuple[Any, ...]):
+        context: Any = multiprocessing.get_context(choose_mp_context())
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
         self.process.start()
@@ -70,10 +72,6 @@ class _Worker:
         self.tasks.append(task)
         with contextlib.suppress(OSError):  # it has just ended, which the next recv reports
             self.connection.send(task)
-
-    def pop_task(self) -> _Task:
-        self.begin_s = time.monotonic()
-        return self.tasks.popleft()
 
     def kill(self) -> int | None:
         """Return the exit code; None if even SIGKILL does not end the process, because its disk does not answer."""
@@ -95,9 +93,7 @@ def process_images(
     window: how many images may be started before the first of them is consumed, which bounds the memory. Raises
     RunError if a process cannot start, and whatever the function raises.
     """
-    method = choose_mp_context()
-    if method == "forkserver":
-        start_fork_server()
+    start_fork_server()
     args = (function, dict(images), limits.memory_mib)
     numbered = (_Task(number, split, index) for number, (split, index) in enumerate(tasks))
     retry: list[_Task] = []
@@ -123,7 +119,7 @@ def process_images(
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")
-        workers[workers.index(worker)] = _start(method, args)
+        workers[workers.index(worker)] = _start(args)
         if not worker.tasks:
             return
         task, *others = worker.tasks
@@ -138,7 +134,7 @@ def process_images(
         results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
 
     try:
-        workers += [_start(method, args) for _ in range(num_workers)]
+        workers += [_start(args) for _ in range(num_workers)]
         loop_s = time.monotonic()
         while True:
             for depth in range(DEPTH):
@@ -171,7 +167,7 @@ def process_images(
                 elif isinstance(event, Exception):
                     raise event
                 else:
-                    task = worker.pop_task()
+                    worker.begin_s, task = time.monotonic(), worker.tasks.popleft()
                     results[task.number] = Result(task.split, task.index, *event)
     finally:
         for worker in workers:
@@ -180,9 +176,9 @@ def process_images(
             worker.process.join(5)
 
 
-def _start(method: str, args: tuple[Any, ...]) -> _Worker:
+def _start(args: tuple[Any, ...]) -> _Worker:
     try:
-        return _Worker(multiprocessing.get_context(method), args)
+        return _Worker(args)
     except OSError as error:
         raise _start_error(error.strerror or str(error)) from error
 
@@ -200,10 +196,9 @@ def _is_late(worker: _Worker, timeout_s: float) -> bool:
 
 
 def _signal(code: int | None) -> str:
-    if code is None or code >= 0:
-        return ""
-    name = signal.Signals(-code).name
-    return f" ({name}, twice: the machine ran out of memory?)" if name == "SIGKILL" else f" ({name})"
+    name = signal_name(code or 0)
+    more = ", twice: the machine ran out of memory?" if name == "SIGKILL" else ""
+    return f" ({name}{more})" if name else ""
 
 
 # ---- in the process ------------------------------------------------------------------------------------------------

@@ -7,20 +7,25 @@ from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.errors import ConfigError
 
 
+def _forget() -> None:
+    jpeg_backends.choose.cache_clear()
+    jpeg_backends.decoder.cache_clear()
+
+
 def test_the_fastest_that_is_there_is_chosen_and_says_why(monkeypatch: pytest.MonkeyPatch):
     assert jpeg_backends.choose("auto").name == "simplejpeg"
     assert jpeg_backends.choose("auto").reason.startswith("simplejpeg ")
-    jpeg_backends.decoder.cache_clear()
+    _forget()
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "simplejpeg", None)
         choice = jpeg_backends.choose("auto")
         assert (choice.name, "simplejpeg cannot be used here" in choice.reason) == ("torchvision", True)
-        jpeg_backends.decoder.cache_clear()
+        _forget()
         without.setitem(sys.modules, "torchvision.io", None)  # as torchvision has announced
         assert jpeg_backends.choose("auto").name == "pillow"
         with pytest.raises(ConfigError, match=r"data\.decoder=simplejpeg .* Hint: .* pip install 'simplejpeg'"):
             jpeg_backends.choose("simplejpeg")
-    jpeg_backends.decoder.cache_clear()
+    _forget()
 
 
 def test_what_is_asked_for_is_taken():

@@ -13,8 +13,9 @@ from imagenet_ddp.data.loading.dali_pipeline import choose_device, load
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages, walk
+from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.scan import is_image
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
 from imagenet_ddp.errors import ConfigError
 
@@ -80,7 +81,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> FileImages:
     """29 images: no batch size divides them. Small enough that no crop may be decoded at less than its size."""
     root = tmp_path_factory.mktemp("drawn")
     write_images(root, {"cat": 10, "dog": 10, "owl": 9}, size=60)
-    return walk(root, ["cat", "dog", "owl"])
+    return list_images(root, ["cat", "dog", "owl"])
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_order_crops_and_flips_are_those_of_the_ordinary_loader(pair: tuple[Dali
 
 def test_photographs_have_the_same_pixels(shared_data: Path):
     folder = shared_data / "imagenet-real" / "train"
-    images = walk(folder, sorted(path.name for path in folder.iterdir()))
+    images = list_images(folder, sorted(path.name for path in folder.iterdir()))
     images = images.subset(np.arange(0, len(images), len(images) // 40)[:40])
     dali, ordinary = make(images, sizes=Sizes(224))
     found, expected = epoch(dali, 0), epoch(ordinary, 0)
@@ -155,7 +156,7 @@ def test_each_odd_file_is_read_or_refused_as_by_the_ordinary_loader(shared_data:
             shutil.copy(path, folder / name)
     told: list[Bad] = []
     said: list[str] = []
-    images = walk(tmp_path, ["cat"])
+    images = list_images(tmp_path, ["cat"])
     dali, ordinary = make(images, told, said)
     found, expected = epoch(dali, 0), epoch(ordinary, 0)
     dali.close()
@@ -201,7 +202,7 @@ def test_unreadable_images_are_replaced_as_ever(tmp_path: Path):
     (tmp_path / "cat" / "005.jpg").symlink_to("gone.jpg")
     (tmp_path / "dog" / "003.jpg").write_bytes((tmp_path / "dog" / "003.jpg").read_bytes()[:400])
     told: list[Bad] = []
-    images = walk(tmp_path, ["cat", "dog"])
+    images = list_images(tmp_path, ["cat", "dog"])
     dali, ordinary = make(images, told)
     found, expected = epoch(dali, 0), epoch(ordinary, 0)
     dali.close()

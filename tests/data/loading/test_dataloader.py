@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages, walk
+from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -27,7 +27,7 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 @pytest.fixture(scope="module")
 def images(tree: Path) -> FileImages:
-    return walk(tree / "train", ["cat", "dog", "owl"])
+    return list_images(tree / "train", ["cat", "dog", "owl"])
 
 
 def make(
@@ -164,7 +164,7 @@ BAD = {2, 5, 9}
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path, num_workers: int):
-    images = walk(broken, ["cat", "dog"])
+    images = list_images(broken, ["cat", "dog"])
     told: list[Bad] = []
     ranks = []
     for rank in range(2):
@@ -186,18 +186,18 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
 
 
 def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
-    images = walk(broken, ["cat", "dog"])
+    images = list_images(broken, ["cat", "dog"])
     samples = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
     batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
     assert not BAD & set(batch["index"].tolist())
     assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
-    none = ImageDataset(walk(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
+    none = ImageDataset(list_images(broken / "cat", ["."]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
         none.__getitems__([Key(0, 0, True, 1, 1)])
 
 
 def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
-    alone = walk(broken / "cat", ["."]).subset(np.array([2]))
+    alone = list_images(broken / "cat", ["."]).subset(np.array([2]))
     loader = make(alone, num_workers=1, on_bad_images=lambda images: None)
     with pytest.raises(LoadError, match=r"^[^\n]*002\.jpg cannot be read as an image, nor can 100 others[^\n]*$"):
         list(loader)
@@ -205,7 +205,7 @@ def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
 
 
 def test_in_validation_nothing_takes_its_place(broken: Path):
-    images = walk(broken, ["cat", "dog"])
+    images = list_images(broken, ["cat", "dog"])
     sampler = BatchSampler(12, 4, 1, 0, shuffle=False, seed=0, fill_to=1)
     told: list[Bad] = []
     transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
@@ -274,7 +274,7 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
-    from imagenet_ddp.data.sources.folder.images import walk
+    from imagenet_ddp.data.sources.folder.walk import list_images
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def main():
@@ -282,7 +282,7 @@ STOPPED_AT_ONCE = """
             signal.signal(number, lambda *_: None)
         sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
         transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
-        images = walk(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
+        images = list_images(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
         keys = dict(seed=7, num_workers=2, pin_memory=False, replace=True)
         loader = make_loader(images, transform, sampler, **keys)
         helpers = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
@@ -360,7 +360,7 @@ def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: P
     keys = [Key(0, index, True, 3, 3) for index in (0, 1, 2)]
     assert "weight" not in ImageDataset(images, transform, 0, replace=True).__getitems__(keys)
     write_images(tmp_path, {"cat": 3})
-    weighted = walk(tmp_path, ["cat"])
+    weighted = list_images(tmp_path, ["cat"])
     weighted.weights = np.array([0.5, 1.0, 2.0], np.float32)
     batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
     assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 1.0, 2.0]

@@ -10,8 +10,7 @@ from torch.utils.data import BatchSampler as TorchBatches
 from torch.utils.data import DistributedSampler
 
 from imagenet_ddp.data.loading.balanced import balanced_order
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.system.seeding import hash_seed
 
 

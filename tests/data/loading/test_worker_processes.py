@@ -365,7 +365,7 @@ FLAT = """
     from imagenet_ddp.data.loading.dataloader import make_loader
     from imagenet_ddp.data.loading.sampler import BatchSampler
     from imagenet_ddp.data.sources.folder.images import FileImages
-    from imagenet_ddp.data.sources.names import Names
+    from imagenet_ddp.data.sources.base import Names
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def private_mib(pid):

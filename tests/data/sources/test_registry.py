@@ -15,9 +15,9 @@ from PIL import Image
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.imagenet_layout import class_labels
-from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, split_validation, walk
-from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.base import Images, Names, Source
+from imagenet_ddp.data.sources.folder.images import FileImages, split_validation
+from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.sources.registry import check_classes, open_source
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.errors import ConfigError
@@ -69,7 +69,7 @@ def test_only_images_count_hidden_ones_do_not_and_nested_ones_do(tmp_path: Path)
     (tmp_path / "train" / "cat" / "._000.jpg").write_bytes(b"resource fork")
     (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
     (tmp_path / "train" / ".hidden").mkdir()
-    found = walk(tmp_path / "train", ["cat"])
+    found = list_images(tmp_path / "train", ["cat"])
     assert names(found) == ["cat/deep/000.jpg", "cat/deep/001.jpg"]
     assert open_source(keys(tmp_path), 0, {}).classes == ["cat"]
 
@@ -85,7 +85,7 @@ def test_links_in_circles_pipes_and_links_upwards_are_passed_by(tmp_path: Path):
     (tmp_path / "train/cat/up").symlink_to(tmp_path / "train", target_is_directory=True)
     (tmp_path / "train/cat/self").symlink_to("self")
     os.mkfifo(tmp_path / "train/cat/pipe.jpg")
-    assert names(walk(tmp_path / "train", ["cat"])) == ["cat/000.jpg", "cat/001.jpg"]
+    assert names(list_images(tmp_path / "train", ["cat"])) == ["cat/000.jpg", "cat/001.jpg"]
 
 
 def test_a_class_may_lack_validation_images(tmp_path: Path):
@@ -135,7 +135,7 @@ def uneven(tmp_path: Path) -> FileImages:
         (tmp_path / name).mkdir()
         for number in range(count):
             (tmp_path / name / f"{number:02}.jpg").touch()
-    return walk(tmp_path, ["a", "b", "c", "d"])
+    return list_images(tmp_path, ["a", "b", "c", "d"])
 
 
 def test_a_share_of_each_class_is_split_off(uneven: FileImages):
@@ -179,7 +179,7 @@ def test_images_that_do_not_divide_are_spread_over_the_folds(tmp_path: Path):
         (tmp_path / name).mkdir()
         for number in range(3):
             (tmp_path / name / f"{number}.jpg").touch()
-    images = walk(tmp_path, list("abcdefgh"))
+    images = list_images(tmp_path, list("abcdefgh"))
     assert [len(split_validation(images, 0.2, 0, fold)[1]) for fold in range(5)] == [8, 4, 4, 4, 4]
 
 
@@ -197,7 +197,7 @@ def test_val_fraction_splits_the_training_folder(tmp_path: Path):
         source = open_source(keys(tmp_path, val_fraction=0.2), 3, {}, need_train=need_train)
         assert source.val is not None
         assert Counter(source.val.targets.tolist()) == {0: 2, 1: 2}
-        assert names(source.val) == names(split_validation(walk(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
+        assert names(source.val) == names(split_validation(list_images(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
 
 
 def test_paths_of_any_name_survive(tmp_path: Path):
@@ -216,7 +216,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.jpg").write_text("<html>")
     with pytest.raises(UnreadableImage, match=rf"{tmp_path}/cat/a\.jpg cannot be read as an image: it is no image"):
-        walk(tmp_path, ["cat"]).read(0)
+        list_images(tmp_path, ["cat"]).read(0)
 
 
 def test_images_go_pickled_to_a_loader_process(tree: Path):

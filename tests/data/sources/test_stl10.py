@@ -126,12 +126,6 @@ def test_a_small_set_is_noted(folder: Path) -> None:
     assert "10 test images; the official STL-10 has 8000" in test
 
 
-@pytest.mark.parametrize("fold", [-1, 10])
-def test_folds_are_0_to_9(tmp_path: Path, folder: Path, fold: int) -> None:
-    (sentence,) = stl10.validate(tmp_path, fold, download=True)
-    assert sentence.startswith(f"data.fold must be 0 to 9, got {fold}. Hint: ")
-
-
 def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None:
     with (folder / "train_X.bin").open("r+b") as file:
         file.truncate(20 * 27648 - 1000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder import walk as folder_walk
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
+from imagenet_ddp.data.sources.folder.walk import list_images
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:
@@ -22,5 +22,5 @@ def open_slowly(root: str, mark: str, seconds: float) -> Source:
     Path(f"{mark}.{os.getpid()}").touch()
     folder_walk.list_folder = list_folder
     classes = class_folders(Path(root) / "train")
-    train, val = (walk(Path(root) / split, classes) for split in ("train", "val"))
+    train, val = (list_images(Path(root) / split, classes) for split in ("train", "val"))
     return Source(classes, train, val)

@@ -20,6 +20,7 @@ from imagenet_ddp.data.sources import registry
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.check import check
+from imagenet_ddp.prepare.check.check import same_between, same_within
 from imagenet_ddp.prepare.pack import pack
 
 KILLERS = """
@@ -94,7 +95,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def do(*typed: str) -> int:
         plan = prepare_options.read([*typed, "prepare.num_workers=1"], os.environ)
         assert plan is not None
-        return {"check": check, "pack": pack}[plan.name].run(plan)
+        return {"check": check, "pack": pack}[plan.options["name"]].run(plan)
 
     return do
 
@@ -249,3 +250,16 @@ def test_real_photographs(shared_data: Path, done: Callable[..., int], tmp_path:
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["splits"]["train"]["num_read"], report["splits"]["val"]["num_read"]) == (461, 100)
     assert report["num_duplicates"] == 0
+
+
+def test_pairs_within_and_between():
+    train = np.array([5, 7, 0, 5, 9, 0, 5], dtype=np.uint64)  # 0: could not be read, and is like nothing
+    val = np.array([9, 0, 4, 5, 2**64 - 1], dtype=np.uint64)
+    assert same_within(train) == [(0, 3), (0, 6)]
+    assert same_within(val) == []
+    assert same_between(train, val) == [(0, 3), (4, 0)]
+
+
+def test_empty_splits():
+    none = np.zeros(0, dtype=np.uint64)
+    assert same_within(none) == [] and same_between(none, none) == []

@@ -7,7 +7,6 @@ twelve bits, cut off) go to Pillow and torchvision, which support more of them.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -42,12 +41,9 @@ class Reading:
     decoder: str = "auto"
     exif_orientation: bool = False  # true: turned and mirrored as the camera noted
 
-    @cached_property
+    @property
     def jpeg_decoder(self) -> jpeg_backends.Decoder:
         return jpeg_backends.decoder(jpeg_backends.choose(self.decoder).name)
-
-    def __getstate__(self) -> dict[str, object]:  # a loader worker imports its own
-        return {"decoder": self.decoder, "exif_orientation": self.exif_orientation}
 
 
 DEFAULT = Reading()

@@ -19,8 +19,6 @@ from PIL import Image
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, install
 
-NAMES = ("simplejpeg", "torchvision", "pillow")  # the fastest first
-
 
 class Decoder(Protocol):
     """ends_early: accepts a JPEG whose header declares fewer rows than the file has (jpeg_bitstream.until)."""
@@ -37,13 +35,6 @@ class Decoder(Protocol):
         ...
 
 
-class _PillowScaled:
-    def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
-        image = Image.open(BytesIO(data))
-        image.draft("RGB", (width, height))
-        return np.asarray(image.convert("RGB"))
-
-
 class SimpleJpeg:
     ends_early = True
 
@@ -57,8 +48,20 @@ class SimpleJpeg:
         return self._decode(data, strict=False, min_height=height, min_width=width, min_factor=1)
 
 
-class TorchVision(_PillowScaled):
-    ends_early = False  # libjpeg would print a line for every image
+class Pillow:
+    ends_early = False
+
+    def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
+
+    def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
+        image = Image.open(BytesIO(data))
+        image.draft("RGB", (width, height))
+        return np.asarray(image.convert("RGB"))
+
+
+class TorchVision(Pillow):
+    """Decodes whole images only; does not end early, because libjpeg would print a line for every image."""
 
     def __init__(self) -> None:
         io = importlib.import_module("torchvision.io")
@@ -72,14 +75,8 @@ class TorchVision(_PillowScaled):
             return self._decode(encoded, mode=self._mode).permute(1, 2, 0).numpy()
 
 
-class Pillow(_PillowScaled):
-    ends_early = False
-
-    def rgb(self, data: bytes | bytearray) -> np.ndarray:
-        return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
-
-
-_MAKERS = {"simplejpeg": SimpleJpeg, "torchvision": TorchVision, "pillow": Pillow}
+_MAKERS = {"simplejpeg": SimpleJpeg, "torchvision": TorchVision, "pillow": Pillow}  # the fastest first
+NAMES = tuple(_MAKERS)
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,7 @@ def decoder(name: str) -> Decoder:
         ) from error
 
 
+@functools.cache
 def choose(option: str) -> Choice:
     """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError if the named one does not."""
     if option != "auto":

@@ -11,9 +11,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from imagenet_ddp.system.text import first_line
 
-MAX_PIXELS = (
-    178_956_970  # Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded
-)
+# Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded.
+MAX_PIXELS = 178_956_970
 TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
@@ -56,16 +55,12 @@ def as_unreadable(path: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the decoder's message without memory addresses and source paths."""
+    """Return the decoder's message without memory addresses."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"
     if isinstance(error, Image.DecompressionBombError):
         return TOO_BIG
-    text = first_line(error)
-    text = re.sub(
-        r"^.*\.cpp:\d+\W+", "", text
-    )  # torchvision's "decode_jpeg, /src/decode_jpeg.cpp:171, Image is incomplete"
-    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", text)
+    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:

@@ -14,23 +14,14 @@ class CopyToDevice:
         self._copies: torch.cuda.Stream | None = None
 
     def __call__(self, batch: Mapping[str, Any], device: torch.device) -> Any:
-        if device.type == "cpu":
-            return dict(batch)  # is there already
         if device.type != "cuda":
-            return _moved(batch, device)
+            return {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
         self._copies = self._copies or torch.cuda.Stream(device)
+        compute, moved = torch.cuda.current_stream(device), dict(batch)
         with torch.cuda.stream(self._copies):
-            moved = _moved(batch, device)
-        compute = torch.cuda.current_stream(device)
+            for name, value in batch.items():
+                if torch.is_tensor(value):
+                    moved[name] = value.to(device, non_blocking=True)
+                    moved[name].record_stream(compute)  # the next copy must not reuse its memory before it is computed
         compute.wait_stream(self._copies)
-        for value in moved.values():
-            if isinstance(value, torch.Tensor):
-                value.record_stream(compute)  # the next copy must not reuse its memory before the computation ends
         return moved
-
-
-def _moved(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    return {
-        name: value.to(device, non_blocking=device.type == "cuda") if isinstance(value, torch.Tensor) else value
-        for name, value in batch.items()
-    }

@@ -21,8 +21,7 @@ from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
 from imagenet_ddp.data.loading.dali_pipeline import Crop, Pipeline, load
 from imagenet_ddp.data.loading.dataloader import Batch, ImageDataset
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages

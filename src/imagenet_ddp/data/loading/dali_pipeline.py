@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.loading.key import Key
+from imagenet_ddp.data.loading.sampler import Key
 from imagenet_ddp.data.transforms import Box
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install

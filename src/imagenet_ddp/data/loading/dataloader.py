@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
-from imagenet_ddp.data.loading.key import Key
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loading.sampler import BatchSampler, Key
 from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.loading.worker_failures import explain_failures
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
@@ -92,7 +91,14 @@ class ImageDataset(Dataset):
         return batch
 
     def _new_images(self, count: int, size: int) -> Tensor:
-        return _new_images(count, size)
+        """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
+        num_bytes = count * size * size * 3
+        if get_worker_info() is None:
+            flat = torch.empty(num_bytes, dtype=torch.uint8)
+        else:
+            storage = torch.UntypedStorage._new_shared(num_bytes)
+            flat = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[arg-type]
+        return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
     def _fill(self, out: Tensor, key: Key, index: int) -> bool:
         generator = random.Random(key.image_seed(self.seed))
@@ -100,9 +106,7 @@ class ImageDataset(Dataset):
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
         """Return a replacement for each failed image: from the same batch or, if that has none, from the split."""
-        if not failed:
-            return []
-        if not readable:
+        if failed and not readable:
             readable = [self._any(failed[0])]
         return [readable[number % len(readable)] for number in range(len(failed))]
 
@@ -129,16 +133,6 @@ def open_image(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
         raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
-
-
-def _new_images(count: int, size: int) -> Tensor:
-    """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
-    num_bytes = count * size * size * 3
-    if get_worker_info() is None:
-        flat = torch.empty(num_bytes, dtype=torch.uint8)
-    else:
-        flat = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(num_bytes))  # type: ignore[arg-type]
-    return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
 
 def _identity(batch: Any) -> Any:
@@ -188,10 +182,12 @@ def make_loader(
     raise. watchdog: watches a loader and its images during one epoch."""
     arguments: dict[str, Any] = {}
     if num_workers:
-        context = choose_mp_context()
-        if context == "forkserver":
-            start_fork_server()
-        arguments = {"multiprocessing_context": context, "persistent_workers": True, "worker_init_fn": init_worker}
+        start_fork_server()
+        arguments = {
+            "multiprocessing_context": choose_mp_context(),
+            "persistent_workers": True,
+            "worker_init_fn": init_worker,
+        }
     loader = EpochLoader(
         ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,

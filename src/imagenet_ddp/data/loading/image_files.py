@@ -4,9 +4,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode
 from imagenet_ddp.data.loading.worker_processes import (
@@ -39,15 +40,8 @@ class FileReader:
             return UnreadableImage(path, error.strerror or str(error))
 
 
-class _Files(Dataset):
-    def __init__(self, reader: FileReader, paths: Sequence[str]):
-        self._reader, self._paths = reader, paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: int) -> Tensor | UnreadableImage:
-        return self._reader(self._paths[index])
+def _read_all(reader: FileReader, paths: list[str]) -> list[Tensor | UnreadableImage]:
+    return [reader(path) for path in paths]
 
 
 def read_in_order(
@@ -59,8 +53,8 @@ def read_in_order(
         start_fork_server()
         raise_open_file_limit()  # each image in transit is a file
         yield from DataLoader(
-            _Files(reader, paths), batch_size, num_workers=num_workers, collate_fn=list, prefetch_factor=AHEAD,
-            multiprocessing_context=choose_mp_context(), worker_init_fn=init_worker,
+            paths, batch_size, num_workers=num_workers, collate_fn=partial(_read_all, reader),  # type: ignore[arg-type]
+            prefetch_factor=AHEAD, multiprocessing_context=choose_mp_context(), worker_init_fn=init_worker,
         )  # fmt: skip
         return
     pool = ThreadPoolExecutor(num_cores())

@@ -15,14 +15,33 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
 from imagenet_ddp.data.loading.balanced import balanced_order, count_earlier
-from imagenet_ddp.data.loading.key import Key
 from imagenet_ddp.system.seeding import hash_seed
+
+
+class Key(NamedTuple):
+    """Everything a sample depends on, so that any worker on any rank makes the same one."""
+
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    counts: bool
+    step_images: int  # images that count in this step, over all ranks
+    update_images: int  # images that count in this update of the weights, over all ranks
+    repeat: int = 0  # how often the image stood in this epoch's order before (data.repeats, data.sampling)
+
+    def image_seed(self, seed: int) -> int:
+        """Return the seed of the image's own randomness."""
+        return hash_seed(seed, self.epoch, self.index, *((1, self.repeat) if self.repeat else ()))
+
+    def batch_seed(self, seed: int) -> int:
+        """Return the seed of the batch that begins with this image."""
+        return hash_seed(seed, self.epoch, self.index, 2, self.repeat)
 
 
 class BatchSampler(DistributedSampler):
@@ -65,31 +84,27 @@ class BatchSampler(DistributedSampler):
         self.sampler = self  # Lightning looks for set_epoch at DataLoader.batch_sampler.sampler
         self._repeats = repeats
         self._balance = balance
-        self._start = (-1, 0, 0)
+        self._starts: dict[int, tuple[int, int]] = {}  # epoch -> image, step
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
         """Skip, in this one epoch, the first `image` images of its order, trained on in `step` steps before."""
-        self._start = (epoch, image, step)
+        self._starts = {epoch: (image, step)}
 
     def __len__(self) -> int:
         return -(-self.num_images // self.global_batch_size)
 
     def order(self) -> np.ndarray:
         """Return int64 (num_images,): this epoch's order, a function of seed and epoch only."""
-        order = self._order_of_images()
-        return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
-
-    def _order_of_images(self) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(self.num_images)
         # called in any case: a remote source starts fetching the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
-        if self._balance is not None:
-            return balanced_order(self._balance, self.seed, self.epoch)
-        if order is not None:
-            return order
-        generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
-        return torch.randperm(self.num_images, generator=generator).numpy()
+        if not self.shuffle:
+            order = np.arange(self.num_images)
+        elif self._balance is not None:
+            order = balanced_order(self._balance, self.seed, self.epoch)
+        elif order is None:
+            generator = torch.Generator().manual_seed(hash_seed(self.seed, self.epoch))
+            order = torch.randperm(self.num_images, generator=generator).numpy()
+        return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
     def steps(self, first: int = 0) -> list[int]:
         """Return the position at which each step of an epoch begins, from the image `first` on, and the number of
@@ -103,18 +118,23 @@ class BatchSampler(DistributedSampler):
 
     def steps_before(self, epoch: int) -> int:
         """Return how many steps of this epoch were trained before it was resumed."""
-        return self._start[2] if self._start[0] == epoch else 0
+        return self._start(epoch)[1]
+
+    def _start(self, epoch: int) -> tuple[int, int]:
+        return self._starts.get(epoch, (0, 0))
 
     def images_after(self, epoch: int, step: int) -> int:
         """Count the images of the epoch's order that remain after its first `step` steps."""
-        steps = self.steps(self._start[1] if self._start[0] == epoch else 0)
-        return steps[min(step - self.steps_before(epoch), len(steps) - 1)]
+        first, earlier = self._start(epoch)
+        steps = self.steps(first)
+        return steps[min(step - earlier, len(steps) - 1)]
 
     def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
         order = self.order()
         repeats = count_earlier(order) if self._repeats > 1 or self._balance is not None else np.zeros_like(order)
-        steps = list(pairwise(self.steps(self._start[1] if self._start[0] == self.epoch else 0)))
-        update_images = self._update_images([end - begin for begin, end in steps], self.steps_before(self.epoch))
+        first, earlier = self._start(self.epoch)
+        steps = list(pairwise(self.steps(first)))
+        update_images = self._update_images([end - begin for begin, end in steps], earlier)
         for (begin, end), in_update in zip(steps, update_images, strict=True):
             share, rest = divmod(end - begin, self.num_replicas)
             # the images of a rank are consecutive; the first `rest` ranks take one more

@@ -1,6 +1,7 @@
 """Explain loading failures of which torch only reports that a worker exited: how it ended, and what to set. No
 torch."""
 
+import itertools
 import multiprocessing.connection
 import resource
 import signal
@@ -21,7 +22,6 @@ T = TypeVar("T")
 
 PIN_THREAD = "Pin memory thread exited"  # it receives the batches, with data.pin_memory
 
-_END: Any = object()
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
@@ -33,9 +33,8 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: St
     def batches() -> Iterator[T]:
         with preserve_sigchld_handler():
             found = iter(start())
-            first = next(found, _END)
-        if first is not _END:
-            yield first
+            first = list(itertools.islice(found, 1))
+        yield from first
         yield from found
 
     try:
@@ -59,7 +58,7 @@ def explain(error: BaseException, loader: Any) -> RunError | None:
 
 
 def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
-    by_name = {_signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
+    by_name = {signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
     if not by_name:
         return ""
     # several may have ended, one because of another: the most informative cause comes first
@@ -133,7 +132,7 @@ def _less(loader: Any) -> str:
     return f"data.num_workers={number // 2} (now {number}) or {smaller}"
 
 
-def _signal_name(code: int) -> str:
+def signal_name(code: int) -> str:
     """Return the name of the signal that corresponds to an exit code; "" for none."""
     try:
         return signal.Signals(-code).name if code < 0 else ""

@@ -9,14 +9,12 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import queues
+from multiprocessing import forkserver, queues, resource_tracker
 from typing import Any
 
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_SENT = 100  # exit code of a worker that could not pass a batch on
 
 
@@ -41,16 +39,16 @@ def start_early(option: int | str, local_world_size: int, preload: Sequence[str]
     """Start the fork server before this process imports torch, so that both import it at the same time; only if
     data.num_workers requests workers on any device. preload: nearly all imports of the command's own module, because
     multiprocessing imports that module in each worker."""
-    if choose_num_workers(option, True, local_world_size)[0] and choose_mp_context() == "forkserver":
+    if choose_num_workers(option, True, local_world_size)[0]:
         start_fork_server(preload)
 
 
 def start_fork_server(preload: Sequence[str] = ()) -> None:
-    """Start the process that forks the workers. It ignores stop signals from the start, and so do the workers: the
-    training process handles a stop, and needs its loader until it has saved. The server imports torch, once for all
-    workers, and the modules of preload in the background."""
-    from multiprocessing import forkserver, resource_tracker  # Unix only
-
+    """Start the process that forks the workers, where choose_mp_context wants one. It ignores stop signals from the
+    start, and so do the workers: the training process handles a stop, and needs its loader until it has saved. The
+    server imports torch, once for all workers, and the modules of preload in the background."""
+    if choose_mp_context() != "forkserver":
+        return
     forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.preloaded", *preload])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
@@ -65,7 +63,7 @@ def start_fork_server(preload: Sequence[str] = ()) -> None:
 def preserve_sigchld_handler() -> Iterator[None]:
     """Restore the handler of SIGCHLD after workers have started. torch's handler would raise in the middle of a step
     when a worker ends; the loader itself notices within 5 s, when it waits for a batch."""
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGCHLD)

@@ -40,11 +40,11 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def lock_or_wait(lock: Path, growing: Path | None, say: Say) -> Iterator[None]:
+def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.0) -> Iterator[None]:
     """Lock a file, or wait as long as another process holds the lock and the file `growing` keeps growing; None: wait
-    as long as it holds the lock. Raises ConfigError."""
+    as long as it holds the lock. quiet_s: without a line for so long. Raises ConfigError."""
     with lock.open("a") as handle:
-        seen, deadline, next_line = -1, 0.0, 0.0
+        seen, deadline, next_line = -1, 0.0, time.monotonic() + quiet_s
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the system if its holder dies

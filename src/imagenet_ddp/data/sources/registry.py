@@ -11,9 +11,9 @@ from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
 from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
-from imagenet_ddp.data.sources.folder.walk import describe_left_out
+from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
@@ -26,13 +26,18 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
     """Open the source. data: the resolved data.* keys. Raises ConfigError for mistakes that only show when it is
     opened."""
     try:
-        return _not_empty(_open(data, seed, environ, need_train), data)
+        source = _open(data, seed, environ, need_train)
     except PermissionError as error:
         raise ConfigError(f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on it.") from error
+    for name, images in (("training", source.train), ("validation", source.val)):
+        if images is not None and not len(images):
+            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
+            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
+    return source
 
 
 def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
-    name = data["name"]
+    name, verb = data["name"], "train" if need_train else "evaluate"
     if data["_target_"]:
         root = {"root": data["root"]} if data["root"] else {}
         source = make("data._target_", data["_target_"], {**data["args"], **root})
@@ -42,17 +47,18 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
             )
         return source
     if name == "stl10":
-        return _stl10(data, need_train)
+        folder = stl10.prepare(Path(data["root"]), data["download"])
+        train = Stl10Images(folder, "train", data["fold"]) if need_train else None
+        val = Stl10Images(folder, "test", None)
+        return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
     if name == "table":
-        return open_table(data, seed, environ, need_train=need_train)
+        return open_table(data, seed, environ, verb)
     if name == "shapes":
         return _folders(shapes.ensure(seed, environ), data, seed, need_train)
-    if name in ("packed", "streamed"):
-        if name == "packed":
-            manifest, images = open_packed(data, need_train=need_train)
-        else:
-            manifest, images = open_streamed(data, environ, need_train=need_train)
-        return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)
+    if name == "packed":
+        return open_packed(data, verb)
+    if name == "streamed":
+        return open_streamed(data, environ, verb)
     source = _folders(Path(data["root"]), data, seed, need_train)
     if name == "imagenet":
         known = class_labels()
@@ -60,21 +66,10 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
     return source
 
 
-def _not_empty(source: Source, data: Mapping[str, Any]) -> Source:
-    for name, images in (("training", source.train), ("validation", source.val)):
-        if images is not None and not len(images):
-            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
-            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
-    return source
-
-
-def _notes(*splits: tuple[str, FileImages | None]) -> list[str]:
+def _notes(*splits: FileImages | None) -> list[str]:
     """Return sentences about the files that were left out."""
-    return [
-        f"In {name}, {describe_left_out(images.left_out)}."
-        for name, images in splits
-        if images is not None and images.left_out
-    ]
+    found = [images for images in splits if images is not None and images.left_out]
+    return [f"In {images.location}, {describe_left_out(images.left_out)}." for images in found]
 
 
 def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
@@ -82,23 +77,17 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
-        whole = walk(train_dir, classes, reading)
+        whole = list_images(train_dir, classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        return Source(classes, train, val, notes=_notes((str(train_dir), whole)), digest=digest([whole]))
+        return Source(classes, train, val, notes=_notes(whole), digest=digest([whole]))
     in_val = class_folders(val_dir)
     if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
-    train = walk(train_dir, classes, reading) if need_train else None
-    val = walk(val_dir, classes, reading)
-    notes = _notes((str(train_dir), train), (str(val_dir), val))
-    return Source(classes, train, val, notes=notes, digest=digest([train, val] if train is not None else [val]))
-
-
-def _stl10(data: Mapping[str, Any], need_train: bool) -> Source:
-    folder = stl10.prepare(Path(data["root"]), data["download"])
-    train = Stl10Images(folder, "train", data["fold"]) if need_train else None
-    val = Stl10Images(folder, "test", None)
-    return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
+    train = list_images(train_dir, classes, reading) if need_train else None
+    val = list_images(val_dir, classes, reading)
+    return Source(
+        classes, train, val, notes=_notes(train, val), digest=digest([train, val] if train is not None else [val])
+    )
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:

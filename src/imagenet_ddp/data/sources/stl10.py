@@ -20,7 +20,6 @@ from imagenet_ddp.system.console import Say, print_message
 FOLDER = "stl10_binary"
 SHAPE = (3, 96, 96)
 RECORD_BYTES = 3 * 96 * 96
-NUM_FOLDS = 10
 OFFICIAL_IMAGES = {"train": 5000, "test": 8000}
 NEEDED = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt", "fold_indices.txt")
 UNPACKED_BYTES = sum(OFFICIAL_IMAGES.values()) * RECORD_BYTES
@@ -35,9 +34,6 @@ OFFICIAL = Archive(
 def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
     """Return what would prevent `prepare`, from names and sizes only: no checksum, no network, nothing written."""
     found = []
-    if fold is not None and not 0 <= fold < NUM_FOLDS:
-        found.append(f"data.fold must be 0 to {NUM_FOLDS - 1}, got {fold}. Hint: set data.fold=0, or null.")
-        fold = None
     folder, packed = root / FOLDER, root / archive.name
     if root.exists() and not root.is_dir():
         found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")

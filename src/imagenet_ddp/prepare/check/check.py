@@ -12,12 +12,10 @@ from imagenet_ddp.data import inspect
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import walk
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import describe_left_out
+from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.check.duplicates import same_between, same_within
 from imagenet_ddp.prepare.check.probe import OUT_OF_MEMORY, probe_image
 from imagenet_ddp.prepare.check.report import Report, SplitReport, print_report, write_report
 from imagenet_ddp.prepare.options import Plan
@@ -31,7 +29,6 @@ WINDOW = 4096  # probes that may wait for one before them, which takes long
 
 def run(plan: Plan) -> int:
     """Return the exit code: 0 nothing bad found, 1 something was. Raises ConfigError, RunError."""
-    assert plan.out is not None
     config, data = plan.config, plan.config["data"]
     report = Report(data)
     layout = inspect.inspect_data(data, config["seed"], os.environ, INSPECT_S)
@@ -44,15 +41,12 @@ def run(plan: Plan) -> int:
         out = plan.out
         out.mkdir(parents=True, exist_ok=True)
     try:
-        probes = _probe_all(images, plan, report)
+        contents = _probe_all(images, plan, report)
     except BaseException:
         if config["out"] is None:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
-    for name, one in probes.items():
-        report.splits[name].num_read = len(images[name]) - len(one.bad)
-        report.bad += [(images[name].path(index), reason) for index, reason in sorted(one.bad.items())]
-    _add_duplicates({name: one.content for name, one in probes.items()}, images, report)
+    _add_duplicates(contents, images, report)
     try:
         write_report(out, report)
     except OSError as error:
@@ -61,29 +55,11 @@ def run(plan: Plan) -> int:
     return int(report.num_bad > 0)
 
 
-class _Probes:
-    """The hashes of a split's images and, by index, the reasons why some of them are bad."""
-
-    def __init__(self, num_images: int):
-        self.content = np.zeros(num_images, dtype=np.uint64)
-        self.bad: dict[int, str] = {}
-
-    def add(self, result: Result, memory_mib: int) -> None:
-        if result.failure:
-            self.bad[result.index] = result.failure + (" (prepare.timeout_s)" if result.is_timeout else "")
-            return
-        probe = result.value
-        self.content[result.index] = probe.content_hash
-        if probe.reason == OUT_OF_MEMORY:
-            self.bad[result.index] = f"it needs more than {memory_mib} MiB (prepare.memory_mib)"
-        elif probe.reason is not None:
-            self.bad[result.index] = probe.reason
-
-
-def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, _Probes]:
-    probes = {name: _Probes(len(members)) for name, members in images.items()}
+def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, np.ndarray]:
+    """Report what cannot be read; return the hashes of each split's images, uint64 (N,), 0: not known."""
+    contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}
     progress = Progress("check", sum(len(members) for members in images.values()), "images")
-    progress.more = lambda: f" ({sum(len(one.bad) for one in probes.values()):,} bad)"
+    progress.more = lambda: f" ({len(report.bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
     limits = Limits(plan.options["timeout_s"], plan.options["memory_mib"])
     results = process_images(probe_image, images, tasks, plan.num_workers, limits, WINDOW)
@@ -92,12 +68,25 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
             for result in results:
                 if not progress.done:
                     progress.restart_clock()  # the processes have started
-                probes[result.split].add(result, plan.options["memory_mib"])
+                if (reason := _why_bad(result, limits)) is not None:
+                    report.bad.append((images[result.split].path(result.index), reason))
+                else:
+                    report.splits[result.split].num_read += 1
+                if not result.failure:
+                    contents[result.split][result.index] = result.value.content_hash
                 progress.add(1)
     finally:
         progress.close()
     report.seconds = progress.seconds
-    return probes
+    return contents
+
+
+def _why_bad(result: Result, limits: Limits) -> str | None:
+    if result.failure:
+        return result.failure + (" (prepare.timeout_s)" if result.is_timeout else "")
+    if result.value.reason == OUT_OF_MEMORY:
+        return f"it needs more than {limits.memory_mib} MiB (prepare.memory_mib)"
+    return result.value.reason
 
 
 def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Images]:
@@ -115,7 +104,7 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
         if (name == "val" and data["val_fraction"] is not None) or not folder.is_dir():
             continue
         classes = class_folders(folder)
-        images = walk(folder, classes, Reading(data["decoder"], data["exif_orientation"]))
+        images = list_images(folder, classes, Reading(data["decoder"], data["exif_orientation"]))
         report.splits[name] = SplitReport(_count_classes(images, classes), dict(images.left_out))
         if images.left_out:
             report.notes.append(f"{name}: {describe_left_out(images.left_out)}")
@@ -154,3 +143,16 @@ def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Ima
             )
         if count := len(pairs) - sum(differ):
             report.notes.append(f"{split}: {count:,} image{'s are' if count > 1 else ' is'} in a class twice")
+
+
+def same_within(values: np.ndarray) -> list[tuple[int, int]]:
+    """Pair each image that equals an earlier one with the first such image. values: uint64 (N,), 0: not known."""
+    first: dict[int, int] = {}
+    pairs = [(first.setdefault(value, index), index) for index, value in enumerate(values.tolist()) if value]
+    return [(a, b) for a, b in pairs if a != b]
+
+
+def same_between(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
+    """Pair each validation image with the first training image that has the same value."""
+    first = {value: index for index, value in reversed(list(enumerate(train.tolist())))}
+    return sorted((first[value], index) for index, value in enumerate(val.tolist()) if value and value in first)

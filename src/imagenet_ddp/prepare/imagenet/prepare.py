@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
-from imagenet_ddp.prepare.options import Plan, option
+from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
@@ -19,9 +20,8 @@ SPARE = 0.02  # of the bytes to write: overhead of a file system for a million s
 
 def run(plan: Plan, edition: Edition | None = None) -> int:
     """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
-    assert plan.archive_dir is not None and plan.out is not None
-    edition = edition or ilsvrc2012()
-    archives, left_out = _find_archives(plan.archive_dir, edition)
+    archive_dir, edition = Path(plan.config["archive_dir"]), edition or ilsvrc2012()
+    archives, left_out = _find_archives(archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
         raise ConfigError(mistakes)
     with explain_disk_errors(plan.out):
@@ -33,7 +33,7 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
                 path = archives[split]
                 verify(path, getattr(edition, split), print_message)
                 if split == "val":
-                    devkit = plan.archive_dir / edition.devkit.name
+                    devkit = archive_dir / edition.devkit.name
                     verify(devkit, edition.devkit, print_message)
                     classes = val_classes(path, devkit, edition.classes)
                 else:
@@ -93,7 +93,7 @@ def _print_summary(out: Path, edition: Edition) -> None:
         if (out / split).is_dir():
             counts = f"{count_noun(edition.num_images[split], 'image')} of {count_noun(len(edition.classes), 'class')}"
             print(f"{split}: {counts}: {out / split}")
-    words = ["data=imagenet", option("data.root", out)]
+    words = ["data=imagenet", quoted(f"data.root={out}")]
     if (out / "train").is_dir():
         verb, words = "train", words + ([] if (out / "val").is_dir() else ["data.val_fraction=0.02"])
     else:

@@ -11,19 +11,9 @@ from PIL import Image, features
 from torch.nn.functional import interpolate
 
 from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.decoding.image import JpegPicture, Picture, Pixels, UnreadableImage, open_picture
+from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """form: jpeg or raw. short_side: pixels, images are never enlarged; 0: keep the size. quality: of JPEG, 1 to
-    100."""
-
-    form: str
-    short_side: int
-    quality: int
+from imagenet_ddp.data.sources.packed.manifest import PackOptions
 
 
 @dataclass(frozen=True)
@@ -38,40 +28,32 @@ class EncodedImage:
     reason: str = ""
 
 
-def encode_image(images: Images, index: int, encoding: Encoding) -> EncodedImage:
+def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
     try:
-        return _encode(images, index, encoding)
+        return _encode(images, index, options)
     except UnreadableImage as error:
         return EncodedImage(b"", reason=error.reason)
     except OSError as error:
         return EncodedImage(b"", reason=error.strerror or str(error))
 
 
-def _encode(images: Images, index: int, encoding: Encoding) -> EncodedImage:
-    source, picture = _open(images, index)
+def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
+    source = images.encoded(index) if images.is_encoded else None
+    picture = images.open(index) if source is None else open_picture(source, images.path(index), images.reading)
     pixels = picture.region(0, 0, picture.height, picture.width)  # decoded in any case: is the file intact?
-    keeps_size = not encoding.short_side or min(pixels.shape[:2]) <= encoding.short_side
+    keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
     original = source if keeps_size and isinstance(picture, JpegPicture) else None
-    pixels = pixels if keeps_size else resize(pixels, encoding.short_side)
-    if encoding.form == "raw":
+    pixels = pixels if keeps_size else resize(pixels, options.short_side)
+    if options.form == "raw":
         data = np.ascontiguousarray(pixels).tobytes()
-    elif original is not None and not encoding.short_side:
+    elif original is not None and not options.short_side:
         data = original
     else:
-        data = _jpeg(pixels, encoding.quality)
+        data = _jpeg(pixels, options.quality)
         if original is not None and len(original) <= len(data):
             data = original  # encoding it again would lose quality and save nothing
     size = len(source) if source is not None else picture.height * picture.width * 3
     return EncodedImage(data, pixels.shape[0], pixels.shape[1], zlib.crc32(data), size)
-
-
-def _open(images: Images, index: int) -> tuple[bytes | None, Picture]:
-    """Return (the file it came from, if there is one; the image)."""
-    if isinstance(images, FileImages):
-        encoded = images.encoded(index)
-        return encoded, open_picture(encoded, images.path(index), images.reading)
-    picture = images.open(index)
-    return (images.encoded(index) if images.is_encoded and not isinstance(picture, Pixels) else None), picture
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:

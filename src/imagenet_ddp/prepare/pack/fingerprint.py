@@ -6,22 +6,42 @@ import itertools
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed.local import PackedImages
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.system.text import count_noun
 
 _CHUNK = 1_000  # files that a thread checks, one after the other
 _MISSING = (-1, 0, 0)
 
 
-def image_names(images: Images, data: Mapping[str, Any]) -> Names:
-    """Return names relative to the source's folder, whose path must not affect the bytes."""
+@dataclass(frozen=True)
+class SourceSplit:
+    """names: relative to the source's folder, whose path must not affect the bytes. states: see file_states."""
+
+    images: Images
+    names: Names
+    states: np.ndarray
+
+
+def source_splits(source: Source, data: Mapping[str, Any]) -> dict[str, SourceSplit]:
+    """Return train and val, those that the source has. data: the resolved data.* keys."""
+    splits = {"train": source.train, "val": source.val}
+    return {
+        name: SourceSplit(images, _names(images, data), file_states(images))
+        for name, images in splits.items()
+        if images is not None
+    }
+
+
+def _names(images: Images, data: Mapping[str, Any]) -> Names:
     if isinstance(images, PackedImages):
         return images.names
     prefix = f"{images.location or data['root']}{os.sep}"
@@ -49,21 +69,36 @@ def file_states(images: Images) -> np.ndarray:
     return np.array(list(itertools.chain.from_iterable(found)), dtype=np.int64).reshape(-1, 3)
 
 
-def fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:
+def validate_unchanged(splits: Mapping[str, SourceSplit]) -> None:
+    """Raise RunError if a file changed since its state was read: the pack would mix old and new images."""
+    changed: list[str] = []
+    for name, split in splits.items():
+        old, new = split.states[:, :2], file_states(split.images)[:, :2]
+        differ = (old != new).any(axis=1) & (old[:, 0] >= 0) & (new[:, 0] >= 0)
+        changed += [f"{name}/{split.names[index]}" for index in np.flatnonzero(differ).tolist()]
+    if changed:
+        raise RunError(
+            f"{count_noun(len(changed), 'image')} changed during packing, the first {changed[0]}. Hint: run the "
+            "same command again, which rebuilds only the shards with changed images."
+        )
+
+
+def fingerprint(source: Source, splits: Mapping[str, SourceSplit]) -> str:
     """Return the SHA-256 of classes, names, targets and weights."""
     sha = hashlib.sha256(json.dumps([source.classes, source.labels]).encode())
-    for name, images in splits.items():
+    for name, split in splits.items():
+        images = split.images
         sha.update(f"{name} {len(images)}".encode())
-        for array in (names[name].text, names[name].ends, images.targets.astype("<i8")):
+        for array in (split.names.text, split.names.ends, images.targets.astype("<i8")):
             sha.update(array.tobytes())
         if images.weights is not None:
             sha.update(images.weights.astype("<f4").tobytes())
     return sha.hexdigest()
 
 
-def with_sizes(fingerprint: str, states: Mapping[str, np.ndarray]) -> str:
+def with_sizes(fingerprint: str, splits: Mapping[str, SourceSplit]) -> str:
     """Add the sizes of the files, but not their times, which a pack does not store."""
     sha = hashlib.sha256(fingerprint.encode())
-    for array in states.values():
-        sha.update(array[:, 0].astype("<i8").tobytes())
+    for split in splits.values():
+        sha.update(split.states[:, 0].astype("<i8").tobytes())
     return sha.hexdigest()

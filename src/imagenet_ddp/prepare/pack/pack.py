@@ -20,21 +20,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import MIB, lock_or_wait
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.packed import manifest as manifests
-from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, Split
+from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors
-from imagenet_ddp.prepare.options import Plan, option
+from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.encode import EncodedImage, Encoding, encode_image, encoder_versions
-from imagenet_ddp.prepare.pack.fingerprint import file_states, fingerprint, image_names, with_sizes
-from imagenet_ddp.prepare.pack.plan_shards import PackOptions, plan_shards, validate_same
-from imagenet_ddp.prepare.pack.resume import Resume
+from imagenet_ddp.prepare.pack.encode import EncodedImage, encode_image, encoder_versions
+from imagenet_ddp.prepare.pack.fingerprint import (
+    SourceSplit,
+    fingerprint,
+    source_splits,
+    validate_unchanged,
+    with_sizes,
+)
+from imagenet_ddp.prepare.pack.plan_shards import plan_shards, validate_same
 from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
 from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
@@ -51,7 +56,6 @@ WINDOW = 12  # images per process that may be packed, or wait, before one is wri
 
 def run(plan: Plan) -> int:
     """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
-    assert plan.out is not None
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
         raise ConfigError(
@@ -73,10 +77,7 @@ def run(plan: Plan) -> int:
 def _run(plan: Plan, out: Path) -> None:
     begin_s, data, options = time.monotonic(), plan.config["data"], plan.options
     source = open_source(data, plan.config["seed"], os.environ)
-    splits = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
-    names = {name: image_names(images, data) for name, images in splits.items()}
-    states = {name: file_states(images) for name, images in splits.items()}
-    resume = Resume(out, states)
+    splits = source_splits(source, data)
     wanted = PackOptions(
         options["form"],
         options["short_side"],
@@ -84,32 +85,34 @@ def _run(plan: Plan, out: Path) -> None:
         data["exif_orientation"],
         options["shard_mib"],
         encoder_versions(data["decoder"]),
-        fingerprint(source, splits, names),
+        fingerprint(source, splits),
     )
     # only a finished pack compares sizes: images may be repaired before
-    with_source_sizes = replace(wanted, source=with_sizes(wanted.source, states))
+    with_source_sizes = replace(wanted, source=with_sizes(wanted.source, splits))
     if (out / FILE).exists():
         manifest = manifests.read(out)
-        validate_same({name: getattr(manifest, name) for name in asdict(wanted)}, with_source_sizes, out, "a pack")
+        validate_same(vars(manifest), with_source_sizes, out, "a pack")
         shutil.rmtree(out / WORK, ignore_errors=True)  # killed after packed.json was written
         print_message(f"{out} is packed already: {_counts(manifest)}.", sys.stdout)
         return
-    encoding = Encoding(wanted.form, wanted.short_side, wanted.quality)
-    plans = plan_shards(out, wanted, splits, encoding, resume)
-    if num_outdated := sum(resume.is_outdated(shard) for shard in plans):
+    plans = plan_shards(out, wanted, splits)
+    if num_outdated := sum(shards.is_outdated(out, shard) for shard in plans):
         print_message(f"Making {num_outdated:,} of {len(plans):,} shards again: images in them have changed.")
-    written, bad = _write_shards(plan, out, plans, splits, names, encoding, resume)
-    resume.validate_unchanged(splits, names)
-    _validate_bad_images(out, bad, data, sum(len(images) for images in splits.values()))
+    written = _write_shards(plan, out, plans, splits, wanted)
+    validate_unchanged(splits)
+    bad = [
+        (f"{shard.split}/{splits[shard.split].names[index]}", reason)
+        for shard in plans
+        for index, reason in written[shard.file].bad
+    ]
+    _validate_bad_images(out, bad, data, sum(len(split.images) for split in splits.values()))
     manifest = Manifest(
         **asdict(with_source_sizes),
         classes=source.classes,
         labels=source.labels,
         splits={
-            name: _write_index(
-                out, name, images, [shard for shard in plans if shard.split == name], written, names[name]
-            )
-            for name, images in splits.items()
+            name: _write_index(out, name, split, [shard for shard in plans if shard.split == name], written)
+            for name, split in splits.items()
         },
     )
     shards.save(out / FILE, manifest.dump())
@@ -119,45 +122,32 @@ def _run(plan: Plan, out: Path) -> None:
     taken_s = time.monotonic() - begin_s
     print_message(
         f"{out}: {_counts(manifest)} packed, {before / MIB:,.1f} MiB before, {after / MIB:,.1f} MiB after, in "
-        f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {option('data.root', out)}",
+        f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {quoted(f'data.root={out}')}",
         sys.stdout,
     )
 
 
 def _write_shards(
-    plan: Plan,
-    out: Path,
-    plans: list[Shard],
-    splits: Mapping[str, Images],
-    names: Mapping[str, Names],
-    encoding: Encoding,
-    resume: Resume,
-) -> tuple[dict[str, WrittenShard], list[tuple[str, str]]]:
-    """Return (file -> what was written, (name, reason) of each bad image)."""
+    plan: Plan, out: Path, plans: list[Shard], splits: Mapping[str, SourceSplit], options: PackOptions
+) -> dict[str, WrittenShard]:
+    """Return file -> what was written."""
     keep_bad = plan.config["data"]["on_bad_image"] == "skip"
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
     written: dict[str, WrittenShard] = {}
     for shard in plans:
-        done = resume.find(shard)
+        done = shards.find(out, shard)
         if done is not None and (keep_bad or not done.bad):
             written[shard.file] = done
             progress.add_earlier(len(shard.indices))
     todo = [shard for shard in plans if shard.file not in written]
+    images = {name: split.images for name, split in splits.items()}
     tasks = ((shard.split, index) for shard in todo for index in shard.indices.tolist())
-    with contextlib.closing(_encode_all(splits, tasks, encoding, plan)) as encoded:
+    with contextlib.closing(_encode_all(images, tasks, options, plan)) as encoded:
         for shard in todo:
-            resume.begin(shard)
-            images = _counted(itertools.islice(encoded, len(shard.indices)), progress)
-            done = written[shard.file] = shards.write(out, shard, images, keep_bad=keep_bad)
-            if keep_bad or not done.bad:  # else the file, if there is one, is of other images
-                resume.finish(shard)
+            of_shard = _counted(itertools.islice(encoded, len(shard.indices)), progress)
+            written[shard.file] = shards.write(out, shard, of_shard, keep_bad=keep_bad)
     progress.close()
-    bad = [
-        (f"{shard.split}/{names[shard.split][int(shard.indices[number])]}", reason)
-        for shard in plans
-        for number, reason in written[shard.file].bad
-    ]
-    return written, bad
+    return written
 
 
 def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[EncodedImage]:
@@ -167,20 +157,20 @@ def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[Enc
 
 
 def _encode_all(
-    splits: Mapping[str, Images], tasks: Iterable[tuple[str, int]], encoding: Encoding, plan: Plan
+    images: Mapping[str, Images], tasks: Iterable[tuple[str, int]], options: PackOptions, plan: Plan
 ) -> Generator[EncodedImage, None, None]:
     """Encode images in the order of the tasks; in this process if there is only one."""
     if plan.num_workers == 1:
-        yield from (encode_image(splits[split], index, encoding) for split, index in tasks)
+        yield from (encode_image(images[split], index, options) for split, index in tasks)
         return
-    function, window = partial(encode_image, encoding=encoding), WINDOW * plan.num_workers
+    function, window = partial(encode_image, options=options), WINDOW * plan.num_workers
     with contextlib.closing(
-        process_images(function, splits, tasks, plan.num_workers, Limits(TIMEOUT_S), window)
+        process_images(function, images, tasks, plan.num_workers, Limits(TIMEOUT_S), window)
     ) as results:
         for result in results:
             if result.failure:
                 raise RunError(
-                    f"{splits[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
+                    f"{images[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
                     "file and its disk, and free memory (prepare.num_workers=1 needs the least); then run the same "
                     "command again to resume."
                 )
@@ -214,14 +204,15 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
 
 
 def _write_index(
-    out: Path, name: str, images: Images, plans: list[Shard], written: Mapping[str, WrittenShard], names: Names
+    out: Path, name: str, split: SourceSplit, plans: list[Shard], written: Mapping[str, WrittenShard]
 ) -> Split:
     """Merge the records of a split's shards, in the order of the source."""
+    images, names = split.images, split.names
     records = np.zeros(len(images), manifests.RECORD)
     left_out = []
     for shard in plans:
         records[shard.indices] = shards.records(out, shard)
-        left_out += [(int(shard.indices[number]), reason) for number, reason in written[shard.file].bad]
+        left_out += written[shard.file].bad
     is_packed = records["num_bytes"] > 0
     if not is_packed.any():
         raise RunError(f"at least one {name} image must be readable, but none is. Hint: another source.")

@@ -1,8 +1,8 @@
-"""Plan a pack: everything that determines its bytes, and which images go into which shard."""
+"""Plan a pack: which images go into which shard, always the same for the same source and options."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +10,15 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import MIB
-from imagenet_ddp.data.sources.packed.manifest import WORK
+from imagenet_ddp.data.sources.packed.manifest import WORK, PackOptions
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import require_free_space
 from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.encode import Encoding, encode_image
-from imagenet_ddp.prepare.pack.resume import Resume
+from imagenet_ddp.prepare.pack.encode import encode_image
+from imagenet_ddp.prepare.pack.fingerprint import SourceSplit
 from imagenet_ddp.prepare.pack.shards import Shard
 
 NUM_SAMPLES = 64  # images packed beforehand to estimate the size
-
-
-@dataclass(frozen=True)
-class PackOptions:
-    """Everything that determines the bytes."""
-
-    form: str
-    short_side: int
-    quality: int
-    exif_orientation: bool
-    shard_mib: int
-    encoder: str
-    source: str
 
 
 def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
@@ -49,9 +36,7 @@ def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what
         )
 
 
-def plan_shards(
-    out: Path, wanted: PackOptions, splits: Mapping[str, Images], encoding: Encoding, resume: Resume
-) -> list[Shard]:
+def plan_shards(out: Path, wanted: PackOptions, splits: Mapping[str, SourceSplit]) -> list[Shard]:
     """Distribute the images over shards. Their mean size is stored in WORK, so that a resumed pack makes the same
     plan."""
     file = out / WORK / "plan.json"
@@ -60,12 +45,12 @@ def plan_shards(
         validate_same(plain.get("options", {}), wanted, out, "an unfinished pack")
         mean_bytes = plain["mean_bytes"]
     else:
-        mean_bytes = {name: _mean_bytes(images, encoding) for name, images in splits.items()}
+        mean_bytes = {name: _mean_bytes(split.images, wanted) for name, split in splits.items()}
     plans = []
-    for name, images in splits.items():
+    for name, split in splits.items():
         per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
-        plans += shards.divide(name, len(images), per_shard, shuffle=name == "train")
-    need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not resume.find(shard))
+        plans += shards.divide(name, split.states, per_shard, shuffle=name == "train")
+    need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not shards.find(out, shard))
     require_free_space(out, need, ", or a smaller prepare.short_side")
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
@@ -73,8 +58,8 @@ def plan_shards(
     return plans
 
 
-def _mean_bytes(images: Images, encoding: Encoding) -> float:
+def _mean_bytes(images: Images, options: PackOptions) -> float:
     """Estimate the size of a packed image, always from the same sample."""
     sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
-    sizes = [len(encode_image(images, index, encoding).data) for index in sample.tolist()]
+    sizes = [len(encode_image(images, index, options).data) for index in sample.tolist()]
     return float(np.mean([size for size in sizes if size] or [0]))

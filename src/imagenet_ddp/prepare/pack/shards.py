@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,34 +20,39 @@ PART = "shard.part"  # in WORK: the shard being written; it grows
 
 @dataclass(frozen=True)
 class Shard:
-    """number: within its split. indices: of its images in the source, ascending."""
+    """number: within its split. indices: of its images in the source, ascending. state: digest of the states of their
+    files (fingerprint.file_states)."""
 
     split: str
     number: int
     indices: np.ndarray
+    state: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-{self.number:05}"
 
     @property
     def file(self) -> str:
-        return f"{self.split}-{self.number:05}.bin"
+        return f"{self.name}.bin"
 
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """bad: (position in indices, reason) of each image left out."""
+    """bad: (index in the source, reason) of each image left out."""
 
     file: File
     source_bytes: int
     bad: list[tuple[int, str]]
 
 
-def divide(split: str, num_images: int, per_shard: int, *, shuffle: bool) -> list[Shard]:
+def divide(split: str, states: np.ndarray, per_shard: int, *, shuffle: bool) -> list[Shard]:
     """Distribute images over shards: shuffled, so that a few shards are a fair sample of all classes, but always in the
-    same way, so that the bytes are the same (RandomState's stream is frozen, NEP 19)."""
-    order = np.random.RandomState(0).permutation(num_images) if shuffle else np.arange(num_images)
-    return [
-        Shard(split, number, np.sort(order[first : first + per_shard]))
-        for number, first in enumerate(range(0, num_images, per_shard))
-    ]
+    same way, so that the bytes are the same (RandomState's stream is frozen, NEP 19). states: of the split's files."""
+    order = np.random.RandomState(0).permutation(len(states)) if shuffle else np.arange(len(states))
+    parts = [np.sort(order[first : first + per_shard]) for first in range(0, len(states), per_shard)]
+    digests = [hashlib.sha256(states[indices].astype("<i8").tobytes()).hexdigest() for indices in parts]
+    return [Shard(split, number, *part) for number, part in enumerate(zip(parts, digests, strict=True))]
 
 
 def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad: bool) -> WrittenShard:
@@ -56,7 +62,7 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
     with part.open("wb") as file:
         for number, image in enumerate(encoded):
             if image.reason:
-                bad.append((number, image.reason))
+                bad.append((int(shard.indices[number]), image.reason))
                 continue
             file.write(image.data)
             sha.update(image.data)
@@ -70,22 +76,31 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
         part.unlink()
         return written
     save(_records_file(out, shard), npy(records))
-    save(_summary_file(out, shard), json.dumps(asdict(written)).encode())
     part.replace(out / shard.file)
+    # last: until then, what an earlier run wrote of older images has a summary with another state
+    save(_summary_file(out, shard), json.dumps({**asdict(written), "state": shard.state}).encode())
     return written
 
 
 def find(out: Path, shard: Shard) -> WrittenShard | None:
-    """Return what an earlier run wrote; None if nothing is usable."""
+    """Return what an earlier run wrote of the images as they are now; None if nothing is usable."""
     try:
-        plain = json.loads(_summary_file(out, shard).read_bytes())
-        bad = [(number, reason) for number, reason in plain["bad"]]
+        plain = _summary(out, shard)
+        bad = [(index, reason) for index, reason in plain["bad"]]
         written = WrittenShard(File(**plain["file"]), plain["source_bytes"], bad)
         size = (out / shard.file).stat().st_size
         is_complete = size == written.file.num_bytes and _records_file(out, shard).is_file()
+        return written if is_complete and plain["state"] == shard.state else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return written if is_complete else None
+
+
+def is_outdated(out: Path, shard: Shard) -> bool:
+    """Return whether the images have changed since an earlier run wrote the shard."""
+    try:
+        return _summary(out, shard)["state"] != shard.state
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def records(out: Path, shard: Shard) -> np.ndarray:
@@ -93,12 +108,16 @@ def records(out: Path, shard: Shard) -> np.ndarray:
     return np.load(_records_file(out, shard))
 
 
+def _summary(out: Path, shard: Shard) -> Any:
+    return json.loads(_summary_file(out, shard).read_bytes())
+
+
 def _summary_file(out: Path, shard: Shard) -> Path:
-    return out / WORK / f"{shard.split}-{shard.number:05}.json"
+    return out / WORK / f"{shard.name}.json"
 
 
 def _records_file(out: Path, shard: Shard) -> Path:
-    return out / WORK / f"{shard.split}-{shard.number:05}.npy"
+    return out / WORK / f"{shard.name}.npy"
 
 
 def npy(array: np.ndarray) -> bytes:

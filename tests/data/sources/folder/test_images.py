@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder import images as folder_images
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation, walk
-from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.folder.walk import list_images
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
@@ -17,7 +18,7 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
     with (tmp_path / "cat" / "huge.jpg").open("wb") as file:
         file.truncate(folder_images.MAX_FILE_BYTES + 2**30)  # takes no room on the disk
     with pytest.raises(UnreadableImage, match=r"huge\.jpg .* the file has 2\.0 GiB"):
-        walk(tmp_path, ["cat"]).open(0)
+        list_images(tmp_path, ["cat"]).open(0)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,9 @@ def test_a_digest_tells_other_images(change: Callable[[Path], object], is_seen: 
     for name in ("cat/a.jpg", "cat/b.jpg", "dog/z.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    before = digest([walk(tmp_path, ["cat", "dog"])])
+    before = digest([list_images(tmp_path, ["cat", "dog"])])
     change(tmp_path)
-    assert (digest([walk(tmp_path, ["cat", "dog"])]) != before) is is_seen
+    assert (digest([list_images(tmp_path, ["cat", "dog"])]) != before) is is_seen
 
 
 def many(number: int) -> FileImages:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.data.sources.folder.scan import class_folders, has_image, is_image, list_folder
+from imagenet_ddp.data.sources.folder.scan import class_folders, find_images, has_image, is_image, list_folder
+from imagenet_ddp.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a b (1).Png", "a.tiff", "näme_图.webp", "a.b.jp2"])
@@ -68,3 +69,15 @@ def test_links_to_no_file(folder: Path):
 def test_needs_no_torch():
     code = "import sys, imagenet_ddp.data.sources.folder.scan; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    for name in ("a.jpg", "deep/b.jpg", "c.txt"):
+        (tmp_path / name).touch()
+    assert find_images(str(tmp_path)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
+    assert find_images(f"{tmp_path}/c.txt") == [f"{tmp_path}/c.txt"]
+    assert find_images(f"{tmp_path}/**/*.jpg") == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
+    for pattern in ("", f"{tmp_path}/*.png"):
+        with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: 'images=FOLDER/\*\.jpg'"):
+            find_images(pattern)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.sources.folder import scan, walk
+from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import Listing, describe_left_out, list_images
+from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.errors import ConfigError
 
 
@@ -32,12 +33,12 @@ def never(line: str) -> None:
     raise AssertionError(line)
 
 
-def paths(found: Listing) -> list[str]:
+def paths(found: FileImages) -> list[str]:
     return [found.names[index] for index in range(len(found.targets))]
 
 
-def look(folder: Path, say: Callable[[str], None] = never) -> Listing:
-    return list_images(folder, class_folders(folder), say)
+def look(folder: Path, say: Callable[[str], None] = never) -> FileImages:
+    return list_images(folder, class_folders(folder), say=say)
 
 
 def make_late(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -84,8 +85,8 @@ def test_it_is_said_how_far_a_long_walk_is(tree: Path, monkeypatch: pytest.Monke
 
 
 def test_a_class_without_a_folder_has_no_images_and_the_folder_may_be_missing(tree: Path):
-    assert list_images(tree, ["ant", "cat", "zebra"], never).targets.tolist() == [1] * 5
-    assert paths(list_images(tree / "nowhere", ["cat"], never)) == []
+    assert list_images(tree, ["ant", "cat", "zebra"], say=never).targets.tolist() == [1] * 5
+    assert paths(list_images(tree / "nowhere", ["cat"], say=never)) == []
 
 
 def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch):
@@ -94,4 +95,4 @@ def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(scan.os, "scandir", stale)
     with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but: Stale file handle\. Hint: "):
-        list_images(tree, ["cat"], never)
+        list_images(tree, ["cat"], say=never)

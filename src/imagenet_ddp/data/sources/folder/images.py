@@ -10,10 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture
-from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.walk import list_images
-from imagenet_ddp.data.sources.names import Names
-from imagenet_ddp.system.console import print_message
+from imagenet_ddp.data.sources.base import Images, Names
 
 MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixels (decode.MAX_PIXELS)
 
@@ -42,7 +39,7 @@ class FileImages(Images):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
         self.weights: np.ndarray | None = None
-        self.left_out: Counter[str] = Counter()  # of the Listing
+        self.left_out: Counter[str] = Counter()  # files, by reason: those of list_folder, and "beside"
 
     def path(self, index: int) -> str:
         return str(self.folder / self.names[index if self._rows is None else int(self._rows[index])])
@@ -58,14 +55,6 @@ class FileImages(Images):
         images = FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
         images.weights = None if self.weights is None else self.weights[indices]
         return images
-
-
-def walk(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
-    """List the images below folder/<class> at any depth, in a stable order; a class without a folder has none."""
-    listing = list_images(folder, classes, print_message)
-    images = FileImages(folder, listing.names, listing.targets, reading)
-    images.left_out = listing.left_out
-    return images
 
 
 def digest(splits: Sequence[FileImages]) -> str:

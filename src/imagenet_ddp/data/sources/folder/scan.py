@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import shorten_list
 
 # torchvision's list, and three formats Pillow reads too
@@ -109,10 +110,14 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def find_images(pattern: str) -> list[str]:
-    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern; none for
-    "", which Path would take for the working folder."""
-    if pattern and Path(pattern).is_dir():
-        return [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
-    if Path(pattern).is_file():
-        return [pattern]
-    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern. Raises
+    ConfigError if there are none."""
+    if pattern and Path(pattern).is_dir():  # "" would be the working folder
+        found = [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
+    elif Path(pattern).is_file():
+        found = [pattern]
+    else:
+        found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    if not found:
+        raise ConfigError(f"images={pattern} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
+    return found

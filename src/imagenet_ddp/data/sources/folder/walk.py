@@ -4,29 +4,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.data.decoding.image import DEFAULT, Reading
+from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.scan import files_beside, list_folder
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 SAY_EVERY_S = 10.0
 
 
-class Listing(NamedTuple):
-    """names: paths below the folder, sorted within a class; targets: int64 (N,), positions of the classes."""
-
-    names: Names
-    targets: np.ndarray
-    left_out: Counter[str]  # as in list_folder, and "beside"
-
-
 def describe_left_out(left_out: Counter[str]) -> str:
-    """Describe what a Listing left out; "" if nothing was."""
+    """Describe FileImages.left_out; "" if nothing was."""
     kinds = left_out.copy()
     parts = [
         f"{number:,} {words}"
@@ -46,13 +40,30 @@ def describe_left_out(left_out: Counter[str]) -> str:
     return f"{count_noun(total, 'file')} left out: {', '.join(parts)}" if total else ""
 
 
-def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
-    """List the images below folder/<class> for each class, at any depth; a class without a folder has none.
+def list_images(
+    folder: Path, classes: list[str], reading: Reading = DEFAULT, say: Callable[[str], None] = print_message
+) -> FileImages:
+    """List the images below folder/<class> for each class, at any depth, sorted within a class; a class without a
+    folder has none.
 
     say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other disk errors.
     """
+    paths: list[str] = []
+    counts: list[int] = []
+    last_s = time.monotonic()
+
+    def list_class(name: str) -> tuple[list[str], Counter[str]]:
+        return list_folder(folder / name) if (folder / name).is_dir() else ([], Counter())
+
     try:
-        return _list_images(folder, classes, say)
+        left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
+        for name, (images, more) in zip(classes, map_concurrently(list_class, classes), strict=True):
+            paths += [f"{name}/{image}" for image in images]
+            counts.append(len(images))
+            left_out += more
+            if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
+                last_s = now
+                say(f"Walking {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
     except PermissionError:
         raise
     except OSError as error:
@@ -60,21 +71,7 @@ def list_images(folder: Path, classes: list[str], say: Callable[[str], None]) ->
             f"{error.filename or folder} must be readable, but: {error.strerror or error}. Hint: is the disk "
             "still there? data.root=FOLDER names another one."
         ) from error
-
-
-def _list_images(folder: Path, classes: list[str], say: Callable[[str], None]) -> Listing:
-    def list_class(name: str) -> tuple[list[str], Counter[str]]:
-        return list_folder(folder / name) if (folder / name).is_dir() else ([], Counter())
-
-    left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
-    paths: list[str] = []
-    counts: list[int] = []
-    last_s = time.monotonic()
-    for name, (images, more) in zip(classes, map_concurrently(list_class, classes), strict=True):
-        paths += [f"{name}/{image}" for image in images]
-        counts.append(len(images))
-        left_out += more
-        if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
-            last_s = now
-            say(f"Walking {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
-    return Listing(Names.of(paths), np.repeat(np.arange(len(classes), dtype=np.int64), counts), left_out)
+    targets = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+    images = FileImages(folder, Names.of(paths), targets, reading)
+    images.left_out = left_out
+    return images

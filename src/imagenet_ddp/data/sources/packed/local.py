@@ -6,20 +6,20 @@ and the process does not grow with the pages that it touches. Raw pixels are mem
 the rows it needs. docs/performance.md has the measurements behind this.
 """
 
+import mmap
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
-from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.names import Names
+from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import Manifest, Split
-from imagenet_ddp.data.sources.packed.shard_file import Record, Shard
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.seeding import hash_seed
@@ -27,6 +27,36 @@ from imagenet_ddp.system.seeding import hash_seed
 # Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
 # takes some 20 µs, a tenth of what decoding an image takes.
 MAX_OPEN = 128
+
+
+class Record(NamedTuple):
+    """The index entry of one image; see manifest.RECORD."""
+
+    offset: int
+    num_bytes: int
+    shard: int
+    crc32: int
+    height: int
+    width: int
+
+
+class Shard:
+    """An open shard. pixels: all its bytes, if they are decoded images."""
+
+    def __init__(self, path: Path, is_raw: bool):
+        self.file = os.open(path, os.O_RDONLY)
+        self.touched_s = 0.0  # when its use was last noted; of data.streamed
+        self.pixels: np.ndarray | None = None
+        if is_raw:
+            self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+    def is_gone(self) -> bool:
+        """Return whether the file was removed; until it is closed, it still takes up disk space."""
+        return os.fstat(self.file).st_nlink == 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            os.close(self.file)
 
 
 class PackedImages(Images):
@@ -138,36 +168,31 @@ class PackedImages(Images):
 
     def _check_index(self) -> None:
         for array in self.split.arrays.values():
-            path = self._file(array.file)
+            path = self.folder / array.file
             try:
-                found = sha256(path)
+                is_intact = sha256(path) == array.sha256
+                reason = "" if is_intact else f"its bytes do not match the SHA-256 in {manifests.FILE}"
             except PermissionError:
                 raise
             except OSError as error:
-                raise self._no_index(path, error.strerror or str(error)) from error
-            if found != array.sha256:
-                raise self._no_index(path, f"its bytes do not match the SHA-256 in {manifests.FILE}")
-
-    def _no_index(self, path: Path, reason: str) -> ConfigError:
-        return ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
+                reason = error.strerror or str(error)
+            if reason:
+                raise ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
 
     def _array(self, name: str) -> np.ndarray:
         """Map the file into memory, once per process."""
         if name not in self._arrays:
-            path = self._file(self.split.arrays[name].file)
+            path = self.folder / self.split.arrays[name].file
             # as an ndarray, which is indexed in half the time of a memmap
             self._arrays[name] = np.asarray(np.load(path, mmap_mode="r"))
         return self._arrays[name]
-
-    def _file(self, name: str) -> Path:
-        return self.folder / name
 
     def _shard(self, number: int) -> Shard:
         shard = self._shards.get(number)
         if shard is None:
             if len(self._shards) >= MAX_OPEN:
                 del self._shards[next(iter(self._shards))]  # opened first
-            path = self._file(self.split.shards[number].file)
+            path = self.folder / self.split.shards[number].file
             shard = self._shards[number] = Shard(path, self.form == "raw")
         return shard
 
@@ -205,24 +230,18 @@ class PackedImages(Images):
             raise UnreadableImage(self.path(index), f"its bytes in {file} are not those that were packed (checksum)")
 
 
-def open_packed(data: Mapping[str, Any], *, need_train: bool = True) -> tuple[Manifest, dict[str, PackedImages]]:
-    """Open a pack: its manifest, and those of train and val that are requested. data: the resolved data.* keys. Raises
-    ConfigError."""
-    found = manifests.validate(data, "train" if need_train else "evaluate")
-    if found:
+def open_packed(data: Mapping[str, Any], verb: str) -> Source:
+    """Open a pack. data: the resolved data.* keys. verb: evaluate needs only val. Raises ConfigError."""
+    if found := manifests.validate(data, verb):
         raise ConfigError(found)
     folder = Path(data["root"])
-    manifest = manifests.read(folder)
+    return source_of(manifests.read(folder), data, verb, partial(PackedImages, folder))
+
+
+def source_of(manifest: Manifest, data: Mapping[str, Any], verb: str, make: Callable[..., PackedImages]) -> Source:
+    """Return the splits of a pack that the verb needs. make: takes the arguments of PackedImages after the folder."""
+    options = {"reading": Reading(data["decoder"]), "verify": data["verify"], "window": data["shuffle_window_shards"]}
     images = {
-        name: PackedImages(
-            folder,
-            name,
-            manifest.splits[name],
-            manifest.form,
-            reading=Reading(data.get("decoder", "auto")),
-            verify=data.get("verify", False),
-            window=data.get("shuffle_window_shards", 0),
-        )
-        for name in (("train", "val") if need_train else ("val",))
+        name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)
     }
-    return manifest, images
+    return Source(manifest.classes, images.get("train"), images["val"], manifest.labels)

@@ -55,14 +55,20 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class PackOptions:
+    """Everything that determines the bytes."""
+
     form: str  # one of FORMS
-    short_side: int  # pixels; 0: as it was
-    quality: int  # of JPEGs that were made
-    exif_orientation: bool  # whether images were turned upright
+    short_side: int  # pixels, images are never enlarged; 0: as it was
+    quality: int  # of JPEGs that are made, 1 to 100
+    exif_orientation: bool  # whether images are turned upright
     shard_mib: int  # size of a shard, about
-    encoder: str  # the libraries that decided about the bytes
-    source: str  # sha256 of classes, names, targets and sizes of files that were packed
+    encoder: str  # the libraries that decide about the bytes
+    source: str  # sha256 of classes, names, targets and sizes of files that are packed
+
+
+@dataclass(frozen=True)
+class Manifest(PackOptions):
     classes: list[str]
     labels: list[str]
     splits: dict[str, Split]  # train, val

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from imagenet_ddp.data.sources.download import lock_or_wait
@@ -21,7 +21,7 @@ from imagenet_ddp.system.console import print_message
 
 GIB = 2**30
 TOUCH_S = 5.0  # between two notes that a shard is in use
-QUIET_S = 15.0  # so long a wait for another process is not worth a line
+QUIET_S = 15.0  # so long a wait for another process is not worth a line: usually a shard arrives within seconds
 ABANDONED_S = 3600.0  # a part so old belongs to a process that was killed
 
 
@@ -43,36 +43,33 @@ class ShardCache:
         path = self.path(file)
         if not path.exists():
             try:
-                with lock_or_wait(self._lock(file), self._part(file), _Patient()):
+                with lock_or_wait(self._lock(file), self._part(file), print_message, QUIET_S):
                     if not path.exists():
                         self._fetch(file)
             except ConfigError as error:  # a stalled process
                 raise ShardError(str(error)) from error
         return path
 
-    def fetch_if_free(self, file: File) -> bool:
-        """Fetch the shard, or return False if another process is fetching it. Raises ShardError."""
-        with self._lock(file).open("a") as handle:
-            try:
+    def prefetch(self, file: File) -> bool:
+        """Fetch the shard, unless another process is fetching it; return False if that fails."""
+        try:
+            with self._lock(file).open("a") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            if not self.is_there(file):
-                self._fetch(file)
+                if not self.is_there(file):
+                    self._fetch(file)
+        except BlockingIOError:
+            return True
+        except (ShardError, OSError):
+            return False
         return True
 
-    def touch(self, handle: int) -> None:
-        """Mark the shard that is open as `handle` as in use."""
-        os.utime(handle)
-
-    def opened_since(self, files: Sequence[File], moment_s: float) -> list[int]:
-        """Return the positions of the files that any process has read from since then."""
-        found = []
-        for position, file in enumerate(files):
+    def last_opened(self, files: Sequence[File], moment_s: float) -> int | None:
+        """Return the last position of the files that any process has read from since then; None: none was."""
+        for position in reversed(range(len(files))):
             with contextlib.suppress(OSError):
-                if self.path(file).stat().st_atime >= moment_s:
-                    found.append(position)
-        return found
+                if self.path(files[position]).stat().st_atime >= moment_s:
+                    return position
+        return None
 
     def _fetch(self, file: File) -> None:
         part = self._part(file)
@@ -124,22 +121,3 @@ class ShardCache:
 
     def _part(self, file: File) -> Path:
         return self.folder / f"{file.file}.part"
-
-
-class _Patient:
-    """Reports a wait, but not at once: usually a shard arrives within a few seconds."""
-
-    def __init__(self) -> None:
-        self._begin_s = time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        if time.monotonic() - self._begin_s > QUIET_S:
-            print_message(line)
-
-
-def shards_to_prefetch(count: int, window: int, opened: Sequence[int]) -> Iterator[int]:
-    """Return the positions that will be needed next: the rest of the furthest window of shards in use, and the next
-    window."""
-    if opened:
-        first = max(opened) // window * window
-        yield from range(first, min(first + 2 * window, count))

@@ -1,31 +1,31 @@
 """Read images of a packed folder in an object store as local.py does, from shards fetched to this machine's disk before
 they are needed.
 
-In validation, shards are read in order, so each process that opens one fetches the next. In training, only the process
-that draws the order of an epoch knows it: one of its threads watches which shards are in use on this machine, and has
-those of the next window fetched.
+Only the process that asks for the order of an epoch knows it: one of its threads watches which shards are in use on
+this machine, and has those of the next window fetched; in validation, which reads shards in order, the next shard.
 """
 
 import contextlib
 import hashlib
+import os
 import shutil
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed import manifest as manifests
-from imagenet_ddp.data.sources.packed.local import PackedImages
-from imagenet_ddp.data.sources.packed.manifest import FILE, File, Manifest, Split
+from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, source_of
+from imagenet_ddp.data.sources.packed.manifest import FILE, File, Split
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
-from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache, shards_to_prefetch
-from imagenet_ddp.data.sources.packed.shard_file import Shard
+from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
@@ -41,13 +41,11 @@ class StreamedImages(PackedImages):
 
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
-        self._window = 0
-        self._next: threading.Thread | None = None
         self._stop: threading.Event | None = None
         super().__init__(cache.folder, name, split, form, location=cache.remote.url, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_next": None, "_stop": None}
+        return {**super().__getstate__(), "_stop": None}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the order of PackedImages.order; from now on the shards of that epoch are fetched ahead of their
@@ -56,8 +54,11 @@ class StreamedImages(PackedImages):
             self._stop.set()
         self._stop = threading.Event()
         weakref.finalize(self, self._stop.set)
-        sequence = [self.split.shards[shard] for shard in self.shards_of(seed, epoch)]
-        arguments = (self._cache, sequence, self._window or len(sequence), self._stop)
+        sequence, window = self.split.shards, 1
+        if self.split.shuffled:
+            sequence = [self.split.shards[shard] for shard in self.shards_of(seed, epoch)]
+            window = self._window or len(sequence)
+        arguments = (self._cache, sequence, window, self._stop)
         threading.Thread(target=_keep_ahead, args=arguments, name="shards ahead", daemon=True).start()
         return super().order(seed, epoch)
 
@@ -65,12 +66,10 @@ class StreamedImages(PackedImages):
         shard = self._shards.get(number)
         if shard is None:
             shard = self._open(number)
-            if not self.split.shuffled:
-                self._fetch_next(number + 1)
         now = time.monotonic()
         if now - shard.touched_s > TOUCH_S:
             shard.touched_s = now
-            self._cache.touch(shard.file)
+            os.utime(shard.file)  # in use: not to be evicted
         return shard
 
     def _open(self, number: int) -> Shard:
@@ -85,79 +84,59 @@ class StreamedImages(PackedImages):
             "could be opened. Hint: a larger data.cache_gib."
         )
 
-    def _fetch_next(self, number: int) -> None:
-        busy = self._next is not None and self._next.is_alive()
-        if number < len(self.split.shards) and not busy and not self._cache.is_there(self.split.shards[number]):
-            self._next = threading.Thread(
-                target=_quietly, args=(self._cache, self.split.shards[number]), name="next shard", daemon=True
-            )
-            self._next.start()
-
-
-def _quietly(cache: ShardCache, file: File) -> bool:
-    """Fetch a shard unless another process does; return False if that fails."""
-    try:
-        cache.fetch_if_free(file)
-    except (ShardError, OSError):
-        return False
-    return True
-
 
 def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: threading.Event) -> None:
+    """Fetch the rest of the last window of shards in use, and the next window."""
     begin_s = time.time()
     while not stop.wait(LOOK_S):
-        opened = cache.opened_since(sequence, begin_s)
-        for position in shards_to_prefetch(len(sequence), window, opened):
+        if (last := cache.last_opened(sequence, begin_s)) is None:
+            continue
+        first = last // window * window
+        for file in sequence[first : first + 2 * window]:
             if stop.is_set():
                 return
-            if not cache.is_there(sequence[position]):
-                if not _quietly(cache, sequence[position]):
+            if not cache.is_there(file):
+                if not cache.prefetch(file):
                     stop.wait(AFTER_FAILURE_S)
                 break  # check again: by now another shard may be needed
-        if opened and max(opened) // window == (len(sequence) - 1) // window and all(map(cache.is_there, sequence)):
+        if first + window >= len(sequence) and all(map(cache.is_there, sequence)):
             return
 
 
-def open_streamed(
-    data: Mapping[str, Any], environ: Mapping[str, str], *, need_train: bool = True
-) -> tuple[Manifest, dict[str, StreamedImages]]:
-    """Open a pack on a server: its manifest, and those of train and val that are requested; fetch their index, but no
-    shards. data: the resolved data.* keys. Raises ConfigError."""
+def open_streamed(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> Source:
+    """Open a pack on a server; fetch its index, but no shards. data: the resolved data.* keys. verb: evaluate needs
+    only val. Raises ConfigError."""
     remote = Remote(data["root"].rstrip("/"), data["args"])
     try:
-        return _open_streamed(remote, data, environ, need_train)
+        raw = remote.read(FILE)
+        manifest = manifests.parse(raw, f"{remote.url}/{FILE}")
+        if found := manifests.missing_features(manifest, remote.url, data, verb):
+            raise ConfigError(found)
+        splits = {name: manifest.splits[name] for name in manifests.required_splits(verb)}
+        cache = _make_cache(remote, hashlib.sha256(raw).hexdigest()[:16], splits, data, environ)
+        for split in splits.values():
+            for file in split.arrays.values():
+                cache.fetch(file)
     except ShardError as error:
         raise ConfigError(str(error)) from error
+    return source_of(manifest, data, verb, partial(StreamedImages, cache))
 
 
-def _open_streamed(
-    remote: Remote, data: Mapping[str, Any], environ: Mapping[str, str], need_train: bool
-) -> tuple[Manifest, dict[str, StreamedImages]]:
-    raw = remote.read(FILE)
-    manifest = manifests.parse(raw, f"{remote.url}/{FILE}")
-    if found := manifests.missing_features(manifest, remote.url, data, "train" if need_train else "evaluate"):
-        raise ConfigError(found)
-    splits = {name: manifest.splits[name] for name in (("train", "val") if need_train else ("val",))}
-    # by its content: another pack at the same address is never mixed with this one
+def _make_cache(
+    remote: Remote, pack_id: str, splits: Mapping[str, Split], data: Mapping[str, Any], environ: Mapping[str, str]
+) -> ShardCache:
+    """pack_id: of its content: another pack at the same address is never mixed with this one."""
     top = Path(data["cache_dir"]) if data["cache_dir"] else paths.cache_dir(environ) / "streamed"
-    folder = top / hashlib.sha256(raw).hexdigest()[:16]
     shards = [shard for split in splits.values() for shard in split.shards]
     max_bytes = None if data["cache_gib"] is None else int(data["cache_gib"] * GIB)
     try:
-        cache = ShardCache(remote, folder, shards, max_bytes)
+        cache = ShardCache(remote, top / pack_id, shards, max_bytes)
     except OSError as error:
         raise ConfigError(
-            f"data.cache_dir ({folder.parent}) must be writable, but is not: {error.strerror}. "
-            "Hint: data.cache_dir=FOLDER."
+            f"data.cache_dir ({top}) must be writable, but is not: {error.strerror}. Hint: data.cache_dir=FOLDER."
         ) from error
     _check_room(cache, splits, data)
-    for split in splits.values():
-        for file in split.arrays.values():
-            cache.fetch(file)
-    options: dict[str, Any] = {"reading": Reading(data["decoder"]), "verify": data["verify"]}
-    options["window"] = data["shuffle_window_shards"]
-    images = {name: StreamedImages(cache, name, split, manifest.form, **options) for name, split in splits.items()}
-    return manifest, images
+    return cache
 
 
 def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:

@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.decoding.image import Reading
-from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.base import Names, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
-from imagenet_ddp.data.sources.names import Names
 from imagenet_ddp.data.sources.table.table import Table, read_table
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 
-def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
-    """Open a table of images. data: the resolved data.* keys. Raises ConfigError if the table has mistakes; the
-    existence of the images is not checked."""
-    verb = "train" if need_train else "evaluate"
+def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+    """Open a table of images. data: the resolved data.* keys. verb: evaluate needs only the validation images. Raises
+    ConfigError if the table has mistakes; the existence of the images is not checked."""
     table = read_table(data, environ, verb)
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
@@ -25,9 +23,10 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         digits = digest([whole])
     else:
-        train_rows, val_rows = table.rows_of("train", verb) if need_train else [], table.rows_of("val", verb)
-        classes = sorted({table.labels[row] for rows in (train_rows, val_rows) for row in rows})
-        train = _images(table, train_rows, classes, reading) if need_train else None
+        train_rows = [] if verb == "evaluate" else table.rows_of("train", verb)
+        val_rows = table.rows_of("val", verb)
+        classes = sorted({table.labels[row] for row in (*train_rows, *val_rows)})
+        train = None if verb == "evaluate" else _images(table, train_rows, classes, reading)
         val = _images(table, val_rows, classes, reading)
         digits = digest([val] if train is None else [train, val])
     val.weights = None  # a validation counts all images alike

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
     if "split" in columns:
         columns["split"] = [cell.lower() for cell in columns["split"]]
     weights = list(map(_number, columns["weight"])) if "weight" in columns else None
-    found = _wrong_rows(path, cells, columns, weights)
+    found = _wrong_rows(path, cells, columns)
     ignored = f"; {shorten_list(cells.ignored)} ignored" if cells.ignored else ""
     note = f"{path}: {count_noun(len(cells.numbers), 'row')}; columns {', '.join(cells.columns)} read{ignored}."
     table = Table(path, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
@@ -141,47 +141,43 @@ def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list
     ]
 
 
-def _wrong_rows(
-    path: Path, cells: Cells, columns: Mapping[str, list[str]], weights: Sequence[float] | None
-) -> list[str]:
-    numbers, paths = cells.numbers, columns["path"]
+def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> list[str]:
     ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
     found = _rows(
         f"{path}: a row must have as many cells as the header, {len(cells.header)}, but does not",
         ragged,
         "correct those rows; put quotes around text that contains a comma",
     )
-    if not paths and not ragged:
+    if not cells.numbers and not ragged:
         return [f"{path} must have a row for each image, but has none. Hint: data.root=FILE.csv names another table."]
+
+    def check(purpose: str, is_wrong: Callable[[str], bool], rule: str, hint: str) -> list[str]:
+        shows = purpose not in NEEDED
+        rows = zip(cells.numbers, columns[purpose], strict=True)
+        wrong = [(number, (cell or "empty") * shows) for number, cell in rows if is_wrong(cell)]
+        return _rows(f"{path}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
+
     for purpose in NEEDED:
-        empty = [(number, "") for number, cell in zip(numbers, columns[purpose], strict=True) if not cell]
-        found += _rows(f"{path}: {purpose} must not be empty, but is", empty, "correct those rows, or remove them")
-        broken = [(number, "") for number, cell in zip(numbers, columns[purpose], strict=True) if "\n" in cell]
-        hint = "correct those rows, or the row before them: a quote may not be closed"
-        found += _rows(f"{path}: {purpose} must be of one line, but is not", broken, hint)
+        found += check(purpose, lambda cell: not cell, "must not be empty, but is", "remove them")
+        hint = "the row before them: a quote may not be closed"
+        found += check(purpose, lambda cell: "\n" in cell, "must be of one line, but is not", hint)
     if "split" in columns:
-        known = frozenset(SPLITS)
-        others = [(n, cell or "empty") for n, cell in zip(numbers, columns["split"], strict=True) if cell not in known]
-        hint = "correct those rows, or remove those of a third split"
-        found += _rows(f"{path}: split must be train or val, but is not", others, hint)
-    if weights is not None:
-        wrong = [
-            (number, cell or "empty")
-            for number, cell, weight in zip(numbers, columns["weight"], weights, strict=True)
-            if not 1e-30 < weight < 1e30  # as float32 neither 0 nor infinite
-        ]
-        hint = "correct those rows, or remove the column"
-        found += _rows(f"{path}: weight must be a number > 0, but is not", wrong, hint)
-    return found + _repeated(path, numbers, paths, columns)
+        hint = "remove those of a third split"
+        found += check("split", lambda cell: cell not in SPLITS, "must be train or val, but is not", hint)
+    if "weight" in columns:
+        # as float32 neither 0 nor infinite
+        is_wrong = lambda cell: not 1e-30 < _number(cell) < 1e30  # noqa: E731
+        found += check("weight", is_wrong, "must be a number > 0, but is not", "remove the column")
+    return found + _repeated(path, cells.numbers, columns)
 
 
-def _repeated(path: Path, numbers: Sequence[int], paths: Sequence[str], columns: Mapping[str, list[str]]) -> list[str]:
+def _repeated(path: Path, numbers: Sequence[int], columns: Mapping[str, list[str]]) -> list[str]:
     """Report images that occur in several rows: a leak if they are in both splits, otherwise a label or a weight too
     many."""
     first: dict[str, int] = {}
     leaks, others = [], []
     folder, splits = f"{path.parent.absolute()}/", columns.get("split")
-    for row, name in enumerate(paths):
+    for row, name in enumerate(columns["path"]):
         if not name:
             continue
         # compared as text: resolving links would take one disk request each
