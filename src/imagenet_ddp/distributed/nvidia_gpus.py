@@ -6,7 +6,7 @@ Plain values only: needs neither torch nor a GPU.
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -46,9 +46,6 @@ class RankGpu:
         address = "" if bus is None else f"{bus:02X}:{properties.pci_device_id:02X}.0"
         address = f"{domain:04X}:{address}" if address and domain else address
         return cls(number, str(properties.name), uuid, address, environ.get("CUDA_VISIBLE_DEVICES"))
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def words(self) -> str:

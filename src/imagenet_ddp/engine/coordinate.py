@@ -89,33 +89,23 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
         except ConfigError as error:
             group.broadcast_error("job", error)
             raise
-        run_dir = job.run_dir.resolve()
-        group.broadcast(
-            "job",
-            [
-                job.config,
-                str(run_dir),
-                os.path.relpath(run_dir),
-                job.messages,
-                job.finished,
-                job.command,
-                job.experiment,
-                job.update_before,
-                job.keep_update,
-            ],
-        )
+        job = replace(job, run_dir=job.run_dir.resolve())
+        run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+        group.broadcast("job", {**vars(job), **run_dir, "checkpoint": None})
         send_file(group, job.checkpoint)
-        return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
+        return job
+    content = group.broadcast("job")
+    relative, job = content.pop("relative"), Job(**content)
+    run_dir = Path(job.run_dir)
     checkpoint = send_file(group, None)
     try:
-        elsewhere = group.members[0]["machine"] != group.members[group.number]["machine"]
-        must_share = node_range(config["trainer"]["num_nodes"]) is not None
-        folder_here = folder.make_elsewhere(Path(run_dir), relative, must_share) if elsewhere else Path(run_dir)
+        if group.members[0]["machine"] != group.members[group.number]["machine"]:
+            must_share = node_range(job.config["trainer"]["num_nodes"]) is not None
+            run_dir = folder.make_elsewhere(run_dir, relative, must_share)
     except ConfigError as error:
         group.abort(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
+    return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
 
 
 def run_job(

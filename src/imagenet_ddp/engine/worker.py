@@ -30,13 +30,13 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import find_batch, fit, show
+            from imagenet_ddp.engine import fit, measure, show
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
         plan = _make_plan(job, world)
         with raise_on_signal():
-            fitting = find_batch.find_batch(job, plan, world)
+            fitting = measure.find_batch(job, plan, world)
         if fitting.config != job.config:
             plan = _make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):
@@ -61,7 +61,7 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 def _make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.measure_compile import measure_compile
+    from imagenet_ddp.engine.measure import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
@@ -86,7 +86,7 @@ def run_in_process(
             start_early(config["data"]["num_workers"], info.local_world_size, ["imagenet_ddp.cli.command"])
         with raise_on_signal():
             with import_torch():
-                from imagenet_ddp.engine.world import World  # torch from here on
+                from imagenet_ddp.engine.world import World, join_world  # torch from here on
 
             world = world or World(info)
             if info.world_size > 1 and not joined:
@@ -162,64 +162,3 @@ def _end_at_once(code: int) -> NoReturn:
     address_file.remove_own_files()
     unfinished.finish()
     os._exit(code)
-
-
-def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
-    """Wait until all ranks are here, each with its own GPU, and reach each other; set the network interfaces."""
-    from torch.distributed import PrefixStore
-
-    from imagenet_ddp.distributed import devices, nvidia_gpus
-    from imagenet_ddp.distributed.network import interfaces, nccl
-    from imagenet_ddp.distributed.rendezvous import connectivity
-    from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
-    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError, abort_mistakes
-    from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
-    from imagenet_ddp.engine.world import World
-
-    timeout_s = config["cluster"]["timeout_s"]
-    several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
-    variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
-    os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
-    store = connect(info, timeout_s)
-    local = info.local_world_size
-
-    def label(rank: int) -> str:
-        return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
-
-    roster = Roster(info.world_size, "rank", label, "look at its own message; cluster.timeout_s sets the longest wait.")
-    commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
-    rank_group = gather_ranks(
-        PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
-        aborted=lambda: abort_mistakes(commands),
-    )  # fmt: skip
-    failure_detector = None
-    try:
-        here = ["127.0.0.1"]
-        if several:
-            assert info.address
-            here = [connectivity.own_address(os.environ, info.address)]  # the others' interface first
-            here += [address for address in interfaces.reachable_addresses() if address not in here]
-        failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
-        mine = [each.plain() for each in devices.rank_gpus(config["trainer"], info.local_rank)]
-        gpu_lines: list[str] = []
-        gpu_models: list[str] = []
-
-        def judge(told: list[Any]) -> list[str]:
-            gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
-            hosts = {rank: str(member["host"]) for rank, member in enumerate(rank_group.members)}
-            gpu_lines.extend(nvidia_gpus.describe_gpus(gpus, hosts, local))
-            gpu_models.extend(gpu.model for each in gpus.values() for gpu in each)
-            return devices.find_shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
-
-        rank_group.check_all("gpus", {"gpus": mine}, judge)
-        if several:
-            connectivity.check_connectivity(rank_group, here[0])
-    except ConfigError as error:
-        if not isinstance(error, SharedError):
-            rank_group.abort(error)
-        if failure_detector is not None:
-            failure_detector.end(wait=False)
-        raise
-    gpus = (tuple(gpu_lines), tuple(gpu_models))
-    return World(info, store, lambda: connect(info, timeout_s), rank_group, failure_detector, tuple(notes), *gpus)

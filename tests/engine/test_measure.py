@@ -9,11 +9,10 @@ from helpers.plans import plan_of
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import Workers
-from imagenet_ddp.engine.find_batch import find_batch, smallest
 from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.measure import find_batch, smallest
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
-from imagenet_ddp.engine.worker import join_world
-from imagenet_ddp.engine.world import World
+from imagenet_ddp.engine.world import World, join_world
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import batch_finder
 
