@@ -19,10 +19,7 @@ def main() -> float | None:
     """Return top-1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
     exit_on_signal()
     try:
-        request = parse.command_line("evaluate", sys.argv[1:], os.environ)
-        if request.passthrough:
-            return command.with_hydra("evaluate", request.argv, lambda config: None)
-        return _evaluate(request)
+        return _evaluate(command.request("evaluate"))
     except ConfigError as error:
         mistakes.refuse(error)
     except WorkersFailedError as error:

@@ -19,9 +19,7 @@ def main() -> float | None:
     Signals().install()
     try:
         with raise_on_signal():
-            request = parse.command_line("train", sweep.expand_resume(sys.argv[1:]), os.environ)
-        if request.passthrough:
-            return command.with_hydra("train", request.argv, lambda config: None)
+            request = command.request("train", sweep.expand_resume(sys.argv[1:]))
         if not request.multirun:
             return _single(request)
         number = sweep.selected_job(request, os.environ)

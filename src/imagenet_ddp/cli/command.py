@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
 from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -34,6 +35,16 @@ def run_command(verb: str) -> Iterator[None]:
             sys.exit(1)
         except ConfigError as error:
             mistakes.refuse(error, verb)
+
+
+def request(verb: str, argv: list[str] | None = None) -> Request:
+    """Return the checked command line. If Hydra only prints something (--help, --cfg), let it print and exit. argv:
+    None means sys.argv."""
+    found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
+    if found.passthrough:
+        with_hydra(verb, found.argv, lambda config: None)
+        sys.exit(0)
+    return found
 
 
 def planned(

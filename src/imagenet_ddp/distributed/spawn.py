@@ -23,9 +23,7 @@ QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multi
 # Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
-FORWARDED = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WorkersFailedError(Exception):
@@ -143,9 +141,15 @@ class Workers:
 
     def _launch(self, result: dict[str, Any]) -> dict[int, Any]:
         if self.elastic is None:
-            from torch.distributed.launcher.api import elastic_launch
+            from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-            return elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+            # the engine only starts this node's processes: the rendezvous has already found the other nodes
+            config = LaunchConfig(
+                min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
+                rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
+                max_restarts=0, start_method="spawn",
+            )  # fmt: skip
+            return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, os.getpid())
         from imagenet_ddp.distributed import elastic_agent
 
         arguments = (self.worker, self.arguments, os.getpid())
@@ -162,23 +166,6 @@ class Workers:
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)
-
-    def _config(self) -> Any:
-        from torch.distributed.launcher.api import LaunchConfig
-
-        # the engine only starts this node's processes: the rendezvous has already found the other nodes
-        return LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=self.num_local,
-            run_id="imagenet_ddp",
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            rdzv_configs={"timeout": int(self.timeout_s)},
-            local_addr="127.0.0.1",
-            max_restarts=0,
-            start_method="spawn",
-        )
 
 
 def _owner(handler: object) -> object:

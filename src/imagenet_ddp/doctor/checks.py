@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
@@ -81,8 +80,7 @@ def inspect_machine(
     machine = Machine(config, environ, typed, run_dir)
     try:
         machine.kind = devices.device_type(config["trainer"]["accelerator"])
-        num_devices = devices.count_devices(devices.local_devices(config["trainer"]))
-        machine.num_local = batch_split.num_processes(config["strategy"], num_devices)
+        machine.num_local = devices.num_local_processes(config)
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:

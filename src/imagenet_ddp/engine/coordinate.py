@@ -14,7 +14,6 @@ from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
@@ -54,7 +53,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     speaks = place is None or place.local_rank == 0 or launch_info.manual  # else the first rank of this machine does
     try:
         _expect_backend(config)
-        num_local = 1 if place else devices.count_devices(devices.local_devices(config["trainer"]))
+        num_local = 1 if place else devices.num_local_processes(config)
     except ConfigError as error:
         if not speaks:
             sys.exit(2)
@@ -123,9 +122,7 @@ def run_job(
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices
 
-    num_local = batch_split.num_processes(
-        config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
-    )
+    num_local = devices.num_local_processes(config)
     if rendezvous is None and num_local == 1 and not own_processes:
         return task(WorldInfo(), payload)
     if num_local > 1:

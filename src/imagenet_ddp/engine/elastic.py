@@ -35,7 +35,7 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
         from imagenet_ddp.distributed import devices
         from imagenet_ddp.distributed.rendezvous.store import unknown_name
 
-        num_local = devices.count_devices(devices.local_devices(config["trainer"]))
+        num_local = devices.num_local_processes(config)
         address = LaunchRequest(None, None, config["cluster"], "", False).address(os.environ)
         assert address is not None and address.host is not None
         try:

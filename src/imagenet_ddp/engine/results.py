@@ -5,7 +5,7 @@ from typing import Any
 
 from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.hardware import describe_hardware
+from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan

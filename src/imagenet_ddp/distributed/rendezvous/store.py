@@ -14,7 +14,7 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline, run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
@@ -175,30 +175,24 @@ def _describe_failure(error: Exception | None) -> str:
 
 
 def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
-    """Connect, or return None after NAME_LOOKUP_S: torch would wait forever for a port that accepts and stays
-    silent."""
-    result: list[TCPStore | Exception] = []
+    """Return the store or torch's error, or None after NAME_LOOKUP_S: torch would wait forever for a port that accepts
+    and stays silent."""
 
-    def connect() -> None:
+    def connect() -> TCPStore | Exception:
         try:
             short = timedelta(seconds=ANSWER_S)
             store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
         except Exception as error:
-            result.append(error)
-            return
+            return error
         try:
             if ours:
                 store.get(OWNER_KEY)
         except Exception as error:
-            result.append(DistStoreError(str(error)))
-        else:
-            result.append(store)
+            return DistStoreError(str(error))
+        return store
 
-    thread = threading.Thread(target=connect, name="store", daemon=True)
-    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised here
-        thread.start()
-        thread.join(NAME_LOOKUP_S)
-    return result[0] if result else None
+    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised by the caller
+        return run_bounded(connect, NAME_LOOKUP_S)
 
 
 class _WithoutStderr:
