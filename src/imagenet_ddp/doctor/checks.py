@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
@@ -84,8 +83,7 @@ def inspect_machine(
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:
-        cpu = no_gpu_reason(config["trainer"]) is not None
-        found = with_known_host(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
+        found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
         machine.launch_info = found
         if found.world_info is not None:
             machine.num_local = found.world_info.local_world_size or machine.num_local

@@ -14,7 +14,6 @@ from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
-from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -33,8 +32,7 @@ def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> Launch
     found = request.launch_infos[0]
     if found is None:
         config = plain(request.configs[0], partial=True)
-        cpu = no_gpu_reason(config["trainer"]) is not None
-        found = detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+        found = detect(config, environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import in_folder, plain, typed_value
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes, node_range
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.spawn import Workers
 from imagenet_ddp.errors import ConfigError, RunError
@@ -36,7 +36,7 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
         from imagenet_ddp.distributed.rendezvous.store import unknown_name
 
         num_local = devices.num_local_processes(config)
-        address = LaunchRequest(None, None, config["cluster"], "", False).address(os.environ)
+        address = requested_address(config["cluster"], os.environ)
         assert address is not None and address.host is not None
         try:
             host = interfaces.resolve(address.host)

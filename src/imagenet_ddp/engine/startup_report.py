@@ -34,7 +34,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
-        *(world.gpus or _own_gpus(plan)),
+        # rank 0 of several lists all; each other one its own, in its own log
+        *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         *_loader_lines(plan, data),
@@ -175,10 +176,3 @@ def _epochs(number: float | None) -> str:
 def _device_words(plan: Plan) -> str:
     device = devices.device_of(plan.config["trainer"], plan.world_info.local_rank)
     return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(device.type) or str(torch.cuda.get_device_name(device))
-
-
-def _own_gpus(plan: Plan) -> list[str]:
-    """Name the GPUs of this process: all of them if it is the only one; otherwise for its own log, since rank 0's lists
-    all."""
-    gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
-    return nvidia_gpus.describe_gpus({0: gpus}, {0: ""}, 1)

@@ -27,6 +27,7 @@ from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, s
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
@@ -39,11 +40,10 @@ def detect(
     *,
     verb: str = "train",
     typed: Sequence[str] = (),
-    cpu: bool = False,
 ) -> LaunchInfo:
     """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
 
-    config: resolved, its types checked. typed: the options as typed. cpu: there is no GPU, or none is requested.
+    config: resolved, its types checked. typed: the options as typed.
     """
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
@@ -54,7 +54,7 @@ def detect(
         None if one_process else num_devices(trainer.get("devices")),
         cluster,
         line,
-        cpu,
+        no_gpu_reason(trainer) is not None,
     )
     by_tasks = cluster["name"] != "env"
     launcher = ranks.launcher_name(environ, by_tasks=by_tasks)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
@@ -30,7 +30,7 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
                 f"(trainer.num_nodes={num_nodes}), got {node_rank or 'empty'}. Hint: nodes count from 0, "
                 f"cluster.node_rank={f'<0 to {last}>' if last else '0'}."
             )
-    address = request.address(environ)
+    address = requested_address(request.cluster, environ)
     if (num_nodes or 1) <= 1:
         if cluster["address"] is not None:
             raise ConfigError(
@@ -51,4 +51,4 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
     """Return the option to type with the number of nodes if there is no address yet."""
-    return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"
+    return "" if requested_address(request.cluster, environ) else " cluster.address=tcp://HOST:29500"

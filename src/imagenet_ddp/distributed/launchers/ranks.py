@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from imagenet_ddp.distributed.launchers import slurm_env
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
@@ -105,7 +105,7 @@ def _read(
     names = names or {}
     number = _numbers(environ, names)
     size = number.get("WORLD_SIZE")
-    address = request.address(environ) if size != 1 else None
+    address = requested_address(request.cluster, environ) if size != 1 else None
     per_node = _processes_per_node(request, number, typed="WORLD_SIZE" in names) if size else 0
     if per_node and "RANK" in number:
         number.setdefault("LOCAL_RANK", number["RANK"] % per_node)
