@@ -20,7 +20,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cards."""
     four = [(f"GPU-{number}", "A100") for number in range(4)]
     monkeypatch.setattr(resources.nvidia_gpus, "query_gpus", lambda: four)
-    monkeypatch.setattr(resources.nvidia_gpus, "GPU_PATHS", ("/",))
+    monkeypatch.setattr(resources, "no_gpu_reason", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
 
 
 def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:

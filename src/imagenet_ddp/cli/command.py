@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def run_command(verb: str) -> Iterator[None]:
-    """Exit with code 2 on a refusal, 1 on a failure, and 128 + n on signal n. For commands of one process that have
-    nothing to save."""
+    """Exit with code 2 on a refusal, 1 on a failure, 128 + n on signal n. For commands that have nothing to save."""
     exit_on_signal()
     with closed_pipe.exit_on_closed_pipe():
         try:
@@ -35,6 +34,8 @@ def run_command(verb: str) -> Iterator[None]:
             sys.exit(1)
         except ConfigError as error:
             mistakes.refuse(error, verb)
+        except WorkersFailedError as error:
+            error.exit()
 
 
 def request(verb: str, argv: list[str] | None = None) -> Request:

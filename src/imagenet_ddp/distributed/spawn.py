@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous import address_file
+from imagenet_ddp.system import unfinished
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
@@ -40,10 +42,17 @@ class WorkersFailedError(Exception):
         """End this process with the exit code; at once if the engine's thread is still running, because a normal exit
         aborts while that thread is in C++ code."""
         if self._engine_runs:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.exit_code)
+            end_at_once(self.exit_code)
         sys.exit(self.exit_code)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    address_file.remove_own_files()
+    unfinished.finish()
+    os._exit(code)
 
 
 @dataclass
@@ -79,7 +88,8 @@ class Workers:
         received: list[int] = []
         before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in FORWARDED}
         # runs/signals.py records one that arrived before these handlers were set
-        received += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
+        owners = [getattr(handler, "__self__", None) for handler in before.values()]
+        received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
         try:
             if not [number for number in received if number != signal.SIGUSR2]:
                 engine.start()
@@ -166,10 +176,6 @@ class Workers:
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)
-
-
-def _owner(handler: object) -> object:
-    return getattr(handler, "__self__", None)
 
 
 def _forward(number: int) -> int:

@@ -62,7 +62,7 @@ def validate(
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
         errors += validate_multi_process(config["trainer"])
-    host = launch_info.address.host if launch_info.address and launch_info.num_nodes > 1 else None
+    host = launch_info.host if launch_info.num_nodes > 1 else None
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
         errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
@@ -124,9 +124,8 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
         return False
     if launch_info.node_rank is not None:
         return launch_info.node_rank > 0
-    host = launch_info.address.host if launch_info.address else None
     try:
-        return host is None or not interfaces.is_local(interfaces.resolve(host))
+        return launch_info.host is None or not interfaces.is_local(interfaces.resolve(launch_info.host))
     except OSError:
         return False
 

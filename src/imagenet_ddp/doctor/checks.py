@@ -16,6 +16,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
+    from imagenet_ddp.data.inspect import Layout
     from imagenet_ddp.engine.plan import Plan
 
 
@@ -57,6 +58,14 @@ class Machine:
         trainer = self.config["trainer"] | ({"accelerator": "cpu", "devices": 1} if self.no_device else {})
         return make_plan({**self.config, "trainer": trainer}, world_info)
 
+    @cached_property
+    def layout(self) -> "Layout":
+        """Return the splits of the images that a source of this project would read; none with data._target_."""
+        from imagenet_ddp.data.inspect import Layout, inspect_data
+
+        data = self.config["data"]
+        return Layout([]) if data["_target_"] else inspect_data(data, self.config["seed"], self.environ)
+
     @property
     def has_other_nodes(self) -> bool:
         """Return whether other machines take part."""
@@ -64,10 +73,8 @@ class Machine:
 
     @property
     def host(self) -> str | None:
-        """Return the host name or IP address of the rendezvous; None for one machine, or a rendezvous through a
-        file."""
-        address = self.launch_info.address if self.launch_info else None
-        return address.host if address else None
+        """Return the host name or IP address of the rendezvous; None if there is none."""
+        return self.launch_info.host if self.launch_info else None
 
 
 def inspect_machine(

@@ -79,7 +79,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
         "the number of validation images": len(data.val_images),
         "the names of the images": source.digest,
     }
-    world.compare("data", facts, config["strategy"]["timeout_s"])
+    if world.rank_group is not None:
+        world.rank_group.check_equal("data", facts, config["strategy"]["timeout_s"])
     return data
 
 
@@ -122,7 +123,7 @@ def make_trainer(
         # frozen layers have no gradients that DistributedDataParallel could wait for
         unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
         options = {**config["strategy"], "find_unused_parameters": unused}
-        strategy = make_strategy(options, world.info.world_size, world.store, kind=kind)
+        strategy = make_strategy(options, world.info.world_size, world.store, kind)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)

@@ -21,6 +21,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
+    epochs, reason = plan.warmup_epochs
+    warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
@@ -30,7 +32,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *_learning_lines(config, plan.averaging_start_epoch),
         *batch_lines(plan),
         _learning_rate_line(plan),
-        *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
+        *([warmup] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
@@ -162,10 +164,6 @@ def _learning_lines(config: Config, start_epoch: int) -> list[str]:
         how = how if averaging["name"] == "ema" else "equal, at the end of each epoch"
         lines.append(f"Average of the weights: {how}, from epoch {start_epoch + 1}; it is validated and stored.")
     return lines
-
-
-def _warmup_line(epochs: float, reason: str) -> str:
-    return f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
 
 
 def _epochs(number: float | None) -> str:

@@ -208,7 +208,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         return math.nan
 
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
-    names = names or [""] * _count_jobs(sweep_dir)
+    names = names or [""] * sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
     failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
@@ -223,10 +223,6 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
 
 def _has_failed(run_dir: Path) -> bool:
     return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
-
-
-def _count_jobs(sweep_dir: Path) -> int:
-    return sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
 
 
 def _sweep_dir(request: parse.Request) -> Path:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagenet_ddp.data.loading.worker_processes import start_early
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file
+from imagenet_ddp.distributed.spawn import end_at_once
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
-from imagenet_ddp.system import console, unfinished
+from imagenet_ddp.system import console
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
 
@@ -105,7 +105,7 @@ def run_in_process(
             world.failure_detector.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if info.rank == 0:
             console.print_message(str(left))
-        _end_at_once(left.exit_code)
+        end_at_once(left.exit_code)
     except Stopped as stop:
         assert world is not None  # body raises it
         world.leave()
@@ -114,7 +114,7 @@ def run_in_process(
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
         if info.world_size > 1:
-            _end_at_once(128 + stop.signal_number)
+            end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
@@ -128,7 +128,7 @@ def run_in_process(
         if detector is not None and not detector.fail(cause):
             _end_for_other(world)
         console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
-        _end_at_once(1)
+        end_at_once(1)
 
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
@@ -146,19 +146,10 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     if info.rank == 0 and not info.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
-    _end_at_once(2)
+    end_at_once(2)
 
 
 def _end_for_other(world: Any) -> NoReturn:
     """End because another rank ended first, which caused this rank's failure."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
-    _end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
-
-
-def _end_at_once(code: int) -> NoReturn:
-    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    address_file.remove_own_files()
-    unfinished.finish()
-    os._exit(code)
+    end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)

@@ -31,11 +31,6 @@ class World:
     gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; on rank 0 of several
     gpu_models: tuple[str, ...] = ()  # of all ranks; on rank 0 of several
 
-    def compare(self, key: str, facts: Mapping[str, Any], timeout_s: float) -> None:
-        """Raise ConfigError on all ranks unless the facts are the same on all. Waits for the slowest rank."""
-        if self.rank_group is not None:
-            self.rank_group.check_equal(key, facts, timeout_s)
-
     def leave(self) -> None:
         """Mark this process's exit as normal."""
         if self.failure_detector is not None:

@@ -76,12 +76,12 @@ def detect(
 
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
     """Replace a node name that does not resolve by the address that SLURM has for the node."""
-    if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
+    if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
         return found
     try:
-        interfaces.resolve(found.address.host)
+        interfaces.resolve(found.host)
     except OSError:
-        if host := scontrol.node_address(found.address.host):
+        if host := scontrol.node_address(found.host):
             world_info = replace(found.world_info, address=host) if found.world_info else None
             return replace(found, address=replace(found.address, host=host), world_info=world_info)
     return found

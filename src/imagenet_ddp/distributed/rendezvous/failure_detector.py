@@ -6,7 +6,6 @@ keep-alive probes detect a machine that vanishes from the network.
 """
 
 import contextlib
-import os
 import re
 import socket
 import threading
@@ -14,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-from imagenet_ddp.distributed.rendezvous import address_file, sockets
+from imagenet_ddp.distributed.rendezvous import sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
-from imagenet_ddp.system import console, unfinished
+from imagenet_ddp.distributed.spawn import end_at_once
+from imagenet_ddp.system import console
 
 GRACE_S = 3.0  # for a rank to raise its own error, before it is ended for another's
 STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
@@ -168,8 +168,6 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         console.print_message(f"{rank} ends because {sentence}")
-        address_file.remove_own_files()
-        unfinished.finish()
-        os._exit(code)
+        end_at_once(code)
 
     return end

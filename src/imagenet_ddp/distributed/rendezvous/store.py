@@ -54,10 +54,7 @@ def connect(world_info: WorldInfo, timeout_s: float) -> Store:
 @functools.cache
 def serve(host: str, port: int) -> TCPStore:
     """Serve a store until this process ends. port 0: any free one."""
-    try:
-        number = interfaces.resolve(host)
-    except OSError as error:
-        raise ConfigError(unknown_name(host, error)) from error
+    number = resolve(host)
     if not interfaces.is_local(number):
         ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
         raise ConfigError(
@@ -115,8 +112,6 @@ def client(
                     store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
                     return store
                 reason = "only other jobs answer there"
-            except socket.gaierror as error:
-                raise ConfigError(unknown_name(host, error)) from error
             except ConnectionRefusedError:
                 reason = "nothing listens there yet"
             except TimeoutError as error:
@@ -147,7 +142,7 @@ def client(
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
     """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers, and
     ConfigError if another program does and no owner is given."""
-    number = interfaces.resolve(host)
+    number = resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
     # twice: a name server that does not answer delays torch's first connection beyond its time, and no later one
@@ -226,11 +221,15 @@ class _WithoutStderr:
 _without_stderr = _WithoutStderr()
 
 
-def unknown_name(host: str, error: OSError) -> str:
-    return (
-        f"the name {host} cannot be resolved on this machine: {error.strerror}. "
-        "Hint: give the numeric address of node 0, or add the name to /etc/hosts."
-    )
+def resolve(host: str) -> str:
+    """Return one numeric address of a host name or address. Raises ConfigError."""
+    try:
+        return interfaces.resolve(host)
+    except OSError as error:
+        raise ConfigError(
+            f"the name {host} cannot be resolved on this machine: {error.strerror}. "
+            "Hint: give the numeric address of node 0, or add the name to /etc/hosts."
+        ) from error
 
 
 def _is_listening(number: str, port: int) -> bool:
