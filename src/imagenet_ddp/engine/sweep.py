@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -46,7 +45,7 @@ def expand_resume(argv: list[str]) -> list[str]:
         )
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
-        options, flags = _texts(stored["options"]), _texts(stored["flags"])
+        options, flags = stored["options"], stored["flags"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
@@ -57,12 +56,6 @@ def expand_resume(argv: list[str]) -> list[str]:
     options = [option for option in options if _key(option) not in keys]
     argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
     return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise TypeError
-    return value
 
 
 def _key(option: str) -> str:
