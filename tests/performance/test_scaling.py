@@ -84,6 +84,5 @@ def test_advice_where_nodes_pay_and_where_they_do_not():
     ok, text, hint = scaling.advise(2, scaling.efficiency(step, all_reduce_s), step, all_reduce_s, 0.43, can_halve=True)
     assert not ok and text == "over this link of 0.43 Gbit/s 2 nodes are slower than one (0.11 times as fast)"
     assert hint == "use one, or strategy.comm_hook=bf16 (11 %)"
-    assert (
-        scaling.advise(2, 0.3, step, all_reduce_s, 0.43, can_halve=False)[2] == "use one"
-    )  # measured counts, not calculated
+    # what was measured counts, not what is calculated
+    assert scaling.advise(2, 0.3, step, all_reduce_s, 0.43, can_halve=False)[2] == "use one"
