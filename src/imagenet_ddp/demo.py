@@ -1,12 +1,11 @@
 """python -m imagenet_ddp.demo checkpoint=PATH: serve a page that classifies the pictures dropped on it."""
 
 import os
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import install
@@ -20,10 +19,7 @@ MAX_WAITING = 16  # requests; further ones are turned away
 
 def main() -> None:
     with command.run_command("demo"), TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        request = parse.command_line("demo", sys.argv[1:], os.environ)
-        if request.passthrough:
-            command.with_hydra("demo", request.argv, lambda config: None)
-            return
+        request = command.request("demo")
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves this machine
         # by default /tmp/gradio, which belongs to the user who came first, and where pictures stay
         os.environ.setdefault("GRADIO_TEMP_DIR", folder)

@@ -5,28 +5,19 @@ import os
 import sys
 from pathlib import Path
 
-from imagenet_ddp.cli import command, mistakes, overrides, parse
+from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.signals import exit_on_signal
 
 
 def main() -> float | None:
     """Return top-1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
-    exit_on_signal()
-    try:
-        request = parse.command_line("evaluate", sys.argv[1:], os.environ)
-        if request.passthrough:
-            return command.with_hydra("evaluate", request.argv, lambda config: None)
-        return _evaluate(request)
-    except ConfigError as error:
-        mistakes.refuse(error)
-    except WorkersFailedError as error:
-        error.exit()
+    with command.run_command("evaluate"):
+        return _evaluate(command.request("evaluate"))
 
 
 def _evaluate(request: parse.Request) -> float | None:

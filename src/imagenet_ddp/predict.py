@@ -8,11 +8,12 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command
 from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
@@ -23,17 +24,17 @@ from imagenet_ddp.system.text import count_noun
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
+# (path, top, error, image): top has (class index, probability), most likely first; it is empty if the image could not
+# be read, and error says why.
+Write = Callable[[str, list[tuple[int, float]], str, Any], None]
+
 SHEET = ".png"
 MOST_WHOLE = 4  # images in a batch at their original size: 12 megapixels take 36 MB, and the same again in the batch
 
 
 def main() -> None:
     with command.run_command("predict"):
-        request = parse.command_line("predict", sys.argv[1:], os.environ)
-        if request.passthrough:
-            command.with_hydra("predict", request.argv, lambda config: None)
-            return
-        config = resolved_config(request, os.environ)
+        config = resolved_config(command.request("predict"), os.environ)
         num_images, num_unreadable = _predict(config)
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
@@ -59,13 +60,13 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
-        writer = _writer(config, len(paths), top_k, predictor, stack)
+        write = _writer(config, len(paths), top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config["out"] else None
         for images in batches:
             results = predictor.predict(images, top_k)
             for (top, error), image, path in zip(results, images, rest, strict=False):
                 num_unreadable += bool(error)
-                writer.write(path, top, error, image)
+                write(path, top, error, image)
             if progress is not None:
                 progress.add(len(images))
         if progress is not None:
@@ -73,8 +74,8 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     return len(paths), num_unreadable
 
 
-def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> "Writer":
-    """Return the writer for out=; the stack closes it."""
+def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
+    """Return what writes each image to out=; the stack closes it."""
     if str(config["out"]).lower().endswith(SHEET):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
@@ -84,49 +85,39 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
             )
         sheet = SheetWriter(Path(config["out"]), predictor, config["explain"])
         stack.push(lambda kind, *_: kind is None and sheet.close())  # no sheet of what was broken off
-        return sheet
+        return sheet.write
     stream: IO[str] = sys.stdout
     if config["out"]:
         out = Path(config["out"])
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
-    return {"csv": CsvWriter, "jsonl": JsonLinesWriter}[config["format"]](stream, predictor, top_k)
+    return _csv(stream, predictor, top_k) if config["format"] == "csv" else _json_lines(stream, predictor)
 
 
-class Writer(Protocol):
-    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
-        """Write one image's classes. top: (class index, probability), most likely first; empty if the image could not
-        be read, and error says why."""
+def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:
+    """Write columns path, class_1, probability_1, ..., error; a class by its label."""
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
+    writer.writerow(["path", *columns, "error"])
+
+    def write(path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+        cells = [cell for index, probability in top for cell in (predictor.labels[index], f"{probability:.6f}")]
+        writer.writerow([path, *cells, *[""] * (2 * top_k - len(cells)), error])
+
+    return write
 
 
-class CsvWriter:
-    """Writes columns path, class_1, probability_1, ..., error; a class by its label."""
+def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
+    """Write one object per line: path, classes (class, label, probability), error or null."""
 
-    def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
-        self._writer = csv.writer(stream, lineterminator="\n")
-        self._labels, self._top_k = predictor.labels, top_k
-        columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
-        self._writer.writerow(["path", *columns, "error"])
-
-    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
-        cells = [cell for index, probability in top for cell in (self._labels[index], f"{probability:.6f}")]
-        cells += [""] * (2 * self._top_k - len(cells))
-        self._writer.writerow([path, *cells, error])
-
-
-class JsonLinesWriter:
-    """Writes one object per line: path, classes (class, label, probability), error or null."""
-
-    def __init__(self, stream: IO[str], predictor: "Predictor", top_k: int):
-        self._stream, self._predictor = stream, predictor
-
-    def write(self, path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
-        classes, labels = self._predictor.classes, self._predictor.labels
+    def write(path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
         rows = [
-            {"class": classes[index], "label": labels[index], "probability": round(probability, 6)}
-            for index, probability in top
+            {"class": predictor.classes[index], "label": predictor.labels[index], "probability": round(share, 6)}
+            for index, share in top
         ]
         line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
-        self._stream.write(line + "\n")
+        stream.write(line + "\n")
+
+    return write
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ def main() -> float | None:
     Signals().install()
     try:
         with raise_on_signal():
-            request = parse.command_line("train", sweep.expand_resume(sys.argv[1:]), os.environ)
-        if request.passthrough:
-            return command.with_hydra("train", request.argv, lambda config: None)
+            request = command.request("train", sweep.expand_resume(sys.argv[1:]))
         if not request.multirun:
-            return _single(request)
+            return _start(request)
         number = sweep.selected_job(request, os.environ)
-        return sweep.run(request, _job) if number is None else _single(sweep.single_job(request, number, os.environ))
+        if number is None:
+            return sweep.run(request, lambda job: _start(job, own_processes=True))
+        return _start(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
         mistakes.refuse(error)
     except RunError as error:
@@ -38,16 +38,8 @@ def main() -> float | None:
         raise
 
 
-def _single(request: parse.Request) -> float | None:
-    return _start(request, own_processes=False)
-
-
-def _job(request: parse.Request) -> float | None:
-    """Run one job of a sweep in its own processes, so that the next job inherits nothing from it."""
-    return _start(request, own_processes=True)
-
-
-def _start(request: parse.Request, *, own_processes: bool) -> float | None:
+def _start(request: parse.Request, *, own_processes: bool = False) -> float | None:
+    """Train. own_processes: never in this process, so that the next job of a sweep inherits nothing from this one."""
     if elastic_nodes.is_wanted(request.configs[0], os.environ):
         return elastic.run(request, main)
     with raise_on_signal():

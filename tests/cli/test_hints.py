@@ -23,7 +23,7 @@ from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.data.sources.packed import manifest
-from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import validate as runs_check
 
@@ -68,9 +68,9 @@ class Case:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder with images of two classes, others that are wrong, and a machine without a GPU but with eth0."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(distributed_check, "GPU_PATHS", ())
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
     monkeypatch.setattr(data_check, "_has_dali", lambda: False)
-    monkeypatch.setattr(distributed_check.sys, "platform", "linux")
+    monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
     monkeypatch.setattr(runs_check, "find_spec", lambda name: None if name in ("wandb", "pyarrow") else find_spec(name))
     trees = {
         "pets": ("train/cat", "train/dog", "val/cat", "val/dog"),
@@ -330,7 +330,7 @@ def found(case: Case) -> list[str]:
 
 @functools.cache  # several hints lead to the same line
 def _mistakes(verb: str, argv: tuple[str, ...], environ: tuple[tuple[str, str], ...], gpu: bool) -> list[str]:
-    distributed_check.GPU_PATHS = ("/",) if gpu else ()
+    nvidia_gpus.GPU_PATHS = ("/",) if gpu else ()
     try:
         command_line(verb, argv, {"HOME": "/home/ann", **dict(environ)})
     except ConfigError as error:

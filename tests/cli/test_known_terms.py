@@ -10,7 +10,7 @@ from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS, VALUES, Term
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.cli.translate import Translation, translate
-from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 from scripts.doc_pages import LINES, PROGRAMS
 
@@ -61,7 +61,7 @@ MINE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "HOST": "10.0.0.1", "
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compose_once(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(distributed_check, "GPU_PATHS", ("/",))  # this machine seems to have GPUs
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ("/",))  # this machine seems to have GPUs
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             (tmp_path / "pets" / split / name).mkdir(parents=True)

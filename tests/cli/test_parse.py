@@ -14,7 +14,7 @@ from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.commands import COMMANDS, USE_MODEL
 from imagenet_ddp.config.conf_dir import conf_dir
-from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 
 ENVIRON = {"HOME": "/home/ann"}
@@ -24,8 +24,8 @@ ENVIRON = {"HOME": "/home/ann"}
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder of one's own, and a machine without a GPU."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(distributed_check, "GPU_PATHS", ())
-    monkeypatch.setattr(distributed_check.sys, "platform", "linux")
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
+    monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
     (tmp_path / "x.ckpt").touch()
     for split in ("train", "val"):
         for name in ("cat", "dog"):

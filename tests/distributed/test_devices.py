@@ -1,6 +1,7 @@
 """Devices, threads and precision: the choice and its reason."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torchvision
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.validate import MIN_BF16_PIXELS
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import cpu_cores
 
 
 @pytest.fixture
@@ -173,3 +175,28 @@ def test_own_gpus(
 def test_the_device_of_a_command_that_needs_one(trainer: dict[str, object], device: str) -> None:
     """predict, whose trainer.devices=[3] must not be GPU 0."""
     assert devices.device_of(trainer) == torch.device(device)
+
+
+def test_gpus_are_counted_by_model():
+    assert devices.describe_hardware("cuda", ["NVIDIA H200"] * 8, num_nodes=2) == "8 × NVIDIA H200"
+    assert devices.describe_hardware("cuda", ["T4", "A100", "T4"]) == "1 × A100 + 2 × T4"
+
+
+def test_a_cpu_has_model_cores_and_units(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\n\nprocessor\t: 1\nmodel name\t: Other\n")
+    monkeypatch.setattr(cpu_cores, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(devices, "num_cores", lambda: 2)
+    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
+    assert devices.describe_hardware("cpu", []) == "Some CPU @ 2.0GHz, 2 cores, with bf16 units"
+    assert devices.describe_hardware("mps", []) == "Some CPU @ 2.0GHz, GPU (mps)"
+    monkeypatch.setattr(devices, "num_cores", lambda: 1)
+    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
+    assert devices.describe_hardware("cpu", [], num_nodes=3) == "3 × Some CPU @ 2.0GHz, 1 core, without bf16 units"
+
+
+def test_a_processor_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(cpu_cores, "CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(cpu_cores.platform, "processor", lambda: "")
+    monkeypatch.setattr(cpu_cores.platform, "machine", lambda: "riscv64")
+    assert cpu_cores.cpu_model() == "riscv64"

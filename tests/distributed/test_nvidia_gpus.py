@@ -50,7 +50,7 @@ def made(number: int, physical: int, visible: str | None = None, model: str = H2
 )
 def test_one_gpu(one: RankGpu, words: str) -> None:
     assert one.words == words
-    assert RankGpu(**one.plain()) == one, "through the store"
+    assert RankGpu(**vars(one)) == one, "through the store"
 
 
 def test_one_line_for_each_node() -> None:

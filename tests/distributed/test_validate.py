@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig
+from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed import validate as validate_module
 from imagenet_ddp.distributed.launchers.request import num_devices
 
@@ -40,8 +41,8 @@ def config(**typed: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch):
     """Two cores, no GPU."""
-    monkeypatch.setattr(validate_module, "GPU_PATHS", ())
-    monkeypatch.setattr(validate_module.sys, "platform", "linux")
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
+    monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
     monkeypatch.setattr(validate_module, "num_cores", lambda: 2)
 
 
@@ -211,7 +212,7 @@ def test_a_sweep_alone(environ: dict[str, str]):
 )
 def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], refused: bool):
     """A task of a step, on a node with four."""
-    monkeypatch.setattr(validate_module, "GPU_PATHS", ("/",))
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ("/",))
     monkeypatch.setattr(validate_module, "query_gpus", lambda: [None] * 4)
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
     found = [text for text in validate(config(), step | environ) if "SLURM_GPUS_ON_NODE" in text]
@@ -221,7 +222,7 @@ def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ:
 
 
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validate_module, "GPU_PATHS", ("/",))
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ("/",))
     assert validate(config(trainer__devices=99), {}) == []
     assert validate(config(trainer__devices=[0, 3]), {}) == []
     assert len(validate(config(trainer__devices=99, trainer__accelerator="cpu"), {})) == 1

@@ -39,7 +39,7 @@ def machine(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 def look(machine: Machine, name: str) -> list[Check]:
-    functions = dict([*check_machine.CHECKS, *check_network.CHECKS, *check_data.checks()])
+    functions = dict([*check_machine.CHECKS, *check_network.CHECKS, *check_data.CHECKS])
     (found,) = run_checks(machine, [(name, functions[name])])
     return found
 
@@ -192,12 +192,12 @@ def test_each_mistake_is_a_line(machine: Callable[..., Machine], tmp_path: Path)
 
 def test_images_are_read(machine: Callable[..., Machine], tree: Path, tmp_path: Path):
     one = machine()
-    functions = check_data.checks()
+    functions = check_data.CHECKS
     assert [check.ok for found in run_checks(one, functions) for check in found] == [True, True, True]
     shutil.copytree(tree, tmp_path / "d")
     for path in (tmp_path / "d" / "val" / "owl").iterdir():
         path.write_bytes(path.read_bytes()[:300])
-    _, (broken,), _ = run_checks(machine(f"data.root={tmp_path}/d"), check_data.checks())
+    _, (broken,), _ = run_checks(machine(f"data.root={tmp_path}/d"), check_data.CHECKS)
     assert broken.name == "images" and not broken.ok and "val/owl" in broken.what
 
 

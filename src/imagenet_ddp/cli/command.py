@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
 from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -23,8 +24,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def run_command(verb: str) -> Iterator[None]:
-    """Exit with code 2 on a refusal, 1 on a failure, and 128 + n on signal n. For commands of one process that have
-    nothing to save."""
+    """Exit with code 2 on a refusal, 1 on a failure, 128 + n on signal n. For commands that have nothing to save."""
     exit_on_signal()
     with closed_pipe.exit_on_closed_pipe():
         try:
@@ -34,6 +34,18 @@ def run_command(verb: str) -> Iterator[None]:
             sys.exit(1)
         except ConfigError as error:
             mistakes.refuse(error, verb)
+        except WorkersFailedError as error:
+            error.exit()
+
+
+def request(verb: str, argv: list[str] | None = None) -> Request:
+    """Return the checked command line. If Hydra only prints something (--help, --cfg), let it print and exit. argv:
+    None means sys.argv."""
+    found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
+    if found.passthrough:
+        with_hydra(verb, found.argv, lambda config: None)
+        sys.exit(0)
+    return found
 
 
 def planned(

@@ -1,7 +1,9 @@
-"""Choose the devices of this node's processes, their threads and their precision. Never creates a CUDA context."""
+"""Choose the devices of this node's processes, their threads and their precision, and describe them. Never creates a
+CUDA context."""
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 import torch
 
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.cpu_cores import cores_per_process
+from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_model, num_cores
+from imagenet_ddp.system.text import count_noun
 
 # Lightning's short names of precisions.
 LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
@@ -73,6 +77,11 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
 
 def count_devices(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
+
+
+def num_local_processes(config: Mapping[str, Any]) -> int:
+    """Return the number of processes of this node."""
+    return batch_split.num_processes(config["strategy"], count_devices(local_devices(config["trainer"])))
 
 
 def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
@@ -145,6 +154,20 @@ def cpu_has_bf16() -> bool:
         return False
     flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+
+
+def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
+    """Return "8 × NVIDIA H200", or "Intel Xeon 8481C, 2 cores, with bf16 units". kind: cpu, cuda or mps.
+
+    gpu_models: of all ranks. Only the cores that this node's processes may use (the affinity mask) are counted.
+    """
+    if gpu_models:
+        return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))
+    if kind == "mps":
+        return f"{cpu_model()}, GPU (mps)"
+    units = "with" if cpu_has_bf16() else "without"
+    nodes = f"{num_nodes} × " if num_nodes > 1 else ""
+    return f"{nodes}{cpu_model()}, {count_noun(num_cores(), 'core')}, {units} bf16 units"
 
 
 def set_num_threads(count: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
@@ -56,7 +56,7 @@ def validate(
         name = config["strategy"]["name"]
         found.append(f"strategy={name} runs in one process, but {key} requests several nodes. Hint: strategy=ddp.")
     try:
-        address = LaunchRequest(None, None, cluster, "", False).address(environ)
+        address = requested_address(cluster, environ)
         if address is None or address.host is None:
             found.append(
                 f"{key} needs the address of the node that stays, by which the others find it. "

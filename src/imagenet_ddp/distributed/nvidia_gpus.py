@@ -1,13 +1,29 @@
-"""Identify NVIDIA GPUs without creating a CUDA context: as the driver numbers them, and as the log names them.
+"""Find out whether there may be a GPU, and identify NVIDIA's without creating a CUDA context: as the driver numbers
+them, and as the log names them.
 
 Plain values only: needs neither torch nor a GPU.
 """
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+# Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
+GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
+
+
+def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
+    """Return the reason why only CPUs take part; None if there may be a GPU."""
+    accelerator = trainer.get("accelerator")
+    if accelerator == "cpu":
+        return "trainer.accelerator is cpu"
+    if accelerator == "auto" and sys.platform != "darwin" and not any(Path(path).exists() for path in GPU_PATHS):
+        return "this machine has no GPU"
+    return None
 
 
 def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
@@ -46,9 +62,6 @@ class RankGpu:
         address = "" if bus is None else f"{bus:02X}:{properties.pci_device_id:02X}.0"
         address = f"{domain:04X}:{address}" if address and domain else address
         return cls(number, str(properties.name), uuid, address, environ.get("CUDA_VISIBLE_DEVICES"))
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def words(self) -> str:

@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous import address_file
+from imagenet_ddp.system import unfinished
 
 # Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 # Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
-FORWARDED = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WorkersFailedError(Exception):
@@ -42,10 +42,17 @@ class WorkersFailedError(Exception):
         """End this process with the exit code; at once if the engine's thread is still running, because a normal exit
         aborts while that thread is in C++ code."""
         if self._engine_runs:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.exit_code)
+            end_at_once(self.exit_code)
         sys.exit(self.exit_code)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    address_file.remove_own_files()
+    unfinished.finish()
+    os._exit(code)
 
 
 @dataclass
@@ -81,7 +88,8 @@ class Workers:
         received: list[int] = []
         before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in FORWARDED}
         # runs/signals.py records one that arrived before these handlers were set
-        received += [early for handler in before.values() if (early := getattr(_owner(handler), "received", None))][:1]
+        owners = [getattr(handler, "__self__", None) for handler in before.values()]
+        received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
         try:
             if not [number for number in received if number != signal.SIGUSR2]:
                 engine.start()
@@ -143,9 +151,15 @@ class Workers:
 
     def _launch(self, result: dict[str, Any]) -> dict[int, Any]:
         if self.elastic is None:
-            from torch.distributed.launcher.api import elastic_launch
+            from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-            return elastic_launch(self._config(), _worker)(self.worker, self.arguments, self.first, os.getpid())
+            # the engine only starts this node's processes: the rendezvous has already found the other nodes
+            config = LaunchConfig(
+                min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
+                rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
+                max_restarts=0, start_method="spawn",
+            )  # fmt: skip
+            return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, os.getpid())
         from imagenet_ddp.distributed import elastic_agent
 
         arguments = (self.worker, self.arguments, os.getpid())
@@ -162,27 +176,6 @@ class Workers:
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)
-
-    def _config(self) -> Any:
-        from torch.distributed.launcher.api import LaunchConfig
-
-        # the engine only starts this node's processes: the rendezvous has already found the other nodes
-        return LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=self.num_local,
-            run_id="imagenet_ddp",
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            rdzv_configs={"timeout": int(self.timeout_s)},
-            local_addr="127.0.0.1",
-            max_restarts=0,
-            start_method="spawn",
-        )
-
-
-def _owner(handler: object) -> object:
-    return getattr(handler, "__self__", None)
 
 
 def _forward(number: int) -> int:

@@ -1,9 +1,7 @@
 """Check devices, nodes, launcher and rendezvous before torch is imported, so without querying torch for GPUs."""
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
@@ -15,7 +13,7 @@ from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.nvidia_gpus import query_gpus
+from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.distributed.strategies import batch_split, ddp_options
 from imagenet_ddp.errors import ConfigError
@@ -24,8 +22,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 PROCESSES_PER_CORE = 4  # more would only swap
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU: there Lightning takes bf16-mixed for 16-mixed
 MIN_BF16_PIXELS = 17  # of images to train on, on a CPU
-# Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
-GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
 
 def validate(
@@ -42,8 +38,8 @@ def validate(
     typed: the options as typed, for the line to type instead. elsewhere: the run is a SLURM job on other machines, with
     the nodes and devices of the config.
     """
+    local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
     if elsewhere:
-        local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
         environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
     errors = validate_options(config)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
@@ -57,18 +53,16 @@ def validate(
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
     try:
-        launch_info = detect(config, environ, verb=verb, typed=typed, cpu=no_gpu_reason(config["trainer"]) is not None)
+        launch_info = detect(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
         return errors + error.mistakes, None
     if config["trainer"].get("batch_finder") is True and verb == "train" and not elsewhere:
         errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
-    local = batch_split.num_processes(strategy, num_devices(config["trainer"].get("devices")) or 1)
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
         errors += validate_multi_process(config["trainer"])
-    several_nodes = launch_info.num_nodes > 1
-    host = launch_info.address.host if launch_info.address and several_nodes else None
+    host = launch_info.host if launch_info.num_nodes > 1 else None
     if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
         errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
     if launch_info.address and launch_info.address.file and not elsewhere:
@@ -107,14 +101,13 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
 
 def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
     """Return errors for options that several processes cannot combine."""
-    errors: list[str] = []
     interval = trainer.get("val_check_interval")
-    if isinstance(interval, str | Mapping):
-        errors.append(
-            "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches or a "
-            f"fraction of an epoch, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
-        )
-    return errors
+    if not isinstance(interval, str | Mapping):
+        return []
+    return [
+        "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches or a "
+        f"fraction of an epoch, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
+    ]
 
 
 def _sweep(launch_info: LaunchInfo, line: str) -> str:
@@ -131,21 +124,10 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
         return False
     if launch_info.node_rank is not None:
         return launch_info.node_rank > 0
-    host = launch_info.address.host if launch_info.address else None
     try:
-        return host is None or not interfaces.is_local(interfaces.resolve(host))
+        return launch_info.host is None or not interfaces.is_local(interfaces.resolve(launch_info.host))
     except OSError:
         return False
-
-
-def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
-    """Return the reason why only CPUs take part; None if there may be a GPU."""
-    accelerator = trainer.get("accelerator")
-    if accelerator == "cpu":
-        return "trainer.accelerator is cpu"
-    if accelerator == "auto" and sys.platform != "darwin" and not any(Path(path).exists() for path in GPU_PATHS):
-        return "this machine has no GPU"
-    return None
 
 
 def is_too_small_for_bf16(data: Mapping[str, Any]) -> bool:

@@ -47,7 +47,7 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
     """Yield (number, total, results) of each check: first those of this machine, then those of all ranks together."""
     from imagenet_ddp.doctor import check_ranks
 
-    here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.checks()]
+    here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.CHECKS]
     world_info = machine.launch_info.world_info if machine.launch_info else None
     if world_info is not None and world_info.local_rank:
         here = []

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data import inspect
-from imagenet_ddp.data.inspect import Layout
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.errors import ConfigError
@@ -17,13 +16,12 @@ from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
 MIB = 2**20
 
 
-def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
-    data = machine.config["data"]
+def _data(machine: Machine) -> list[Check]:
+    data, layout = machine.config["data"], machine.layout
     if data["_target_"]:
-        return Layout([]), _own_source(machine)
-    layout = inspect.inspect_data(data, machine.config["seed"], machine.environ)
+        return _own_source(machine)
     if layout.mistakes:
-        return layout, failed(layout.mistakes)
+        return failed(layout.mistakes)
     words, numbers = [], {"num_classes": layout.num_classes}
     for name, split in layout.splits.items():
         counts = split.counts.values()
@@ -35,7 +33,7 @@ def _layout(machine: Machine) -> tuple[Layout, list[Check]]:
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
         words.append(f"train to val {train / val:.3g} to 1")
-    return layout, passed(
+    return passed(
         "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
     )
 
@@ -51,9 +49,10 @@ def _own_source(machine: Machine) -> list[Check]:
     return passed(f"{what} of {len(source.classes):,} classes", **numbers)
 
 
-def _samples(layout: Layout) -> list[Check]:
+def _samples(machine: Machine) -> list[Check]:
     from imagenet_ddp.data.decoding.image import decode
 
+    layout = machine.layout
     if layout.mistakes:
         return passed("not read, because the check data failed")
     if not any(split.samples for split in layout.splits.values()):
@@ -117,17 +116,8 @@ def num_classes(config: Any) -> int:
     return 1000
 
 
-def checks() -> tuple[tuple[str, CheckFunction], ...]:
-    """Make the checks of one report: the second one uses what the first one found."""
-    found: list[Layout] = []
-
-    def layout(machine: Machine) -> list[Check]:
-        one, lines = _layout(machine)
-        found.append(one)
-        return lines
-
-    return (
-        ("data", layout),
-        ("images", lambda machine: _samples(found[0] if found else Layout([]))),
-        ("run folder", _run_folder),
-    )
+CHECKS: tuple[tuple[str, CheckFunction], ...] = (
+    ("data", _data),
+    ("images", _samples),
+    ("run folder", _run_folder),
+)

@@ -45,7 +45,7 @@ def _devices(machine: Machine) -> list[Check]:
     gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer)))
     of_ranks = {0: gpus} if machine.num_local == 1 else {rank: [gpu] for rank, gpu in enumerate(gpus)}
     (line,) = nvidia_gpus.describe_gpus(of_ranks, dict.fromkeys(of_ranks, ""), len(of_ranks))
-    return passed(line.rstrip("."), kind="cuda", gpus=[gpu.plain() for gpu in gpus])
+    return passed(line.rstrip("."), kind="cuda", gpus=[vars(gpu) for gpu in gpus])
 
 
 def _unseen(present: list[tuple[str, str]]) -> str:

@@ -1,6 +1,5 @@
 """Check how this machine finds the others: interfaces, variables, rendezvous."""
 
-import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,8 @@ def _rendezvous(machine: Machine) -> list[Check]:
     if found is None:
         return passed("none: the variables are wrong")
     # SLURM's list of nodes is trusted: it names this machine only where all nodes are on it
-    if machine.host and machine.has_other_nodes and not found.source.startswith("slurm") and _is_loopback(machine.host):
+    is_listed = found.source.startswith("slurm")
+    if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
         what = f"{machine.host}, where all nodes meet, is the loopback: on every node that is the node itself"
         return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
     numbers = {
@@ -86,14 +86,6 @@ def _rendezvous(machine: Machine) -> list[Check]:
     which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether the host name or address resolves to the loopback on this machine."""
-    try:
-        return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
-    except OSError:
-        return False  # joining reports a name that does not resolve
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

@@ -8,7 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -32,6 +32,7 @@ STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
 SLOW_ALL_REDUCE_S = 12.0  # steps with communication are not taken beyond this, but calculated
 GROUP_TIMEOUT_S = 60.0  # of one collective: enough for 46.8 MB at 10 Mbit/s
 Config = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def names(machine: Machine) -> list[str]:
@@ -166,8 +167,8 @@ def _check_ranks(
         check.numbers = {"backend": dist.get_backend(), "hosts": [name for _, name in hosts]}
     _report_other_nodes(checks, world, node_checks)
     with _check(checks, "all-reduce") as check:
-        classes = max(_on_all_ranks(lambda: num_classes(config)))
-        training = _made_on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
+        classes = max(_gather(_on_all_ranks(lambda: num_classes(config))))
+        training = _on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
         rank_reports.fill_all_reduce(check, all_reduce)
     with _check(checks, "step") as check:
@@ -192,7 +193,7 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
     """Return the times (without communication, with it, of reading a batch); None if communication is too slow."""
-    read_s, strategy = max(_on_all_ranks(lambda: _read_s(plan))), plan.config["strategy"]
+    read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks start with equal weights, so that nothing needs to be sent before the first step
@@ -213,22 +214,15 @@ def _gather(value: Any) -> list[Any]:
     return values
 
 
-def _on_all_ranks(make: Callable[[], Any]) -> list[Any]:
-    """Return make() of every rank; raise ConfigError on all ranks if it fails on one, so that none waits for it."""
+def _on_all_ranks(make: Callable[[], T]) -> T:
+    """Return make() of this rank; raise ConfigError on all ranks if it fails on one, so that none waits for it."""
+    made, texts = list[T](), list[str]()
     try:
-        own: tuple[Any, list[str]] = (make(), [])
+        made.append(make())
     except ConfigError as error:
-        own = (None, error.mistakes)
+        texts = error.mistakes
     except Exception as error:
-        own = (None, [f"{type(error).__name__}: {error}"])
-    everyone = _gather(own)
-    if errors := [f"rank {rank}: {text}" for rank, (_, texts) in enumerate(everyone) for text in texts]:
+        texts = [f"{type(error).__name__}: {error}"]
+    if errors := [f"rank {rank}: {text}" for rank, texts in enumerate(_gather(texts)) for text in texts]:
         raise ConfigError(errors)
-    return [value for value, _ in everyone]
-
-
-def _made_on_all_ranks(make: Callable[[], Training]) -> Training:
-    """Return this rank's make(), which cannot be sent; raise the errors of _on_all_ranks."""
-    made: list[Training] = []
-    _on_all_ranks(lambda: made.append(make()))
     return made[0]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
+    from imagenet_ddp.data.inspect import Layout
     from imagenet_ddp.engine.plan import Plan
 
 
@@ -59,6 +58,14 @@ class Machine:
         trainer = self.config["trainer"] | ({"accelerator": "cpu", "devices": 1} if self.no_device else {})
         return make_plan({**self.config, "trainer": trainer}, world_info)
 
+    @cached_property
+    def layout(self) -> "Layout":
+        """Return the splits of the images that a source of this project would read; none with data._target_."""
+        from imagenet_ddp.data.inspect import Layout, inspect_data
+
+        data = self.config["data"]
+        return Layout([]) if data["_target_"] else inspect_data(data, self.config["seed"], self.environ)
+
     @property
     def has_other_nodes(self) -> bool:
         """Return whether other machines take part."""
@@ -66,10 +73,8 @@ class Machine:
 
     @property
     def host(self) -> str | None:
-        """Return the host name or IP address of the rendezvous; None for one machine, or a rendezvous through a
-        file."""
-        address = self.launch_info.address if self.launch_info else None
-        return address.host if address else None
+        """Return the host name or IP address of the rendezvous; None if there is none."""
+        return self.launch_info.host if self.launch_info else None
 
 
 def inspect_machine(
@@ -81,13 +86,11 @@ def inspect_machine(
     machine = Machine(config, environ, typed, run_dir)
     try:
         machine.kind = devices.device_type(config["trainer"]["accelerator"])
-        num_devices = devices.count_devices(devices.local_devices(config["trainer"]))
-        machine.num_local = batch_split.num_processes(config["strategy"], num_devices)
+        machine.num_local = devices.num_local_processes(config)
     except ConfigError as error:
         machine.no_device = error.mistakes
     try:
-        cpu = no_gpu_reason(config["trainer"]) is not None
-        found = with_known_host(detect(config, environ, verb="doctor", typed=typed, cpu=cpu), environ)
+        found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
         machine.launch_info = found
         if found.world_info is not None:
             machine.num_local = found.world_info.local_world_size or machine.num_local

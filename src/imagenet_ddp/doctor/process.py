@@ -3,7 +3,7 @@
 from typing import Any
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine.worker import join_world, run_in_process
+from imagenet_ddp.engine.worker import run_in_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -18,7 +18,7 @@ def diagnose(info: WorldInfo, payload: tuple[dict[str, Any], list[Any]]) -> list
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import check_world, not_joined
-        from imagenet_ddp.engine.world import World  # torch from here on
+        from imagenet_ddp.engine.world import World, join_world  # torch from here on
 
     if info.world_size == 1:
         return check_world(config, World(info), node_checks)

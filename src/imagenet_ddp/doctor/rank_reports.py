@@ -64,9 +64,10 @@ def fill_scaling(
     words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items() if nodes > 1]
     texts += [f"predicted: {', '.join(words)}"] if words else []
     if all_reduce and num_nodes > 1 and current is not None:
-        options = {"strategy.comm_hook=bf16": 0.5} if hook is None else {}
         gbit_per_s = all_reduce.bus_bytes_per_s * 8 / 1e9
-        check.ok, advice, check.hint = scaling.advise(num_nodes, current, step, all_reduce.seconds, gbit_per_s, options)
+        check.ok, advice, check.hint = scaling.advise(
+            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=hook is None
+        )
     else:
         gbit_per_s = scaling.needed_gbit_per_s(step, 2 * ranks_per_node)
         reached = percent(scaling.GOOD_EFFICIENCY, 0)

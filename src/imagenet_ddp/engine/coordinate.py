@@ -14,8 +14,6 @@ from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
-from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import no_gpu_reason
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -34,8 +32,7 @@ def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> Launch
     found = request.launch_infos[0]
     if found is None:
         config = plain(request.configs[0], partial=True)
-        cpu = no_gpu_reason(config["trainer"]) is not None
-        found = detect(config, environ, verb=request.verb, typed=request.typed, cpu=cpu)
+        found = detect(config, environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
 
 
@@ -54,7 +51,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     speaks = place is None or place.local_rank == 0 or launch_info.manual  # else the first rank of this machine does
     try:
         _expect_backend(config)
-        num_local = 1 if place else devices.count_devices(devices.local_devices(config["trainer"]))
+        num_local = 1 if place else devices.num_local_processes(config)
     except ConfigError as error:
         if not speaks:
             sys.exit(2)
@@ -89,33 +86,23 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
         except ConfigError as error:
             group.broadcast_error("job", error)
             raise
-        run_dir = job.run_dir.resolve()
-        group.broadcast(
-            "job",
-            [
-                job.config,
-                str(run_dir),
-                os.path.relpath(run_dir),
-                job.messages,
-                job.finished,
-                job.command,
-                job.experiment,
-                job.update_before,
-                job.keep_update,
-            ],
-        )
+        job = replace(job, run_dir=job.run_dir.resolve())
+        run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+        group.broadcast("job", {**vars(job), **run_dir, "checkpoint": None})
         send_file(group, job.checkpoint)
-        return replace(job, run_dir=run_dir)
-    config, run_dir, relative, messages, finished, *more = group.broadcast("job", None)
+        return job
+    content = group.broadcast("job")
+    relative, job = content.pop("relative"), Job(**content)
+    run_dir = Path(job.run_dir)
     checkpoint = send_file(group, None)
     try:
-        elsewhere = group.members[0]["machine"] != group.members[group.number]["machine"]
-        must_share = node_range(config["trainer"]["num_nodes"]) is not None
-        folder_here = folder.make_elsewhere(Path(run_dir), relative, must_share) if elsewhere else Path(run_dir)
+        if group.members[0]["machine"] != group.members[group.number]["machine"]:
+            must_share = node_range(job.config["trainer"]["num_nodes"]) is not None
+            run_dir = folder.make_elsewhere(run_dir, relative, must_share)
     except ConfigError as error:
         group.abort(error)
         raise
-    return Job(config, folder_here, checkpoint, tuple(messages), finished, *more)
+    return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
 
 
 def run_job(
@@ -133,9 +120,7 @@ def run_job(
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices
 
-    num_local = batch_split.num_processes(
-        config["strategy"], devices.count_devices(devices.local_devices(config["trainer"]))
-    )
+    num_local = devices.num_local_processes(config)
     if rendezvous is None and num_local == 1 and not own_processes:
         return task(WorldInfo(), payload)
     if num_local > 1:

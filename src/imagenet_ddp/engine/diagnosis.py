@@ -15,7 +15,13 @@ def explain(plan: Plan, error: RuntimeError) -> str:
     """Return the reason for an error raised by torch in training, and what to do; "" if none is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(plan, error)
-    return collective_timeout(plan) if "Timed out waiting" in str(error) else ""  # Gloo's words
+    if "Timed out waiting" not in str(error):  # Gloo's words
+        return ""
+    return (
+        f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
+        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
+        "slow, set a longer strategy.timeout_s."
+    )
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:
@@ -33,15 +39,6 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
     return (
         f"rank {plan.world_info.rank} must have memory for batches of {count_noun(data['batch_size'], 'image')} of "
         f"{data['image_size']} pixels, but does not: {first_line(error)} Hint: {hint}."
-    )
-
-
-def collective_timeout(plan: Plan) -> str:
-    """Return the message for a collective in which another rank did not take part, and what to check."""
-    return (
-        f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
-        "part in a collective operation. Hint: was a process stopped (kill -CONT resumes it)? If a rank is only "
-        "slow, set a longer strategy.timeout_s."
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import in_folder, plain, typed_value
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes, node_range
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.spawn import Workers
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console
@@ -33,15 +33,12 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
 
         from imagenet_ddp.distributed import devices
-        from imagenet_ddp.distributed.rendezvous.store import unknown_name
+        from imagenet_ddp.distributed.rendezvous.store import resolve
 
-        num_local = devices.count_devices(devices.local_devices(config["trainer"]))
-        address = LaunchRequest(None, None, config["cluster"], "", False).address(os.environ)
+        num_local = devices.num_local_processes(config)
+        address = requested_address(config["cluster"], os.environ)
         assert address is not None and address.host is not None
-        try:
-            host = interfaces.resolve(address.host)
-        except OSError as error:
-            raise ConfigError(unknown_name(address.host, error)) from error
+        host = resolve(address.host)
     is_host = interfaces.is_local(host)
     least, most = node_range(config["trainer"]["num_nodes"]) or (1, 1)
     here = host if is_host else interfaces.source_address(host) or host

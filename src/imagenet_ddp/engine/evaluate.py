@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import torch
-
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.data.imagenet_layout import reassessed_labels
 from imagenet_ddp.data.sources.registry import check_classes
+from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
 from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
@@ -106,6 +105,5 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
     log.say(summary.counted_sentence(counted, num_images, num_unreadable))
     log.close()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    destroy_process_group()
     return metrics["val/top1"]

@@ -3,11 +3,10 @@
 import os
 from contextlib import nullcontext
 
-import torch
-
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
@@ -46,8 +45,7 @@ def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     for line in closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    destroy_process_group()
     return parts.metrics.best.value
 
 

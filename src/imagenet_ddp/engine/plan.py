@@ -11,6 +11,7 @@ from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
@@ -64,6 +65,10 @@ class Plan:
     def num_devices(self) -> int:
         """Count the devices of all processes."""
         return self.num_own_devices * self.world_info.world_size
+
+    def own_gpus(self) -> list[RankGpu]:
+        """Return the GPUs of this process."""
+        return devices.rank_gpus(self.config["trainer"], self.world_info.local_rank, self.num_own_devices)
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include what only a training

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
-from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.hardware import describe_hardware
+from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
@@ -29,6 +28,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores: of before a resume
     images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
+    gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # none there: this is the only process
     options = plan.config["data"]
     root = options["root"]
     return {
@@ -37,7 +37,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
             "name": options["_target_"] or options["name"],
             "folder": Path(root).absolute().name if root else None,
         },
-        "hardware": describe_hardware(plan.accelerator.value, world.gpu_models or _own_gpus(plan), info.num_nodes),
+        "hardware": describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
         "best_epoch": parts.metrics.best.epoch if best is not None else None,
@@ -85,9 +85,3 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     return lines
-
-
-def _own_gpus(plan: Plan) -> list[str]:
-    """Return the models of this process's GPUs if it is the only process."""
-    gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
-    return [gpu.model for gpu in gpus]

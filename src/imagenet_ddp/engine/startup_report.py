@@ -21,6 +21,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
+    epochs, reason = plan.warmup_epochs
+    warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
@@ -30,11 +32,12 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *_learning_lines(config, plan.averaging_start_epoch),
         *batch_lines(plan),
         _learning_rate_line(plan),
-        *([_warmup_line(*plan.warmup_epochs)] if config["schedule"]["warmup_epochs"] == "auto" else []),
+        *([warmup] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
-        *(world.gpus or _own_gpus(plan)),
+        # rank 0 of several lists all; each other one its own, in its own log
+        *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         *_loader_lines(plan, data),
@@ -163,10 +166,6 @@ def _learning_lines(config: Config, start_epoch: int) -> list[str]:
     return lines
 
 
-def _warmup_line(epochs: float, reason: str) -> str:
-    return f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
-
-
 def _epochs(number: float | None) -> str:
     """Describe the number of epochs; None or -1: until something else ends the training."""
     return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
@@ -175,10 +174,3 @@ def _epochs(number: float | None) -> str:
 def _device_words(plan: Plan) -> str:
     device = devices.device_of(plan.config["trainer"], plan.world_info.local_rank)
     return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(device.type) or str(torch.cuda.get_device_name(device))
-
-
-def _own_gpus(plan: Plan) -> list[str]:
-    """Name the GPUs of this process: all of them if it is the only one; otherwise for its own log, since rank 0's lists
-    all."""
-    gpus = devices.rank_gpus(plan.config["trainer"], plan.world_info.local_rank, plan.num_own_devices)
-    return nvidia_gpus.describe_gpus({0: gpus}, {0: ""}, 1)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -46,7 +45,7 @@ def expand_resume(argv: list[str]) -> list[str]:
         )
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
-        options, flags = _texts(stored["options"]), _texts(stored["flags"])
+        options, flags = stored["options"], stored["flags"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
@@ -57,12 +56,6 @@ def expand_resume(argv: list[str]) -> list[str]:
     options = [option for option in options if _key(option) not in keys]
     argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
     return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise TypeError
-    return value
 
 
 def _key(option: str) -> str:
@@ -208,7 +201,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         return math.nan
 
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
-    names = names or [""] * _count_jobs(sweep_dir)
+    names = names or [""] * sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
     failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
@@ -223,10 +216,6 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
 
 def _has_failed(run_dir: Path) -> bool:
     return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
-
-
-def _count_jobs(sweep_dir: Path) -> int:
-    return sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
 
 
 def _sweep_dir(request: parse.Request) -> Path:

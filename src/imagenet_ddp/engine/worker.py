@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagenet_ddp.data.loading.worker_processes import start_early
 from imagenet_ddp.distributed.launchers import scontrol
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file
+from imagenet_ddp.distributed.spawn import end_at_once
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
-from imagenet_ddp.system import console, unfinished
+from imagenet_ddp.system import console
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
 
@@ -30,13 +30,13 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import find_batch, fit, show
+            from imagenet_ddp.engine import fit, measure, show
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
         plan = _make_plan(job, world)
         with raise_on_signal():
-            fitting = find_batch.find_batch(job, plan, world)
+            fitting = measure.find_batch(job, plan, world)
         if fitting.config != job.config:
             plan = _make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):
@@ -61,7 +61,7 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 def _make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.measure_compile import measure_compile
+    from imagenet_ddp.engine.measure import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
@@ -86,7 +86,7 @@ def run_in_process(
             start_early(config["data"]["num_workers"], info.local_world_size, ["imagenet_ddp.cli.command"])
         with raise_on_signal():
             with import_torch():
-                from imagenet_ddp.engine.world import World  # torch from here on
+                from imagenet_ddp.engine.world import World, join_world  # torch from here on
 
             world = world or World(info)
             if info.world_size > 1 and not joined:
@@ -105,7 +105,7 @@ def run_in_process(
             world.failure_detector.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if info.rank == 0:
             console.print_message(str(left))
-        _end_at_once(left.exit_code)
+        end_at_once(left.exit_code)
     except Stopped as stop:
         assert world is not None  # body raises it
         world.leave()
@@ -114,7 +114,7 @@ def run_in_process(
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
         if info.world_size > 1:
-            _end_at_once(128 + stop.signal_number)
+            end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         # shown here and whole: Hydra would cut the traceback down to its last line
@@ -128,7 +128,7 @@ def run_in_process(
         if detector is not None and not detector.fail(cause):
             _end_for_other(world)
         console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
-        _end_at_once(1)
+        end_at_once(1)
 
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
@@ -146,80 +146,10 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     if info.rank == 0 and not info.store_is_served:
         time.sleep(1.0)  # the others read why from the store that this process serves
-    _end_at_once(2)
+    end_at_once(2)
 
 
 def _end_for_other(world: Any) -> NoReturn:
     """End because another rank ended first, which caused this rank's failure."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
-    _end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
-
-
-def _end_at_once(code: int) -> NoReturn:
-    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    address_file.remove_own_files()
-    unfinished.finish()
-    os._exit(code)
-
-
-def join_world(info: WorldInfo, config: Mapping[str, Any]) -> "World":
-    """Wait until all ranks are here, each with its own GPU, and reach each other; set the network interfaces."""
-    from torch.distributed import PrefixStore
-
-    from imagenet_ddp.distributed import devices, nvidia_gpus
-    from imagenet_ddp.distributed.network import interfaces, nccl
-    from imagenet_ddp.distributed.rendezvous import connectivity
-    from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
-    from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
-    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError, abort_mistakes
-    from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
-    from imagenet_ddp.engine.world import World
-
-    timeout_s = config["cluster"]["timeout_s"]
-    several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
-    variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
-    os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
-    store = connect(info, timeout_s)
-    local = info.local_world_size
-
-    def label(rank: int) -> str:
-        return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
-
-    roster = Roster(info.world_size, "rank", label, "look at its own message; cluster.timeout_s sets the longest wait.")
-    commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
-    rank_group = gather_ranks(
-        PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
-        aborted=lambda: abort_mistakes(commands),
-    )  # fmt: skip
-    failure_detector = None
-    try:
-        here = ["127.0.0.1"]
-        if several:
-            assert info.address
-            here = [connectivity.own_address(os.environ, info.address)]  # the others' interface first
-            here += [address for address in interfaces.reachable_addresses() if address not in here]
-        failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
-        mine = [each.plain() for each in devices.rank_gpus(config["trainer"], info.local_rank)]
-        gpu_lines: list[str] = []
-        gpu_models: list[str] = []
-
-        def judge(told: list[Any]) -> list[str]:
-            gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in given["gpus"]] for rank, given in enumerate(told)}
-            hosts = {rank: str(member["host"]) for rank, member in enumerate(rank_group.members)}
-            gpu_lines.extend(nvidia_gpus.describe_gpus(gpus, hosts, local))
-            gpu_models.extend(gpu.model for each in gpus.values() for gpu in each)
-            return devices.find_shared_gpus([gpus[rank][0].uuid if gpus[rank] else None for rank in gpus], label)
-
-        rank_group.check_all("gpus", {"gpus": mine}, judge)
-        if several:
-            connectivity.check_connectivity(rank_group, here[0])
-    except ConfigError as error:
-        if not isinstance(error, SharedError):
-            rank_group.abort(error)
-        if failure_detector is not None:
-            failure_detector.end(wait=False)
-        raise
-    gpus = (tuple(gpu_lines), tuple(gpu_models))
-    return World(info, store, lambda: connect(info, timeout_s), rank_group, failure_detector, tuple(notes), *gpus)
+    end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)

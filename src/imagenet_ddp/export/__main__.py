@@ -5,20 +5,16 @@ Exit codes: 0 done; 1 the file differs too much from the checkpoint, or cannot b
 """
 
 import os
-import sys
 from pathlib import Path
 
-from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli import command
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
 def main() -> None:
     with command.run_command("export"):
-        request = parse.command_line("export", sys.argv[1:], os.environ)
-        if request.passthrough:
-            command.with_hydra("export", request.argv, lambda config: None)
-            return
+        request = command.request("export")
         config = from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
         with import_torch():
             from imagenet_ddp.export.export import export

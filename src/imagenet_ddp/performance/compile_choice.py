@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.distributed.hardware import describe_hardware
+from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.models.compiled import compile_net
 from imagenet_ddp.performance.step_timer import time_steps
 from imagenet_ddp.performance.train_step import make_training

@@ -14,7 +14,6 @@ The ranks of a node are neighbours in the ring, which crosses each node's link o
 ranks per node, n is still the number of ranks. Times are in seconds, sizes in bytes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from imagenet_ddp.system.text import percent
@@ -62,20 +61,19 @@ def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
 
 
 def advise(
-    num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, options: Mapping[str, float]
+    num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, *, can_halve: bool
 ) -> tuple[bool, str, str]:
     """Return (whether several nodes pay off, a sentence, what to change).
 
-    measured: efficiency of num_nodes. all_reduce_s, gbit_per_s: of these nodes. options: what to type -> the share of
-    the gradients' bytes that it sends.
+    measured: efficiency of num_nodes. all_reduce_s, gbit_per_s: of these nodes. can_halve: the gradients are sent in 32
+    bits.
     """
     speedup = num_nodes * measured
     if measured >= GOOD_EFFICIENCY:
         return True, f"{num_nodes} nodes are {speedup:.3g} times as fast as one: nothing to change", ""
     better = []
-    for typed, share in options.items():
-        if (reached := efficiency(step, share * all_reduce_s)) > measured + 0.02:
-            better.append(f"{typed} ({percent(reached, 0)})")
+    if can_halve and (reached := efficiency(step, all_reduce_s / 2)) > measured + 0.02:
+        better.append(f"strategy.comm_hook=bf16 ({percent(reached, 0)})")
     times = needed_accumulation(step, all_reduce_s)
     if times and times > 1:
         reached = percent(GOOD_EFFICIENCY, 0)

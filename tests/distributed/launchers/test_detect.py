@@ -10,7 +10,7 @@ from imagenet_ddp.distributed.launchers.detect import detect, restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
-AUTO = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
+AUTO = {"accelerator": "gpu", "devices": "auto", "num_nodes": "auto"}
 
 # ---- surroundings, as they were seen ---------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ def test_a_node(environ: dict[str, str], line: str, expected: tuple[str, str, in
 
 
 def test_a_node_without_gpus_has_one_process():
-    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, cpu=True).world_info is not None
+    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "accelerator=cpu").world_info is not None
 
 
 # ---- the sentences ---------------------------------------------------------------------------------------------------

@@ -94,7 +94,6 @@ def test_hints():
     assert hint("the code of imagenet_ddp", "a", "b") == "the same version of this project everywhere."
     assert hint("the classes", "a", "b") == "the same images on every machine."
     assert hint("Python", "3.11", "3.12") == "install the same Python everywhere."
-    assert hint("imagenet_ddp", "1", "2") == "the same version of this project everywhere."
 
 
 def test_one_command_per_node_and_one_per_rank_do_not_fit():

@@ -422,7 +422,6 @@ def test_training_is_that_of_one_device(
         metrics = {key: value.item() for key, value in trainer.callback_metrics.items()}
         found.append((metrics, classifier.state_dict(), classifier.counted.compute(), trainer.global_step))
         assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (1, 0, True)
-        assert trainer.num_devices == (1 if strategy == "auto" else num_devices)
     (metrics, weights, *counts), (its_metrics, its_weights, *its_counts) = found
     assert counts == its_counts
     assert counts[0] == (11, 1)
@@ -501,7 +500,7 @@ def test_one_device_is_lightnings_plain_one():
 def test_the_devices_are_those_of_the_list():
     strategy = make_data_parallel({"name": "dp"}, "cuda", [2, 0], 8)
     assert isinstance(strategy, DataParallelStrategy)
-    assert strategy.parallel_devices == [torch.device("cuda", 2), torch.device("cuda", 0)]
+    assert strategy.devices == [torch.device("cuda", 2), torch.device("cuda", 0)]
     assert strategy.root_device == torch.device("cuda", 2)
 
 

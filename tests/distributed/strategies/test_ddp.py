@@ -199,7 +199,7 @@ def strategy_keys(**changed: Any) -> dict[str, Any]:
 
 
 def test_one_process_needs_no_group() -> None:
-    assert ddp.make_strategy(strategy_keys(name="ddp", comm_hook="bf16"), 1, None) == "auto"
+    assert ddp.make_strategy(strategy_keys(name="ddp", comm_hook="bf16"), 1, None, "cpu") == "auto"
     assert "has no effect" in ddp.notes(strategy_keys(comm_hook="bf16"), 1, "cpu")[0]
 
 

@@ -27,6 +27,7 @@ from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, s
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
@@ -39,11 +40,10 @@ def detect(
     *,
     verb: str = "train",
     typed: Sequence[str] = (),
-    cpu: bool = False,
 ) -> LaunchInfo:
     """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
 
-    config: resolved, its types checked. typed: the options as typed. cpu: there is no GPU, or none is requested.
+    config: resolved, its types checked. typed: the options as typed.
     """
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
@@ -54,7 +54,7 @@ def detect(
         None if one_process else num_devices(trainer.get("devices")),
         cluster,
         line,
-        cpu,
+        no_gpu_reason(trainer) is not None,
     )
     by_tasks = cluster["name"] != "env"
     launcher = ranks.launcher_name(environ, by_tasks=by_tasks)
@@ -76,12 +76,12 @@ def detect(
 
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
     """Replace a node name that does not resolve by the address that SLURM has for the node."""
-    if found.address is None or found.address.host is None or "SLURM_JOB_ID" not in environ:
+    if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
         return found
     try:
-        interfaces.resolve(found.address.host)
+        interfaces.resolve(found.host)
     except OSError:
-        if host := scontrol.node_address(found.address.host):
+        if host := scontrol.node_address(found.host):
             world_info = replace(found.world_info, address=host) if found.world_info else None
             return replace(found, address=replace(found.address, host=host), world_info=world_info)
     return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
@@ -17,10 +17,11 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
     # a variable may be left over from something else, an option is deliberate
     deliberate = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
     if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
+        missing = "" if requested_address(cluster, environ) else " cluster.address=tcp://HOST:29500"
         unset = f", or `unset {source}` where it is left over" if source != "cluster.node_rank" else ""
         raise ConfigError(
             f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. "
-            f"Hint: trainer.num_nodes=<number of nodes>{_missing_address(request, environ)}, the same on each{unset}."
+            f"Hint: trainer.num_nodes=<number of nodes>{missing}, the same on each{unset}."
         )
     if node_rank is not None and num_nodes is not None and (num_nodes > 1 or deliberate):
         last = num_nodes - 1
@@ -30,7 +31,7 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
                 f"(trainer.num_nodes={num_nodes}), got {node_rank or 'empty'}. Hint: nodes count from 0, "
                 f"cluster.node_rank={f'<0 to {last}>' if last else '0'}."
             )
-    address = request.address(environ)
+    address = requested_address(cluster, environ)
     if (num_nodes or 1) <= 1:
         if cluster["address"] is not None:
             raise ConfigError(
@@ -47,8 +48,3 @@ def one_per_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
         )
     source = "MASTER_ADDR" if cluster["address"] is None else "cluster.address"
     return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
-
-
-def _missing_address(request: LaunchRequest, environ: Mapping[str, str]) -> str:
-    """Return the option to type with the number of nodes if there is no address yet."""
-    return "" if request.address(environ) else " cluster.address=tcp://HOST:29500"

@@ -4,12 +4,13 @@ OpenMPI's variables. No torch here."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagenet_ddp.distributed.launchers import openmpi_env, slurm_env
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
+OPENMPI = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
 NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT")
 
 
@@ -26,7 +27,7 @@ def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
 def _task_name(environ: Mapping[str, str]) -> str | None:
     """Name the SLURM step or OpenMPI; None if this process is not one of several tasks."""
     step = slurm_env.read_step(environ)
-    return step.name if step else "OpenMPI" if openmpi_env.read_ranks(environ) else None
+    return step.name if step else "OpenMPI" if _openmpi_numbers(environ) else None
 
 
 def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
@@ -67,7 +68,7 @@ def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
 
 def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Read OMPI_COMM_WORLD_RANK, ...; one process per node and several devices mean one command per node."""
-    number = openmpi_env.read_ranks(environ)
+    number = _openmpi_numbers(environ)
     if number is None:
         return None
     here = {"MASTER_ADDR": "127.0.0.1"} if number["LOCAL_WORLD_SIZE"] == number["WORLD_SIZE"] else {}
@@ -75,6 +76,14 @@ def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
     by_node = number["LOCAL_WORLD_SIZE"] == 1 and (request.devices or 1) > 1
     found = _read(replace(request, devices=None) if by_node else request, environ, "OpenMPI")
     return replace(found, world_info=None) if by_node else found
+
+
+def _openmpi_numbers(environ: Mapping[str, str]) -> dict[str, int] | None:
+    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; None outside of OpenMPI, and for a single process."""
+    values = {name: environ.get(f"OMPI_COMM_WORLD_{openmpi}", "") for name, openmpi in OPENMPI.items()}
+    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) <= 1:
+        return None
+    return {name: int(value) for name, value in values.items()}
 
 
 def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
@@ -96,7 +105,7 @@ def _read(
     names = names or {}
     number = _numbers(environ, names)
     size = number.get("WORLD_SIZE")
-    address = request.address(environ) if size != 1 else None
+    address = requested_address(request.cluster, environ) if size != 1 else None
     per_node = _processes_per_node(request, number, typed="WORLD_SIZE" in names) if size else 0
     if per_node and "RANK" in number:
         number.setdefault("LOCAL_RANK", number["RANK"] % per_node)

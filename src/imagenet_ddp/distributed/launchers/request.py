@@ -20,28 +20,29 @@ class LaunchRequest:
     line: str  # the command as typed, for hints
     cpu: bool  # without a GPU, or with none requested
 
-    def address(self, environ: Mapping[str, str]) -> Address | None:
-        """Return cluster.address, else MASTER_ADDR and MASTER_PORT, else None."""
-        name, text = self.cluster["name"], self.cluster["address"]
-        if name == "env" and text is not None:
-            raise ConfigError(
-                f"cluster=env takes the address from MASTER_ADDR, but cluster.address is {text}. "
-                "Hint: leave cluster=env out."
-            )
-        try:
-            if text is None:
-                if name in FORMS:
-                    raise ConfigError(f"cluster={name} needs an address. Hint: cluster.address={FORMS[name]}.")
-                return from_environment(environ)
-            address = parse(text, "cluster.address", environ.get("MASTER_PORT"))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if name in FORMS and (name == "file") != (address.file is not None):
-            raise ConfigError(
-                f"cluster={name} and cluster.address={text} do not fit. Hint: leave cluster={name} out, the address "
-                "implies it."
-            )
-        return address
+
+def requested_address(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Address | None:
+    """Return cluster.address, else MASTER_ADDR and MASTER_PORT, else None."""
+    name, text = cluster["name"], cluster["address"]
+    if name == "env" and text is not None:
+        raise ConfigError(
+            f"cluster=env takes the address from MASTER_ADDR, but cluster.address is {text}. "
+            "Hint: leave cluster=env out."
+        )
+    try:
+        if text is None:
+            if name in FORMS:
+                raise ConfigError(f"cluster={name} needs an address. Hint: cluster.address={FORMS[name]}.")
+            return from_environment(environ)
+        address = parse(text, "cluster.address", environ.get("MASTER_PORT"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if name in FORMS and (name == "file") != (address.file is not None):
+        raise ConfigError(
+            f"cluster={name} and cluster.address={text} do not fit. Hint: leave cluster={name} out, the address "
+            "implies it."
+        )
+    return address
 
 
 def num_devices(devices: Any) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
@@ -68,7 +68,7 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
 
 
 def _address(step: slurm_env.Step, request: LaunchRequest, environ: Mapping[str, str]) -> Address:
-    if address := request.address(environ):
+    if address := requested_address(request.cluster, environ):
         return address
     # on one node no name has to resolve
     host = "127.0.0.1" if step.num_nodes == 1 else step.first_host
@@ -78,7 +78,7 @@ def _address(step: slurm_env.Step, request: LaunchRequest, environ: Mapping[str,
             "gives an address. Hint: cluster.address=tcp://<address of the first node>:29500."
         )
     port = environ.get("MASTER_PORT") or str(step.ports[0])
-    address = request.address({"MASTER_ADDR": host, "MASTER_PORT": port})
+    address = requested_address(request.cluster, {"MASTER_ADDR": host, "MASTER_PORT": port})
     assert address is not None
     return address if environ.get("MASTER_PORT") else replace(address, more_ports=step.ports[1:])
 

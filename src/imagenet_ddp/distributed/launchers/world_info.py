@@ -72,6 +72,12 @@ class LaunchInfo:
         return self.address is None
 
     @property
+    def host(self) -> str | None:
+        """Return the host name or IP address of the rendezvous; None for one machine, or a rendezvous through a
+        file."""
+        return self.address.host if self.address else None
+
+    @property
     def noun(self) -> str:
         """Return what joins the rendezvous: ranks or nodes."""
         return "node" if self.world_info is None else "rank"

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import os
-import uuid
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -91,10 +90,6 @@ def _remove(path: str, token: str) -> None:
     if (content := read(path)) is not None and content.token == token:
         with contextlib.suppress(OSError):
             Path(path).unlink()
-
-
-def new_token() -> str:
-    return uuid.uuid4().hex[:12]
 
 
 _own_files: list[tuple[str, str]] = []

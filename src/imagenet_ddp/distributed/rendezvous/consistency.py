@@ -8,11 +8,12 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.validators import shown
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # May differ between nodes: node rank, interfaces, mount points, the name of node 0.
@@ -30,7 +31,7 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
     }
     facts["the code of imagenet_ddp"] = code_digest()
     facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
-    facts |= {library: _version(library) for library in ("imagenet_ddp", *LIBRARIES)}
+    facts |= {library: version(library) for library in LIBRARIES}
     if num_local is not None:
         facts["number of workers"] = num_local
     return facts
@@ -53,7 +54,7 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
     for key in keys:
         groups: dict[str, list[int]] = {}
         for number, each in enumerate(facts):
-            groups.setdefault(_format(each, key), []).append(number)
+            groups.setdefault(shown(each[key]) if key in each else "not set", []).append(number)
         if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
             continue
         whose = "; ".join(f"{value} on {_numbers(numbers, noun)}" for value, numbers in groups.items())
@@ -74,13 +75,6 @@ def code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def _hint(key: str, facts: Mapping[str, Any]) -> str:
     if key.startswith("option "):
         return "the same options on each"
@@ -88,16 +82,7 @@ def _hint(key: str, facts: Mapping[str, Any]) -> str:
         return "the same version of this project everywhere" if "code" in key else "the same images on every machine"
     if key == "number of workers":
         return f"the same number of devices on each: trainer.devices={facts.get(key, 'N')}"
-    if key in LIBRARIES or key == "Python":
-        return f"install the same {key} everywhere"
-    return "the same version of this project everywhere"
-
-
-def _format(facts: Mapping[str, Any], key: str) -> str:
-    if key not in facts:
-        return "not set"
-    value = facts[key]
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    return f"install the same {key} everywhere"
 
 
 def _is_path(value: object) -> bool:

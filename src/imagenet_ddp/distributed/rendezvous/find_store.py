@@ -1,6 +1,7 @@
 """Serve the rendezvous store if this command is node 0 or rank 0; otherwise find it, at a port or through a file."""
 
 import contextlib
+import secrets
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -43,7 +44,7 @@ def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStor
         else:
             served = store.client(host, port, timeout_s, who, more_ports=address.more_ports, owner=owner)
         return FoundStore(served, host, served.port, number == 0)
-    if number == 0 or (number is None and _is_local(host)):
+    if number == 0 or (number is None and interfaces.is_local(store.resolve(host))):
         try:
             return FoundStore(store.serve(host, port), host, port, is_server=True)
         except store.PortInUseError:
@@ -54,13 +55,6 @@ def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStor
                 return FoundStore(store.client(host, port, store.ANSWER_S, who), host, port)
             raise
     return FoundStore(store.client(host, port, timeout_s, who), host, port)
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return interfaces.is_local(interfaces.resolve(host))
-    except OSError as error:
-        raise ConfigError(store.unknown_name(host, error)) from error
 
 
 def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
@@ -110,7 +104,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
 def _serve(path: str, job_id: str | None) -> FoundStore | None:
     """Return None if another process has created the file first."""
     served = store.serve("127.0.0.1", 0)
-    token = served.get(store.OWNER_KEY).decode() or address_file.new_token()
+    token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
     served.set(store.OWNER_KEY, token)
     addresses = [*interfaces.reachable_addresses(), "127.0.0.1"]
     if not address_file.create(path, token, job_id, addresses, served.port):

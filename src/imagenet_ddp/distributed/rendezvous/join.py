@@ -1,8 +1,6 @@
 """Join the rendezvous of a run's commands: one per node, or one per rank. Afterwards all ranks are known to all."""
 
-import contextlib
 import functools
-import ipaddress
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +17,8 @@ from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_rank
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.errors import ConfigError
 
+ABORT_S = 2.0  # the store may not answer any more
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -30,18 +30,19 @@ class Rendezvous:
 
     def leave(self, timeout_s: float = 10.0) -> None:
         """If this command serves the store, wait until all nodes have left, at most timeout_s."""
-        if self.starts_workers:
-            run_bounded(self._leave, timeout_s)
-
-    def abort(self, reason: str, timeout_s: float = 2.0) -> None:
-        """End the other nodes' workers, which may still be waiting for those of this node."""
-        run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), timeout_s)
-
-    def _leave(self) -> None:
         group = self.rank_group
-        group.store.add("num_left", 1)
-        while group.number == 0 and int(group.store.add("num_left", 0)) < group.size:
-            time.sleep(0.05)
+
+        def leave() -> None:
+            group.store.add("num_left", 1)
+            while group.number == 0 and int(group.store.add("num_left", 0)) < group.size:
+                time.sleep(0.05)
+
+        if self.starts_workers:
+            run_bounded(leave, timeout_s)
+
+    def abort(self, reason: str) -> None:
+        """End the other nodes' workers, which may still be waiting for those of this node."""
+        run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), ABORT_S)
 
 
 def join_rendezvous(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:
@@ -97,14 +98,8 @@ def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
     address = launch_info.address
     if address is not None and address.file is not None:
         reach = f"does that machine reach {host}:{port}, and is {address.file} on the same disk there?"
-    elif launch_info.world_info is None and _is_loopback(host):
+    elif launch_info.world_info is None and interfaces.is_loopback(host):
         reach = f"{host} is this machine itself on every node: give the address of node 0 that the others see."
     else:
         reach = f"does that machine reach {host}:{port}?"
     return f"start the command there too; look at its own message; {reach} cluster.timeout_s sets the longest wait."
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return ipaddress.ip_address(interfaces.resolve(host).partition("%")[0]).is_loopback
-    return False

@@ -110,12 +110,13 @@ class RankGroup:
     def check_all(
         self,
         key: str,
-        facts: Mapping[str, Any],
+        facts: Any,
         find_mistakes: Callable[[list[Any]], list[str]],
         timeout_s: float | None = None,
-    ) -> None:
-        """Let number 0 check the facts of all members; its mistakes are raised as SharedError on every member."""
-        timeout_s = timeout_s or self.timeout_s
+    ) -> list[Any]:
+        """Let number 0 check the facts of all members; its mistakes are raised as SharedError on every member. Return
+        the facts on number 0, by number; [] on the others."""
+        timeout_s, all_facts = timeout_s or self.timeout_s, list[Any]()
         store = PrefixStore(key, self.store)
         store.set(f"facts/{self.number}", json.dumps(facts))
         store.add("num_given", 1)
@@ -123,8 +124,8 @@ class RankGroup:
             missing = lambda: [n for n in range(self.size) if not store.check([f"facts/{n}"])]  # noqa: E731
             try:
                 self.wait(lambda: store.add("num_given", 0) >= self.size, timeout_s, missing, key)
-                all_facts = get_all(store, [f"facts/{n}" for n in range(self.size)])
-                mistakes = find_mistakes([json.loads(each) for each in all_facts])
+                all_facts = [json.loads(each) for each in get_all(store, [f"facts/{n}" for n in range(self.size)])]
+                mistakes = find_mistakes(all_facts)
             except SharedError:  # a member has aborted, and all receive its error
                 raise
             except ConfigError as error:
@@ -138,6 +139,7 @@ class RankGroup:
             store.add("decision/read", 1)
         if mistakes:
             raise SharedError(mistakes)
+        return all_facts
 
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:

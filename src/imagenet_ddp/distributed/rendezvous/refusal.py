@@ -8,7 +8,7 @@ from typing import Any
 
 from imagenet_ddp.distributed.launchers import ranks
 from imagenet_ddp.distributed.launchers.detect import with_known_host
-from imagenet_ddp.distributed.launchers.request import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.errors import ConfigError
@@ -46,7 +46,7 @@ def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> Laun
     if ranks.launcher_name(environ, by_tasks=True) is not None:
         return None
     with contextlib.suppress(ConfigError, TypeError, ValueError):
-        address = LaunchRequest(None, None, cluster, "", False).address(environ)
+        address = requested_address(cluster, environ)
         rank, size = (_number(cluster[key], environ.get(key.upper())) for key in ("rank", "world_size"))
         node_rank = _number(cluster["node_rank"], environ.get("NODE_RANK"))
         if address is not None and rank is not None:

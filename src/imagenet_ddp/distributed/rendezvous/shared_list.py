@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, cast
 
 from torch.distributed import Store
@@ -13,13 +14,10 @@ class SharedList:
 
     def __init__(self, store_client: Callable[[], Store], key: str):
         self._store_client, self._key = store_client, key
-        self._connection: Store | None = None
 
-    @property
+    @cached_property
     def _store(self) -> Store:
-        if self._connection is None:
-            self._connection = self._store_client()
-        return self._connection
+        return self._store_client()
 
     def post(self, images: list[tuple[str, str]]) -> int:
         """Add (path, reason) of each image; return how many different paths all ranks have added so far."""

@@ -14,7 +14,7 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.deadline import Deadline, run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
@@ -54,10 +54,7 @@ def connect(world_info: WorldInfo, timeout_s: float) -> Store:
 @functools.cache
 def serve(host: str, port: int) -> TCPStore:
     """Serve a store until this process ends. port 0: any free one."""
-    try:
-        number = interfaces.resolve(host)
-    except OSError as error:
-        raise ConfigError(unknown_name(host, error)) from error
+    number = resolve(host)
     if not interfaces.is_local(number):
         ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
         raise ConfigError(
@@ -115,8 +112,6 @@ def client(
                     store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
                     return store
                 reason = "only other jobs answer there"
-            except socket.gaierror as error:
-                raise ConfigError(unknown_name(host, error)) from error
             except ConnectionRefusedError:
                 reason = "nothing listens there yet"
             except TimeoutError as error:
@@ -147,7 +142,7 @@ def client(
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
     """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers, and
     ConfigError if another program does and no owner is given."""
-    number = interfaces.resolve(host)
+    number = resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
     # twice: a name server that does not answer delays torch's first connection beyond its time, and no later one
@@ -175,30 +170,24 @@ def _describe_failure(error: Exception | None) -> str:
 
 
 def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
-    """Connect, or return None after NAME_LOOKUP_S: torch would wait forever for a port that accepts and stays
-    silent."""
-    result: list[TCPStore | Exception] = []
+    """Return the store or torch's error, or None after NAME_LOOKUP_S: torch would wait forever for a port that accepts
+    and stays silent."""
 
-    def connect() -> None:
+    def connect() -> TCPStore | Exception:
         try:
             short = timedelta(seconds=ANSWER_S)
             store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
         except Exception as error:
-            result.append(error)
-            return
+            return error
         try:
             if ours:
                 store.get(OWNER_KEY)
         except Exception as error:
-            result.append(DistStoreError(str(error)))
-        else:
-            result.append(store)
+            return DistStoreError(str(error))
+        return store
 
-    thread = threading.Thread(target=connect, name="store", daemon=True)
-    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised here
-        thread.start()
-        thread.join(NAME_LOOKUP_S)
-    return result[0] if result else None
+    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised by the caller
+        return run_bounded(connect, NAME_LOOKUP_S)
 
 
 class _WithoutStderr:
@@ -232,11 +221,15 @@ class _WithoutStderr:
 _without_stderr = _WithoutStderr()
 
 
-def unknown_name(host: str, error: OSError) -> str:
-    return (
-        f"the name {host} cannot be resolved on this machine: {error.strerror}. "
-        "Hint: give the numeric address of node 0, or add the name to /etc/hosts."
-    )
+def resolve(host: str) -> str:
+    """Return one numeric address of a host name or address. Raises ConfigError."""
+    try:
+        return interfaces.resolve(host)
+    except OSError as error:
+        raise ConfigError(
+            f"the name {host} cannot be resolved on this machine: {error.strerror}. "
+            "Hint: give the numeric address of node 0, or add the name to /etc/hosts."
+        ) from error
 
 
 def _is_listening(number: str, port: int) -> bool:

@@ -18,39 +18,34 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ParallelStrategy, Strategy
-from lightning.pytorch.strategies.strategy import TBroadcast
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import replicate
 
 from imagenet_ddp.distributed.strategies import batch_split
 
 
-class DataParallelStrategy(ParallelStrategy):
-    """For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images along the first
+class DataParallelStrategy(SingleDeviceStrategy):
+    """The strategy of one process on one device, the first, whose net is called on all devices.
+
+    For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images along the first
     dimension, one tensor as output.
 
     first: images of the first device in a forward of full_batch images; None splits as nn.DataParallel does.
     """
 
     def __init__(self, devices: list[torch.device], first: int | None, full_batch: int, **kwargs: Any):
-        super().__init__(parallel_devices=devices, **kwargs)
-        self._first, self._full_batch = first, full_batch
+        super().__init__(devices[0], **kwargs)
+        self.devices, self._first, self._full_batch = devices, first, full_batch
         self.replicas: Replicas | None = None
-
-    @property
-    def root_device(self) -> torch.device:
-        assert self.parallel_devices
-        return self.parallel_devices[0]
 
     def model_to_device(self) -> None:
         """Replicate the net once it has its final type and is on the first device."""
-        model, devices = self.model, self.parallel_devices
-        assert model is not None and devices
-        model.to(self.root_device)
+        super().model_to_device()
+        model = self.model
         if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
             raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
-        self.replicas = Replicas(model.net, devices, self._first, self._full_batch)  # type: ignore[arg-type]
+        self.replicas = Replicas(model.net, self.devices, self._first, self._full_batch)  # type: ignore[arg-type]
         vars(model)["call_net"] = self.replicas  # not a module: it adds no keys
 
     def teardown(self) -> None:
@@ -58,27 +53,6 @@ class DataParallelStrategy(ParallelStrategy):
             vars(self.lightning_module).pop("call_net", None)
         self.replicas = None
         super().teardown()
-
-    # -- one process: rank 0 of 1, whatever the environment says
-
-    global_rank = local_rank = node_rank = property(lambda self: 0)  # type: ignore[assignment]
-    world_size = property(lambda self: 1)  # type: ignore[assignment]
-    distributed_sampler_kwargs = property(lambda self: {"num_replicas": 1, "rank": 0})  # type: ignore[assignment]
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return tensor
-
-    def all_gather(self, tensor: Tensor, group: Any | None = None, sync_grads: bool = False) -> Tensor:
-        return tensor
-
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        return decision
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def broadcast(self, obj: TBroadcast, src: int = 0) -> TBroadcast:
-        return obj
 
 
 class Replicas:
@@ -197,7 +171,7 @@ def _twin(net: nn.Module) -> nn.Module:
 
 def make_data_parallel(
     strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int
-) -> Strategy | str:
+) -> DataParallelStrategy | str:
     """Return the strategy; for one device Lightning's plain single device ("auto"), because there is nothing to split.
 
     strategy: the resolved strategy.* keys, of dp or balanced_dp. kind: cpu, cuda or mps. devices: how many, or which.

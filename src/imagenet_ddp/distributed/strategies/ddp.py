@@ -103,18 +103,16 @@ def _send_buffers(model: nn.Module) -> None:
         distributed.broadcast(buffer, src=0)
 
 
-def make_strategy(
-    strategy: Mapping[str, Any], world_size: int, store: Store | None, *, kind: str | None = None
-) -> Strategy | str:
+def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | None, kind: str) -> Strategy | str:
     """Return the strategy; for one process Lightning's plain single device ("auto"), because it needs no process group.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps, if known; raises ConfigError if that device does not
-    support the strategy.* keys.
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps; raises ConfigError if that device does not support
+    the strategy.* keys.
     """
     if world_size == 1:
         return "auto"
     assert store is not None
-    if kind is not None and (errors := backends.validate(strategy, kind)):
+    if errors := backends.validate(strategy, kind):
         raise ConfigError(errors)
     if kind == "cpu" and world_size > 2 and not strategy["comm_hook"]:
         # DistributedDataParallel otherwise rebuilds its buckets after a process's first step, and from three ranks on,

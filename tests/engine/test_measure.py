@@ -9,11 +9,10 @@ from helpers.plans import plan_of
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import Workers
-from imagenet_ddp.engine.find_batch import find_batch, smallest
 from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.measure import find_batch, smallest
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
-from imagenet_ddp.engine.worker import join_world
-from imagenet_ddp.engine.world import World
+from imagenet_ddp.engine.world import World, join_world
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import batch_finder
 
@@ -81,7 +80,8 @@ def _search(info: WorldInfo, config: dict[str, Any], limits: list[int]) -> tuple
     found = smallest(world, alone, 60.0)
     same = True
     try:
-        world.compare("found", {"the batch": found[0]}, 60.0)
+        assert world.rank_group is not None
+        world.rank_group.check_equal("found", {"the batch": found[0]}, 60.0)
     except ConfigError:
         same = False
     world.leave()

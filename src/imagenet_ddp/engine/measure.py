@@ -1,14 +1,35 @@
-"""Set data.batch_size to the largest size that fits on all ranks, before a training begins: trainer.batch_finder."""
+"""Decide by a measurement, before a training begins, what the plan leaves open: compile=auto and trainer.batch_finder.
+All ranks decide the same."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.plan import Choice, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
+
+
+def measure_compile(plan: Plan, world: World) -> Plan:
+    """Return the plan with compile=auto resolved, by rank 0's measurement, for all ranks."""
+    if plan.config["trainer"]["deterministic"]:
+        # Lightning sets it, later: but torch looks once, at the first product of matrices, such as here or of the batch
+        # finder
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if plan.compile.value != "auto":
+        return plan
+    from imagenet_ddp.performance import compile_choice  # takes time to import
+
+    found: Any = None
+    if world.info.rank == 0:
+        device = devices.device_of(plan.config["trainer"], world.info.local_rank)
+        found = compile_choice.choose(plan.config, plan.precision.value, device)
+    if world.rank_group is not None:
+        found = world.rank_group.broadcast("compile", found, plan.config["strategy"]["timeout_s"])
+    return replace(plan, compile=Choice(*found))
 
 
 def find_batch(job: Job, plan: Plan, world: World) -> Job:
@@ -54,12 +75,6 @@ def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
     group = world.rank_group
     if group is None:
         return found, 0
-    told: list[dict[str, int]] = []
-
-    def judge(facts: list[Any]) -> list[str]:
-        told.extend(facts)
-        return []
-
-    group.check_all("batch_finder", {"images": found}, judge, timeout_s)
-    sizes = group.broadcast("batch_found", [each["images"] for each in told], timeout_s)
+    sizes = group.check_all("batch_finder", found, lambda sizes: [], timeout_s)
+    sizes = group.broadcast("batch_found", sizes, timeout_s)
     return min(sizes), sizes.index(min(sizes))
