@@ -144,9 +144,9 @@ def test_a_process_that_is_stopped_is_not_dead():
 
 def test_what_rank_0_cannot_read_harms_nobody():
     """A port scanner, and half a line."""
-    code = "print('detector', line._connection.getpeername()[1]); " + SLEEP
-    members = start_ranks(SLEEP, code)
-    port = int(members[1].wait_for_line("detector").split()[1])
+    code = "print('detector', line._listener.getsockname()[1]); " + SLEEP
+    members = start_ranks(code, SLEEP)
+    port = int(members[0].wait_for_line("detector").split()[1])
     for content in (b"GET / HTTP/1.0\r\n\r\n", b"leave\n", b"failed 1 x\n", b"\xff\xfe", b"7"):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(content)

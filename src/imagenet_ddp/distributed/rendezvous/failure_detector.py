@@ -6,17 +6,16 @@ keep-alive probes detect a machine that vanishes from the network.
 """
 
 import contextlib
-import re
+import os
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import BinaryIO
 
-from imagenet_ddp.distributed.rendezvous import sockets
+from imagenet_ddp.distributed.rendezvous import address_file, sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
-from imagenet_ddp.distributed.spawn import end_at_once
-from imagenet_ddp.system import console
+from imagenet_ddp.system import console, unfinished
 
 GRACE_S = 3.0  # for a rank to raise its own error, before it is ended for another's
 STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
@@ -46,18 +45,20 @@ class FailureDetector:
         self._lock = threading.Lock()
         self.failed: str | None = None  # the first failure, this rank's own or another's
         self.code = 1  # exit code that goes with it
-        self._peers: set[socket.socket] = set()
+        self._peers: dict[socket.socket, int] = {}
         self._present = set(range(1, rank_group.size))  # neither left nor failed: rank 0 waits for them at the end
-        self._connection: socket.socket | None = None  # to rank 0
+        self._listener: socket.socket | None = None
+        self._connection: socket.socket | None = None
         if rank_group.number == 0:
-            listener = sockets.listen()
-            rank_group.broadcast("failure_detector", [hosts, listener.getsockname()[1]])
-            _start_thread(self._accept_peers, listener)
+            self._listener = sockets.listen()
+            rank_group.broadcast("failure_detector", [hosts, self._listener.getsockname()[1]])
+            target = self._serve
         else:
             rank_0_hosts, port = rank_group.broadcast("failure_detector")
             self._connection = sockets.connect(rank_0_hosts, port, CONNECT_S)
             self._connection.sendall(f"{rank_group.number}\n".encode())
-            _start_thread(self._listen_to_rank_0, self._connection)
+            target = self._listen_to_rank_0
+        threading.Thread(target=target, name="failure_detector", daemon=True).start()
 
     def fail(self, what: str, code: int = 1) -> bool:
         """Report to all ranks that this one ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
@@ -95,27 +96,45 @@ class FailureDetector:
 
     # ---- rank 0
 
-    def _accept_peers(self, listener: socket.socket) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError):
-                peer = listener.accept()[0]
-                sockets.keep_alive(peer)
-                _start_thread(self._listen_to_peer, peer)
+    def _serve(self) -> None:
+        assert self._listener is not None
+        buffers: dict[socket.socket, bytes] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._ended.is_set():
+                for key, _ in selector.select(timeout=0.2):
+                    connection = key.fileobj
+                    assert isinstance(connection, socket.socket)
+                    if connection is self._listener:
+                        with contextlib.suppress(OSError):
+                            peer = self._listener.accept()[0]
+                            sockets.keep_alive(peer)
+                            buffers[peer] = b""
+                            selector.register(peer, selectors.EVENT_READ)
+                        continue
+                    content = _receive(connection)
+                    *lines, buffers[connection] = (buffers[connection] + content).split(b"\n")
+                    for line in lines:
+                        self._handle(connection, line.decode(errors="replace"))
+                    if not content:
+                        selector.unregister(connection)
+                        del buffers[connection]
+                        self._handle(connection, f"failed 1 {GONE}")
 
-    def _listen_to_peer(self, peer: socket.socket) -> None:
-        lines = peer.makefile("rb")
-        rank = _read_line(lines)
-        if not rank.isdecimal():  # any program may connect
-            return
-        self._peers.add(peer)
-        line = _read_line(lines)
-        self._peers.discard(peer)
-        self._present.discard(int(rank))
-        if line != "leave" and not self._ended.is_set():
-            code, what = _parse(line)
-            sentence = f"{self._label(int(rank))} {what}"
-            self._send_to_all(f"failed {code} {sentence}")
-            self._record(code, sentence)
+    def _handle(self, peer: socket.socket, line: str) -> None:
+        if peer not in self._peers:  # any program may connect
+            if line.isdecimal():
+                self._peers[peer] = int(line)
+        elif line == "leave":
+            self._present.discard(self._peers.pop(peer))
+        elif line.startswith("failed "):
+            rank = self._peers.pop(peer)
+            self._present.discard(rank)
+            code, _, what = line.removeprefix("failed ").partition(" ")
+            sentence = f"{self._label(rank)} {what}"
+            if not self._ended.is_set():
+                self._send_to_all(f"failed {code} {sentence}")
+                self._record(int(code), sentence)
 
     def _send_to_all(self, line: str) -> None:
         for peer in list(self._peers):
@@ -123,10 +142,21 @@ class FailureDetector:
 
     # ---- the others
 
-    def _listen_to_rank_0(self, connection: socket.socket) -> None:
-        line = _read_line(connection.makefile("rb"))
-        if line != "leave" and not self._ended.is_set():
-            self._record(*_parse(line or f"failed 1 {self._label(0)} {GONE}"))
+    def _listen_to_rank_0(self) -> None:
+        assert self._connection is not None
+        buffer = b""
+        while True:
+            content = _receive(self._connection)
+            if self._ended.is_set():
+                return
+            *lines, buffer = (buffer + content).split(b"\n")
+            if not content:
+                lines = [f"failed 1 {self._label(0)} {GONE}".encode()]
+            for line in lines:
+                if line.startswith(b"failed "):
+                    code, _, sentence = line[7:].decode(errors="replace").partition(" ")
+                    self._record(int(code), sentence)
+                return
 
     def _record(self, code: int, sentence: str) -> None:
         with self._lock:
@@ -142,23 +172,12 @@ def _send(connection: socket.socket, line: str) -> None:
         connection.sendall(f"{line}\n".encode())
 
 
-def _read_line(lines: BinaryIO) -> str:
-    """Return the next line; "" at the end of the connection."""
+def _receive(connection: socket.socket) -> bytes:
+    """Return the received bytes; b"" at the end of the connection."""
     try:
-        line = lines.readline().decode(errors="replace")
+        return connection.recv(4096)
     except OSError:
-        return ""
-    return line[:-1] if line.endswith("\n") else ""
-
-
-def _parse(line: str) -> tuple[int, str]:
-    """Return the code and the text of "failed CODE TEXT"; of any other line, that the sender is gone."""
-    found = re.fullmatch(r"failed (\d+) (.*)", line)
-    return (int(found[1]), found[2]) if found else (1, GONE)
-
-
-def _start_thread(target: Callable[[socket.socket], None], connection: socket.socket) -> None:
-    threading.Thread(target=target, args=(connection,), name="failure_detector", daemon=True).start()
+        return b""
 
 
 def end_process(rank: str) -> Callable[[int, str], None]:
@@ -168,6 +187,8 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         console.print_message(f"{rank} ends because {sentence}")
-        end_at_once(code)
+        address_file.remove_own_files()
+        unfinished.finish()
+        os._exit(code)
 
     return end
