@@ -21,7 +21,7 @@ from imagenet_ddp.data.augment import AugmentedTransform, make_train_transform
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.transforms import empty
-from imagenet_ddp.system.table import Cell, Column, Table, as_text, text_cell
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
 
 REPEATS = 7
 NUM_IMAGES = 64

@@ -9,9 +9,9 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import OmegaConf
 
 from imagenet_ddp.callbacks.defaults import RunCallbacks, make_callbacks
-from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.loggers.make import make_loggers
+from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config import commands

@@ -1,15 +1,12 @@
 """Devices, threads and precision: the choice and its reason."""
 
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torchvision
 
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.validate import MIN_BF16_PIXELS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import cpu_cores
 
@@ -81,52 +78,6 @@ def test_gpus_that_torch_does_not_find(
     else:
         with pytest.raises(ConfigError, match=f"{refused}, but torch finds none. Hint: .*trainer.accelerator=cpu"):
             devices.device_type("auto")
-
-
-def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
-    assert devices.choose_precision("auto", "cpu", {"image_size": 17})[0] == "bf16-mixed"
-    for tiny in ({"image_size": 16}, {"image_size": 64, "train_size": 48, "progressive_start": 16}):
-        precision, reason = devices.choose_precision("auto", "cpu", tiny)
-        assert precision == "32-true" and "images this small" in reason
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
-    assert devices.choose_precision("auto", "cpu", {"image_size": 64})[0] == "32-true"
-    assert devices.choose_precision("16-mixed", "cpu", {"image_size": 16}) == ("16-mixed", "as set")
-
-
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [(64, "64-true"), ("32", "32-true"), (16, "16-mixed"), ("16", "16-mixed"), ("bf16", "bf16-mixed")],
-)
-def test_short_names_of_precisions_are_written_out(asked: int | str, name: str) -> None:
-    """The choice of a fused optimizer, and what is measured, ask for the long ones."""
-    assert devices.choose_precision(asked, "cpu", {"image_size": 64}) == (name, "as set")
-
-
-def test_gradients_in_bf16_at_the_smallest_size() -> None:
-    """Of a ResNet they are those of 32 bits, rounded. Smaller, they may have what the memory held before."""
-    torch.manual_seed(0)
-    net = torchvision.models.resnet18(num_classes=10).eval()
-    weights = dict(net.named_parameters())
-    images = torch.randn(8, 3, MIN_BF16_PIXELS, MIN_BF16_PIXELS)
-
-    def gradients(enabled: bool) -> torch.Tensor:
-        net.zero_grad()
-        _unused = [torch.full_like(parameter, math.nan) for parameter in net.parameters()]
-        del _unused  # what is not initialised now tends to be nan
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            net(images).float().square().mean().backward()
-        return torch.cat([parameter.grad.flatten() for parameter in net.parameters() if parameter.grad is not None])
-
-    wanted = gradients(False)
-    for _ in range(5):
-        got = gradients(True)
-        assert got.isfinite().all()
-        last, strided = weights["layer4.1.conv2.weight"].grad, weights["layer4.0.conv1.weight"].grad
-        assert last is not None and strided is not None
-        last[:, :, 1, 1] = 0  # all others read padding only
-        assert not last.any() and not strided[:, :, 0].any() and not strided[:, :, :, 0].any()
-        assert torch.cosine_similarity(got, wanted, dim=0) > 0.98
 
 
 def test_threads_depend_on_the_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:

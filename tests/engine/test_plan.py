@@ -9,8 +9,8 @@ import torch
 from helpers.plans import plan_of
 
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.precision import choose_precision
 from imagenet_ddp.engine import startup_report
 from imagenet_ddp.engine.plan import Choice, Plan, data_options, trainer_arguments
 from imagenet_ddp.errors import ConfigError
@@ -41,7 +41,7 @@ def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[
     plan = plan_of(*folder, "data.batch_size=6", "trainer.accumulate_grad_batches=2", world_info=TWO_NODES)
     arguments, options = trainer_arguments(plan), data_options(plan)
     assert (arguments["accelerator"], arguments["devices"], arguments["num_nodes"]) == ("cpu", 2, 2)
-    assert arguments["precision"] == devices.choose_precision("auto", "cpu", options)[0]
+    assert arguments["precision"] == choose_precision("auto", "cpu", options)[0]
     assert options["num_workers"] == choose_num_workers("auto", True, 2)[0]
     assert (options["batch_size"], options["val_batch_size"]) == (6, 6)
     assert plan.global_batch_size == 6 * 4 * 2

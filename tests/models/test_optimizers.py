@@ -15,8 +15,8 @@ from torch import nn
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.known_names import OPTIMIZERS, TIMM_OPTIMIZERS
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
-from imagenet_ddp.models.names import OPTIMIZERS, TIMM_OPTIMIZERS
 from imagenet_ddp.models.optimizers import TORCH, make_optimizer, num_states, place_steps
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine

@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.learning import (
     ScheduleConfig,
     TeacherConfig,
 )
-from imagenet_ddp.models.names import CLASSIFIERS
+from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.models.validate import validate
 
 

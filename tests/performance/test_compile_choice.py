@@ -11,7 +11,7 @@ from helpers.plans import plan_of
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.measure import measure_compile
+from imagenet_ddp.engine.measured_choices import measure_compile
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.performance import compile_choice
 

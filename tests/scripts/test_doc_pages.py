@@ -10,7 +10,7 @@ from imagenet_ddp.report.comparison.recipe_table import recipe_table
 from imagenet_ddp.report.comparison.recipes import group_recipes
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
-from imagenet_ddp.system.table import as_csv
+from imagenet_ddp.system.text_table import as_csv
 from scripts import doc_pages
 from scripts.doc_pages import DOCS, PAGES, recipes, scaling_tables
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.benchmark import picture, report
+from imagenet_ddp.benchmark import picture, result_tables
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.errors import RunError
@@ -69,7 +69,11 @@ class Trainings:
         """Run train with the options of the command line and these; return what its Probe measured. typed: replaces the
         options of the command line. probe: arguments of Probe."""
         folder = self.work / str(self._number)
-        arguments = {"_target_": "imagenet_ddp.benchmark.probe.Probe", "out": str(folder.with_suffix(".json")), **probe}
+        arguments = {
+            "_target_": "imagenet_ddp.benchmark.step_probe.Probe",
+            "out": str(folder.with_suffix(".json")),
+            **probe,
+        }
         lines = [f"+callbacks.benchmark.{key}={json.dumps(value)}" for key, value in arguments.items()]
         typed = self._plan.typed if typed is None else typed
         argv = in_folder([*typed, *options, *lines], "hydra.run.dir", folder)
@@ -138,7 +142,7 @@ def finish(plan: Plan, command: str, results: Results) -> dict[str, Any]:
     del content["figures"]
     summary.write_json(plan.folder / "benchmark.json", content)
     atomic_write(plan.folder / "benchmark.png", picture.draw(content))
-    print(report.text(content))
+    print(result_tables.text(content))
     names = sorted(path.name for path in plan.folder.iterdir() if path.is_file())
     print(f"Written to {plan.folder}: {', '.join(names)}")
     return content

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from imagenet_ddp.runs import plot_style
-from imagenet_ddp.system.table import shorten_middle
+from imagenet_ddp.system.text_table import shorten_middle
 
 
 def draw(content: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
-from imagenet_ddp.callbacks.position import continue_at, describe
+from imagenet_ddp.callbacks.resume_position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint

@@ -1,4 +1,5 @@
-"""Save and stop on a signal, at the same position on all ranks (stop_agreement.py)."""
+"""Save and stop on a signal, at the same position on all ranks (stop_agreement.py). SLURM sends it as long before the
+time limit as --signal in scripts/*.sbatch says."""
 
 from typing import Any
 

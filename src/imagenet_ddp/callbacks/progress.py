@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as L
 import torch
 
-from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
 from imagenet_ddp.callbacks.means import Means
+from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback
-from imagenet_ddp.runs import epoch_table
+from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import duration, format_loss, percent
 
@@ -134,10 +134,10 @@ class Progress(ScoreCallback):
             values |= {name: getattr(metrics, name) for name in ("images_per_s", "data_wait_frac")}
             values["train_s"] = metrics.elapsed_s
         self._rows = [*(row for row in self._rows if row["epoch"] < values["epoch"]), values]
-        titles = [epoch_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
+        titles = [terminal_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
         is_best = bool(self.scores) and self.best.epoch == values["epoch"]
-        return "\n".join([*titles, epoch_table.row(values, trainer.max_epochs, is_best=is_best)])
+        return "\n".join([*titles, terminal_table.row(values, trainer.max_epochs, is_best=is_best)])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
         """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
@@ -235,7 +235,7 @@ def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     values = [float(row.get(name, math.nan)) for row in rows]
     last = next((value for value in reversed(values) if not math.isnan(value)), None)
     text = "-" if last is None else format_loss(last) if name.endswith("loss") else percent(last)
-    return f"{name.partition('/')[0]:<5} {epoch_table.sparkline(values, SPARK_COLUMNS):<{SPARK_COLUMNS}} {text:>9}"
+    return f"{name.partition('/')[0]:<5} {terminal_table.sparkline(values, SPARK_COLUMNS):<{SPARK_COLUMNS}} {text:>9}"
 
 
 def _memory(device: torch.device) -> str:

@@ -20,7 +20,7 @@ from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.data.sources.table import table
-from imagenet_ddp.models.names import CLASSIFIERS
+from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import first_line
 

@@ -19,7 +19,7 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed.network import nccl
-from imagenet_ddp.models.names import CLASSIFIERS
+from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.text import uv_run
 
 # Groups with declared keys only; callbacks.*, search.*, model.args.* and the like accept any key.

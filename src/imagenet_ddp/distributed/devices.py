@@ -1,24 +1,18 @@
-"""Choose the devices of this node's processes, their threads and their precision, and describe them. Never creates a
-CUDA context."""
+"""Choose the devices of this node's processes and their threads, and describe them. Never creates a CUDA context."""
 
 import os
-import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
+from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_model, num_cores
 from imagenet_ddp.system.text import count_noun
-
-# Lightning's short names of precisions.
-LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
 
 def device_type(accelerator: str) -> str:
@@ -124,36 +118,6 @@ def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -
         for uuid, ranks in users.items()
         if len(ranks) > 1
     ]
-
-
-def choose_precision(
-    requested: str | int | None, kind: str, data: Mapping[str, Any], gpu: int | None = None
-) -> tuple[str, str]:
-    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options. gpu: torch's number of the
-    process's own, where it has one: the others may be older."""
-    if requested not in ("auto", None):
-        return LONG_NAMES.get(str(requested), str(requested)), "as set"
-    if requested is None:
-        return "32-true", "Lightning's default"
-    if kind == "cuda":
-        found = torch.cuda.get_device_properties(gpu)
-        if torch.version.hip or found.major >= 8:  # as torch.cuda.is_bf16_supported, which asks the first GPU
-            return "bf16-mixed", f"{found.name} computes in bf16"
-        return "32-true", f"{found.name} has no bf16 units"
-    if kind == "cpu" and cpu_has_bf16() and is_too_small_for_bf16(data):
-        return "32-true", "gradients in bf16 may be wrong on a CPU for images this small"
-    if kind == "cpu" and cpu_has_bf16():
-        return "bf16-mixed", "this CPU computes in bf16 (AVX512-BF16 or AMX)"
-    return "32-true", "no bf16 units on this device"
-
-
-def cpu_has_bf16() -> bool:
-    """Read the kernel's CPU flags: without these units bf16 is emulated, and slower than fp32."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.is_file():
-        return False
-    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
 
 
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:

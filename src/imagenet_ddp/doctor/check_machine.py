@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
 from imagenet_ddp.system.text import count_noun
@@ -35,7 +36,7 @@ def _devices(machine: Machine) -> list[Check]:
         return failed(machine.no_device)
     trainer = machine.config["trainer"]
     if machine.kind == "cpu":
-        bf16 = "computes" if devices.cpu_has_bf16() else "does not compute"
+        bf16 = "computes" if cpu_has_bf16() else "does not compute"
         hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if not hidden and (present := nvidia_gpus.query_gpus()):
             return failed([_unseen(present)])

@@ -28,8 +28,8 @@ from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
 from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.learning import prepare_training
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
+from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.compiled import compile_calls

@@ -46,7 +46,7 @@ def refuse_unrestorable(checkpoint: Path | None, error: Exception, log: Log) -> 
     """Raise ConfigError if the error was raised while Lightning gave the parts of this checkpoint to their owners. The
     log gets the traceback, because one of them may be a callback of the user's own."""
     frames = traceback.walk_tb(error.__traceback__)
-    # tests/engine/test_resume.py watches the name of Lightning's module
+    # tests/engine/test_resume_checks.py watches the name of Lightning's module
     if checkpoint is None or not any(
         frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames
     ):

@@ -12,6 +12,7 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
+from imagenet_ddp.distributed.precision import choose_precision
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
@@ -112,7 +113,7 @@ def make_plan(
     statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
     whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
     gpu = devices.device_of(trainer, world_info.local_rank).index
-    precision = Choice(*devices.choose_precision(trainer["precision"], kind, data, gpu))
+    precision = Choice(*choose_precision(trainer["precision"], kind, data, gpu))
     return Plan(
         config=config,
         world_info=world_info,

@@ -30,13 +30,13 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
     def body(world: "World") -> float | None:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import fit, measure, show
+            from imagenet_ddp.engine import fit, measured_choices, show
 
         if job.config["show"]:
             return show.run(job, _make_plan(job, world), world)
         plan = _make_plan(job, world)
         with raise_on_signal():
-            fitting = measure.find_batch(job, plan, world)
+            fitting = measured_choices.find_batch(job, plan, world)
         if fitting.config != job.config:
             plan = _make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):
@@ -61,7 +61,7 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 def _make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.measure import measure_compile
+    from imagenet_ddp.engine.measured_choices import measure_compile
     from imagenet_ddp.engine.plan import make_plan
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)

@@ -14,7 +14,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.blocks import checkpoint_activations
 from imagenet_ddp.models.blur_pool import add_blur_pool
-from imagenet_ddp.models.names import is_file
+from imagenet_ddp.models.known_names import is_file
 from imagenet_ddp.system.text import first_line, install
 
 

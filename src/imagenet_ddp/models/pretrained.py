@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
-from imagenet_ddp.models.names import is_file
+from imagenet_ddp.models.known_names import is_file
 from imagenet_ddp.models.parameter_groups import is_in_head
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.nonfinite import nonfinite_names

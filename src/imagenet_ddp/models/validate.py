@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.models.names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
+from imagenet_ddp.models.known_names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
 

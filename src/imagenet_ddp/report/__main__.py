@@ -24,10 +24,10 @@ from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, sort_
 from imagenet_ddp.report.comparison.recipe_table import recipe_table
 from imagenet_ddp.report.comparison.recipes import find_recipe, group_recipes
 from imagenet_ddp.report.options import Options, read
-from imagenet_ddp.report.page.make import make_page, wants_page
+from imagenet_ddp.report.page.request import make_page, wants_page
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
-from imagenet_ddp.system.table import Table, as_csv, as_text
+from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 

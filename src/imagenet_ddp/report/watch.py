@@ -8,7 +8,7 @@ import numpy as np
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run import NotARunError, Run, read_run
-from imagenet_ddp.runs import epoch_table
+from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 
 POLL_S = 2.0
@@ -49,10 +49,10 @@ def _say_epochs(run: Run, shown: int, log: Log) -> int:
     count = len(run.metrics["epoch"])
     for index in range(min(shown, count), count):
         if index % 20 == 0:
-            log.say(epoch_table.head(), whole=True)
+            log.say(terminal_table.head(), whole=True)
         values = {name: float(column[index]) for name, column in run.metrics.items()}
         is_best = run.best_epoch is not None and values["epoch"] == run.best_epoch
-        log.say(epoch_table.row(values, run.max_epochs, is_best=is_best), whole=True)
+        log.say(terminal_table.row(values, run.max_epochs, is_best=is_best), whole=True)
     return count
 
 
@@ -60,7 +60,7 @@ def _sparklines(run: Run) -> list[str]:
     lines = []
     for title, name in (("loss ", "val/loss"), ("top-1", "val/top1")):
         values = run.metrics.get(name, np.empty(0)).tolist()
-        lines.append(f"{title} {epoch_table.sparkline(values, SPARK_COLUMNS)}")
+        lines.append(f"{title} {terminal_table.sparkline(values, SPARK_COLUMNS)}")
     return lines
 
 

@@ -9,7 +9,7 @@ from imagenet_ddp.report.comparison.differences import find_differences
 from imagenet_ddp.report.comparison.leaderboard import leaderboard, number_cell, sort_runs
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
-from imagenet_ddp.system.table import Table
+from imagenet_ddp.system.text_table import Table
 
 
 def table_of(folder: Path) -> Table:

@@ -13,7 +13,7 @@ from imagenet_ddp.report.comparison.recipes import group_recipes
 from imagenet_ddp.report.comparison.welch import welch_p
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
-from imagenet_ddp.system.table import Table
+from imagenet_ddp.system.text_table import Table
 
 REACHED = {0.1: [0.70, 0.72, 0.77], 0.2: [0.80]}
 CPU_S = {0.1: [100.0, 104.0, 109.0], 0.2: [51.0]}

@@ -11,10 +11,10 @@ from helpers.chromium import dom_of, needs_chromium
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.page import build as build_module
-from imagenet_ddp.report.page.build import Pictures, build
+from imagenet_ddp.report.page import assemble as build_module
+from imagenet_ddp.report.page.assemble import Pictures, build
 from imagenet_ddp.report.page.evaluation import read
-from imagenet_ddp.report.page.images import Group, data_uri
+from imagenet_ddp.report.page.example_images import Group, data_uri
 from imagenet_ddp.report.run import read_run
 
 pytestmark = needs_chromium

@@ -1,22 +1,25 @@
-"""Lightning's loggers, adapted: a resumed run continues at its checkpoint, and no server can hold up a training."""
+"""Lightning's loggers, adapted: a resumed run continues at its checkpoint, and no server can hold up a training.
+
+A further logger needs a class here, a file in conf/logger, and its package in LOGGER_PACKAGES of runs/validate.py.
+"""
 
 from typing import TYPE_CHECKING
 
 from imagenet_ddp.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from imagenet_ddp.callbacks.loggers.local import CSVLogger, TensorBoardLogger
-    from imagenet_ddp.callbacks.loggers.remote import CometLogger, MLFlowLogger, WandbLogger
+    from imagenet_ddp.callbacks.loggers.local_files import CSVLogger, TensorBoardLogger
+    from imagenet_ddp.callbacks.loggers.online_services import CometLogger, MLFlowLogger, WandbLogger
 
 __all__ = ["CSVLogger", "CometLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "CSVLogger": "local",
-        "CometLogger": "remote",
-        "MLFlowLogger": "remote",
-        "TensorBoardLogger": "local",
-        "WandbLogger": "remote",
+        "CSVLogger": "local_files",
+        "CometLogger": "online_services",
+        "MLFlowLogger": "online_services",
+        "TensorBoardLogger": "local_files",
+        "WandbLogger": "online_services",
     },
 )

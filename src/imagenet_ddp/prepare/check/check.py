@@ -16,8 +16,8 @@ from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.check.probe import OUT_OF_MEMORY, probe_image
-from imagenet_ddp.prepare.check.report import Report, SplitReport, print_report, write_report
+from imagenet_ddp.prepare.check.image_probe import OUT_OF_MEMORY, probe_image
+from imagenet_ddp.prepare.check.result_files import Report, SplitReport, print_report, write_report
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import Limits, Result, process_images
 from imagenet_ddp.runs import folder as run_folder

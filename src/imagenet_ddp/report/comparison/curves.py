@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.runs.curves_figure import column
-from imagenet_ddp.system.table import shorten_middle
 from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text_table import shorten_middle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

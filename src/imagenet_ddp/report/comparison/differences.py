@@ -13,7 +13,7 @@ from omegaconf import MISSING
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
-from imagenet_ddp.system.table import shorten_middle
+from imagenet_ddp.system.text_table import shorten_middle
 
 # Where the processes met and what was resumed: consequences of how a run was started.
 NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {

@@ -7,8 +7,8 @@ from imagenet_ddp.report.comparison.differences import format_option, option, pr
 from imagenet_ddp.report.comparison.leaderboard import number_cell, percent_cell
 from imagenet_ddp.report.comparison.recipes import Recipe
 from imagenet_ddp.report.comparison.welch import welch_p
-from imagenet_ddp.system.table import Cell, Column, Table, text_cell
 from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text_table import Cell, Column, Table, text_cell
 
 TIMES = ("train_s", "train_cpu_s")
 OF_SUMMARY = ("num_train_images", "num_val_images", "num_classes", "precision", "git_commit")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.table import Table, as_markdown, escape_markdown
+from imagenet_ddp.system.text_table import Table, as_markdown, escape_markdown
 
 MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is recognised by its header
 CSV_HEADERS = (b"place,run,best/val/top1,", b"recipe,data,num_seeds,", b"path,label,suggested,score")

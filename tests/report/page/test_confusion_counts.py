@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from imagenet_ddp.report.page.confusion import MOST_GROUPED, class_rows, group_classes, matrix, pairs
+from imagenet_ddp.report.page.confusion_counts import MOST_GROUPED, class_rows, group_classes, matrix, pairs
 
 LABELS = ["cat", "dog", "owl", "eel"]
 TARGET = np.array([0, 0, 0, 1, 1, 2, 2])

@@ -10,7 +10,7 @@ from conftest import PROBES, SMALL, Run, write_images
 from helpers import logged
 
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.resume import is_over, require_same_data
+from imagenet_ddp.engine.resume_checks import is_over, require_same_data
 from imagenet_ddp.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
 from imagenet_ddp.report.options import Options
 from imagenet_ddp.report.page import evaluation
-from imagenet_ddp.report.page.build import Page, build
+from imagenet_ddp.report.page.assemble import Page, build
 from imagenet_ddp.report.run import NotARunError, Run, as_number, read_run
 
 FOLD = "data.val_fold"

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.cells import cell_len
 
-from imagenet_ddp.system.table import Cell, Column, Table, as_csv, as_markdown, as_text, shorten_middle
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_csv, as_markdown, as_text, shorten_middle
 
 ODD = ["a|b", "<c>&d", 'e,"f"', "g_h*`i`", "数据", "x\\y"]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from imagenet_ddp.system.table import Cell, Column, Table, as_markdown, as_text, text_cell
 from imagenet_ddp.system.text import percent
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, as_text, text_cell
 
 Content = Mapping[str, Any]  # of benchmark.json
 WIDTH = 80

@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, confusion, curves, facts, label_errors
+from imagenet_ddp.report.page import calibration, confusion_counts, curves, facts, label_errors
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -74,8 +74,8 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = calibration.bins(found.confidence, found.is_right)
-    table = confusion.class_rows(found.target, found.prediction, found.classes, found.labels)
-    pairs = confusion.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
+    table = confusion_counts.class_rows(found.target, found.prediction, found.classes, found.labels)
+    pairs = confusion_counts.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
     # of one evaluation with the temperature, which evaluate has computed
     of_one = found.evaluations[0].get("calibration", {}) if len(found.folders) == 1 else {}
     context |= {
@@ -85,7 +85,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in pairs],
-        "matrix": confusion.matrix(found.target, found.prediction, found.labels),
+        "matrix": confusion_counts.matrix(found.target, found.prediction, found.labels),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
@@ -128,7 +128,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     """Read thumbnails of these rows, and class activation maps of some. Never raises: for what is unavailable there is
     a reason."""
     with import_torch():
-        from imagenet_ddp.report.page.images import EvaluatedImages
+        from imagenet_ddp.report.page.example_images import EvaluatedImages
     pictures = Pictures()
     try:
         images = EvaluatedImages(found)

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imagenet_ddp.benchmark import chips, picture, report
+from imagenet_ddp.benchmark import chips, picture, result_tables
 from imagenet_ddp.benchmark.harness import device_figures, row
 from imagenet_ddp.benchmark.timing import ratio
 
@@ -23,7 +23,7 @@ def content() -> dict[str, Any]:
 
 
 def test_each_group_is_a_table():
-    lines = report.text(content()).splitlines()
+    lines = result_tables.text(content()).splitlines()
     assert lines[0].split() == ["Step", "ms", "per", "step", "range", "ratio"]
     assert lines[2].split() == ["bare", "loop", "2", "1.9", "to", "2.2", "1.00"]
     assert lines[5].split() == ["Time", "ms", "per", "step", "share"]
@@ -32,7 +32,7 @@ def test_each_group_is_a_table():
 
 
 def test_the_page_gets_the_same_with_machine_and_command():
-    text = report.markdown(content())
+    text = result_tables.markdown(content())
     assert "| ours \\| \\*all\\* | 3 | 2.85 to 3.3 | 1.50 |" in text
     assert "- The bottleneck is the host." in text
     assert text.endswith(

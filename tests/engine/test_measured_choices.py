@@ -10,7 +10,7 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import Workers
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.measure import find_batch, smallest
+from imagenet_ddp.engine.measured_choices import find_batch, smallest
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
 from imagenet_ddp.engine.world import World, join_world
 from imagenet_ddp.errors import ConfigError

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from imagenet_ddp.runs.epoch_table import BLOCKS, head, row, sparkline
+from imagenet_ddp.runs.terminal_table import BLOCKS, head, row, sparkline
 
 
 @pytest.mark.parametrize("values", [

@@ -9,8 +9,8 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.page import build as build_module
-from imagenet_ddp.report.page.build import Pictures, build
+from imagenet_ddp.report.page import assemble as build_module
+from imagenet_ddp.report.page.assemble import Pictures, build
 from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.run import read_run
 
