@@ -33,7 +33,7 @@ __getattr__ = lazy_names(
     {
         "BatchSheet": "batch_sheet",
         "GradientNorm": "gradient_norm",
-        "History": "history",
+        "History": "metrics_csv",
         "LearningRate": "learning_rate",
         "NonFiniteLoss": "nonfinite_loss",
         "Progress": "progress",

@@ -15,7 +15,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
 from imagenet_ddp.distributed.rendezvous import address_file
-from imagenet_ddp.distributed.strategies import batch_split, ddp_options
+from imagenet_ddp.distributed.strategies import batch_split, validate_ddp
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
@@ -94,7 +94,7 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
     """Return errors in cluster.* and strategy.* that do not depend on machine or launcher."""
     return [
         *validate_group("cluster", config["cluster"]),
-        *ddp_options.validate(config),
+        *validate_ddp.validate(config),
         *batch_split.validate(config["strategy"], config["trainer"], num_devices(config["trainer"].get("devices"))),
     ]
 

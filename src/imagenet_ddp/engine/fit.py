@@ -10,8 +10,8 @@ from imagenet_ddp.distributed.strategies.process_group import destroy_process_gr
 from imagenet_ddp.engine import build, diagnosis, startup_report
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.results import closing_lines, results
 from imagenet_ddp.engine.resume_checks import is_over, require_same_data
+from imagenet_ddp.engine.run_summary import closing_lines, results
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.optimizers import num_states

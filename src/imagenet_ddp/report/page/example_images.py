@@ -1,4 +1,5 @@
-"""Read images of an evaluation: thumbnails, size and brightness, class activation maps. Imports torch."""
+"""Read images of an evaluation: thumbnails, size and brightness, class activation maps. assemble.py chooses
+which. Imports torch."""
 
 import base64
 import io

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.strategies.ddp_options import validate
+from imagenet_ddp.distributed.strategies.validate_ddp import validate
 
 
 def config(strategy: dict[str, Any] | None = None, **trainer: Any) -> dict[str, Any]:
