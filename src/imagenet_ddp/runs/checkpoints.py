@@ -49,7 +49,7 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         if not has_checkpoint(run_dir):
             return Resume(None, None, None, f"resume=auto: no checkpoint in {run_dir} yet, a fresh start there.")
         return _continue(run_dir, "resume=auto: continuing from", " (hydra.run.dir).")
-    candidates = [path for path in runs.glob("*/") if has_checkpoint(path)]
+    candidates = [path for path in (runs.iterdir() if runs.is_dir() else ()) if has_checkpoint(path)]
     unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
         why = "that has a checkpoint is unfinished" if candidates else "has a checkpoint"

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
     }
     facts["the code of imagenet_ddp"] = code_digest()
     facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
-    facts |= {library: version(library) for library in LIBRARIES}
+    facts |= {library: _version(library) for library in LIBRARIES}
     if num_local is not None:
         facts["number of workers"] = num_local
     return facts
@@ -73,6 +73,13 @@ def code_digest() -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # a build on PYTHONPATH
+        return "unknown"
 
 
 def _hint(key: str, facts: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from PIL import Image, features
 from torch.nn.functional import interpolate
 
 from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, open_picture
+from imagenet_ddp.data.decoding.image import JpegPicture, Pixels, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.manifest import PackOptions
 
 
@@ -39,7 +40,11 @@ def encode_image(images: Images, index: int, options: PackOptions) -> EncodedIma
 
 def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
     source = images.encoded(index) if images.is_encoded else None
-    picture = images.open(index) if source is None else open_picture(source, images.path(index), images.reading)
+    if source is not None and isinstance(images, FileImages):  # read once
+        picture = open_picture(source, images.path(index), images.reading)
+    else:
+        picture = images.open(index)  # a source of the user's may change what its files hold
+        source = None if isinstance(picture, Pixels) else source
     pixels = picture.region(0, 0, picture.height, picture.width)  # decoded in any case: is the file intact?
     keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
     original = source if keeps_size and isinstance(picture, JpegPicture) else None

@@ -75,9 +75,9 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
     if bad and not keep_bad:
         part.unlink()
         return written
+    _summary_file(out, shard).unlink(missing_ok=True)  # of an earlier run; where this one is killed, nothing counts
     save(_records_file(out, shard), npy(records))
     part.replace(out / shard.file)
-    # last: until then, what an earlier run wrote of older images has a summary with another state
     save(_summary_file(out, shard), json.dumps({**asdict(written), "state": shard.state}).encode())
     return written
 
@@ -99,7 +99,7 @@ def is_outdated(out: Path, shard: Shard) -> bool:
     """Return whether the images have changed since an earlier run wrote the shard."""
     try:
         return _summary(out, shard)["state"] != shard.state
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
