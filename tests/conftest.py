@@ -67,15 +67,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)  # of those that are left to run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the most slow tests first, then those with the most tests: else one process waits for the other at
-    the end. (pytest-xdist hands out a file at a time, and by itself looks at the number alone.)"""
+    """Tests that run alone first, before the others have something to finish; then files with the most slow tests, then
+    those with the most tests: else one process waits for the other at the end. (pytest-xdist hands out a file at a
+    time, and by itself looks at the number alone.)"""
     for item in items:
         if item.path.parent.name == "faults":  # "what is done: what must happen"
             item.user_properties.append(("fault", " ".join(str(getattr(item, "obj", None).__doc__).split())))
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-        items.sort(key=lambda item: (-slow[item.path], -sizes[item.path]))  # stable: in a file, the order stays
+        alone = {item.path for item in items if item.get_closest_marker("alone")}
+        # stable: in a file, the order stays otherwise
+        items.sort(
+            key=lambda item: (
+                item.path not in alone, -slow[item.path], -sizes[item.path], not item.get_closest_marker("alone")
+            )
+        )  # fmt: skip
 
 
 # ---- what tests share ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from conftest import Run
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # two threads, which would wait for each other on shared cores: 500 s instead of 40
 def test_the_first_command_learns(run: Run, tmp_path: Path) -> None:
     """No option, nothing to download: the generated set to a top-1 of 0.90 (0.946 to 0.980 were seen), at a cost that a
     CPU without bf16 units bears."""

@@ -9,7 +9,7 @@ import pytest
 from conftest import clean_environ
 from faults import breakages
 from faults.breakages import Scene
-from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short
+from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short, wait_for
 from helpers.forked_commands import Command, start
 
 pytestmark = pytest.mark.slow
@@ -78,6 +78,7 @@ def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told
     assert ended.code == 1
     told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: fix that, then run the same")
     running = begin(tmp_path, *short(tree, "logger=none"))
+    wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, running)  # not while it is being written
     shutil.rmtree(tmp_path / "r")
     ended = end(running)
     assert (ended.code, "11 of 11 validation images, each once." in ended.out) == (0, True), ended.out + ended.err
