@@ -38,4 +38,4 @@ def sums_of(loss_sum: float, hits: list[float], count: float) -> list[float]:
 def on_cpu(values: dict[str, float]) -> dict[str, Tensor]:
     """Return the values as CPU tensors: Lightning would put plain numbers on the device, and progress bars would wait
     for them in each step."""
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    return dict(zip(values, torch.tensor([*values.values()], dtype=torch.float64).unbind(), strict=True))

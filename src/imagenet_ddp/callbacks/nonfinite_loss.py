@@ -47,6 +47,8 @@ class NonFiniteLoss(L.Callback):
         self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not checked yet
         self._buffers: list[Tensor] = []  # after the last update, for skip
         self._num_skipped = 0  # in a row
+        if on_nan == "raise":
+            self.on_before_optimizer_step = None  # type: ignore[assignment]  # Lightning then leaves it out
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -105,8 +107,6 @@ class NonFiniteLoss(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if self.on_nan == "raise":
-            return
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         # of all ranks: they have the same sum, and so the same answer
         if bool(get_total_norm(gradients).isfinite()):

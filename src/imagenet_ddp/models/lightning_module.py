@@ -126,15 +126,18 @@ class ImageClassifier(L.LightningModule):
         weights."""
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
-        losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"))
+        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
+        is_full, weight = counted == size and batch["update_images"] == size * batches, batch.get("weight")
+        # the mean in one operation, where nothing comes between
+        reduction = "mean" if is_full and weight is None and self.teacher is None else "none"
+        losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"), reduction)
         if self.teacher is not None:
             share = self.teacher.share
             losses = (1 - share) * losses + share * self.teacher.losses(batch["image"], logits)
-        if (weight := batch.get("weight")) is not None:
+        if weight is not None:
             losses = losses * weight
-        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
-        if counted == size and batch["update_images"] == size * batches:
-            loss = losses.mean()
+        if is_full:
+            loss = losses if reduction == "mean" else losses.mean()
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
         # a remainder: fewer images or batches than usual, or not the same number on each rank
         loss_sum = losses[:counted].sum()

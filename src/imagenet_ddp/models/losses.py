@@ -11,7 +11,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 class Loss(nn.Module):
-    """The training loss of each image.
+    """The training loss of each image, or its mean.
 
     loss: the resolved loss.* keys. num_train_images: of each class, for loss.class_weights=balanced; None: not known.
     Raises ConfigError if the weights do not fit the classes.
@@ -26,12 +26,19 @@ class Loss(nn.Module):
         weights = _class_weights(loss["class_weights"], num_classes, num_train_images)
         self.register_buffer("weights", weights, persistent=False)
 
-    def forward(self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None) -> Tensor:
-        """Compute the loss of each image. logits: float (B, C). target: int64 (B,). soft_target: float (B, C), shares
-        of the classes in a mixed image, which then take the target's place. Returns float (B,)."""
+    def forward(
+        self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None, reduction: str = "none"
+    ) -> Tensor:
+        """Compute the loss of each image, float (B,), or with reduction "mean" their mean, a scalar. logits: float
+        (B, C). target: int64 (B,). soft_target: float (B, C), shares of the classes in a mixed image, which then take
+        the target's place."""
         if self._name == "cross_entropy" and self.weights is None:
             labels = target if soft_target is None else soft_target
-            return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction="none")
+            return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction=reduction)
+        losses = self._of_each(logits, target, soft_target)
+        return losses.mean() if reduction == "mean" else losses
+
+    def _of_each(self, logits: Tensor, target: Tensor, soft_target: Tensor | None) -> Tensor:
         shares = soft_target
         if shares is None:  # not F.one_hot, which reads the values
             shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
