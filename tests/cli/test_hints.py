@@ -69,7 +69,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder with images of two classes, others that are wrong, and a machine without a GPU but with eth0."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
-    monkeypatch.setattr(data_check, "_has_dali", lambda: False)
+    monkeypatch.setattr(data_check, "has_dali", lambda: False)
     monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
     monkeypatch.setattr(runs_check, "find_spec", lambda name: None if name in ("wandb", "pyarrow") else find_spec(name))
     trees = {

@@ -14,6 +14,7 @@ from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.commands import COMMANDS, USE_MODEL
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.data.validate import has_dali
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 
@@ -92,6 +93,9 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
         environ = {**ENVIRON, "MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     if str(path.parent) == "data" and path.stem not in ("shapes", "stl10"):
         typed.append("data.root=pets")
+    if str(path) == "loader/dali.yaml" and not has_dali():
+        assert all("needs NVIDIA DALI" in text for text in refused(*typed, verb=verb))
+        return
     said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
     said = said.get(path.stem, "")
     if str(path.parent) == "data" and said and verb not in ("evaluate", *USE_MODEL, "prepare", "benchmark"):

@@ -99,7 +99,7 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     found = validate_group("loader", loader)
     if loader["name"] != "dali" or verb not in _TRAINING:
         return found
-    if not _has_dali():
+    if not has_dali():
         found.append(
             "loader=dali needs NVIDIA DALI, which is not installed. "
             f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
@@ -111,7 +111,7 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     return found + unsupported_by_dali(config["data"])
 
 
-def _has_dali() -> bool:
+def has_dali() -> bool:
     try:
         return importlib.util.find_spec("nvidia.dali") is not None  # finds the file, and imports none of it
     except ModuleNotFoundError:  # nothing of NVIDIA's is there

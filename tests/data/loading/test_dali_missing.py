@@ -45,7 +45,7 @@ def test_wrong_values_are_all_said():
      ("interpolation", "bicubic"), ("augment", "pad_crop")],
 )  # fmt: skip
 def test_what_dali_does_not_do_is_refused(key: str, value: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validate, "_has_dali", lambda: True)
+    monkeypatch.setattr(validate, "has_dali", lambda: True)
     with_key = config(name="dali")
     assert validate.validate(with_key, {}) == []
     with_key["data"][key] = value
@@ -55,7 +55,7 @@ def test_what_dali_does_not_do_is_refused(key: str, value: Any, monkeypatch: pyt
 
 
 def test_what_is_done_on_the_device_goes_with_dali(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validate, "_has_dali", lambda: True)
+    monkeypatch.setattr(validate, "has_dali", lambda: True)
     mixed = config(name="dali")
     mixed["data"] |= {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "repeats": 3, "val_mirror": True}
     assert validate.validate(mixed, {}) == []
