@@ -4,16 +4,19 @@ import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.ports import free_port, program
 from helpers.private_network import in_own_network
-from torch.distributed import TCPStore
+from torch.distributed import DistStoreError, TCPStore
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.rendezvous import deadline
+from imagenet_ddp.distributed.launchers.address import Address
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.rendezvous import address_file, deadline
 from imagenet_ddp.distributed.rendezvous import store as module
+from imagenet_ddp.distributed.rendezvous.find_store import find_store
 from imagenet_ddp.distributed.rendezvous.store import PortInUseError, client, connect, serve
 from imagenet_ddp.errors import ConfigError
 
@@ -142,6 +145,27 @@ def test_a_slow_first_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "_bounded_client", slow)
     assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
     assert len(tries) == 2
+
+
+def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An overloaded machine: the store is ours, so it is neither another program's nor a stale file's."""
+    server = serve.__wrapped__("127.0.0.1", 0)  # its own, not the cached one
+    server.set(module.OWNER_KEY, "token")
+    assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], server.port)
+    tries: list[str] = []
+
+    class Slow(TCPStore):
+        def get(self, key: str) -> bytes:
+            tries.append(key)
+            if len(tries) % 2:
+                raise DistStoreError("wait timeout after 5000ms")
+            return super().get(key)
+
+    monkeypatch.setattr(module, "TCPStore", Slow)
+    assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
+    launch_info = LaunchInfo("cluster.address", Address(file=str(tmp_path / "job")), None, 2, None)
+    found = find_store(launch_info, 10, "one of 2 nodes")
+    assert (found.port, found.is_server, len(tries)) == (server.port, False, 4)
 
 
 NETWORK = r"""

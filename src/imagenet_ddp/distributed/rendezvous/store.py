@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Store, TCPStore
 
@@ -140,19 +141,21 @@ def client(
 
 
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
-    """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers, and
-    ConfigError if another program does and no owner is given."""
+    """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers or the store
+    is too busy to, and ConfigError if another program answers and no owner is given."""
     number = resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
     # twice: a name server that does not answer delays torch's first connection beyond its time, and no later one
-    result: TCPStore | Exception | None = None
+    result: _OpenStore | Exception | None = None
     for _ in range(2):
         result = _bounded_client(number, port, ours)
-        if isinstance(result, TCPStore):
-            return result if owner is None or result.get(OWNER_KEY).decode() == owner else None
+        if isinstance(result, _OpenStore):
+            return result.store if owner is None or result.owner == owner else None
         if not isinstance(result, DistNetworkError) or "timed out" not in str(result):
             break
+    if isinstance(result, OSError):
+        raise result
     if owner is not None:
         return None
     raise ConfigError(
@@ -169,25 +172,41 @@ def _describe_failure(error: Exception | None) -> str:
     return " (what it sends is not a store's)" if line.startswith("Ping failed") else f" ({line.rstrip('.')})"
 
 
-def _bounded_client(number: str, port: int, ours: bool) -> TCPStore | Exception | None:
-    """Return the store or torch's error, or None after NAME_LOOKUP_S: torch would wait forever for a port that accepts
-    and stays silent."""
+class _OpenStore(NamedTuple):
+    store: TCPStore
+    owner: str | None  # None if the store is a launcher's
 
-    def connect() -> TCPStore | Exception:
+
+def _bounded_client(number: str, port: int, ours: bool) -> _OpenStore | Exception | None:
+    """Return the store with its owner, or the error: OSError if the store has an owner but does not answer in ANSWER_S,
+    as on an overloaded machine. Return None after NAME_LOOKUP_S: torch would wait forever for a port that
+    accepts connections and never sends anything."""
+
+    def connect() -> _OpenStore | Exception:
         try:
             short = timedelta(seconds=ANSWER_S)
             store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
         except Exception as error:
             return error
+        if not ours:
+            return _OpenStore(store, None)
         try:
-            if ours:
-                store.get(OWNER_KEY)
+            return _OpenStore(store, store.get(OWNER_KEY).decode())
         except Exception as error:
+            if _has_owner(store):
+                return OSError(errno.ETIME, f"its store does not answer within {ANSWER_S:.0f} s")
             return DistStoreError(str(error))
-        return store
 
     with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised by the caller
         return run_bounded(connect, NAME_LOOKUP_S)
+
+
+def _has_owner(store: TCPStore) -> bool:
+    """Distinguish a slow store of ours from another program's: check() does not wait for a missing key."""
+    try:
+        return store.check([OWNER_KEY])
+    except Exception:
+        return False
 
 
 class _WithoutStderr:
