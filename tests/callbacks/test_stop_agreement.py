@@ -78,6 +78,31 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
         assert all(agreement.signal_number == signal.SIGTERM for agreement in agreements)
 
 
+def test_a_slow_decision_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has agreed to stop at a position does not pass it, however slow the store is."""
+    monkeypatch.setattr(stop_agreement, "POLL_S", 0.005)
+    monkeypatch.setattr(stop_agreement, "ANSWER_S", 0.1)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    class Slow(TCPStore):
+        def set(self, key: str, value: str) -> None:
+            if key.endswith("decision"):
+                time.sleep(0.5)
+            super().set(key, value)
+
+    signals = Signals()
+    agreement = StopAgreement(
+        signals, 0, 1, lambda: Slow("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    )
+    assert not agreement.must_stop(3)
+    signals.received = signal.SIGTERM
+    end = time.monotonic() + 10
+    while agreement.signal_number is None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert agreement.must_stop(9)
+    agreement.end()
+
+
 def test_one_process_stops_at_once() -> None:
     signals = Signals()
     agreement = StopAgreement(signals, 0, 1, None)

@@ -58,7 +58,10 @@ class StopAgreement:
         with self._lock:
             self._validating = not leave
             if self._proposed is not None and position >= self._proposed:
-                self._lock.wait_for(lambda: self._decided or self._proposed is None, timeout=2 * ANSWER_S)
+                # The thread has answered that this rank stops here: to continue before the decision could leave the
+                # others waiting for it. The thread ends the wait, or the process.
+                while not self._decided and self._proposed is not None and self._thread.is_alive():
+                    self._lock.wait(ANSWER_S)
                 if self._decided:
                     return True
             if leave:
@@ -84,8 +87,8 @@ class StopAgreement:
                     return
                 time.sleep(POLL_S)
         except Exception as error:
-            # the run continues without the store, but the ranks cannot agree on the next signal
-            while not self._ending and not self._signals.received:
+            # the run continues without the store, but the ranks cannot agree on this signal or the next one
+            while not (self._ending or self._signals.received or self.signal_number):
                 time.sleep(POLL_S)
             if not self._ending:
                 self._give_up(f"the rendezvous store does not answer ({first_line(error)})")
@@ -116,13 +119,15 @@ class StopAgreement:
                 return
 
     def _get(self, store: Store, key: str, owner: str) -> str:
-        start_s = time.monotonic()
+        pause_s = POLL_S / 10
+        polls_left = round(ANSWER_S / pause_s)  # instead of a clock: a suspended machine suspends the others too
         while not store.check([key]):
             if self._ending:
                 raise SystemExit
-            if time.monotonic() - start_s > ANSWER_S:
+            if polls_left == 0:
                 self._give_up(f"{owner} does not answer")
-            time.sleep(POLL_S / 10)
+            polls_left -= 1
+            time.sleep(pause_s)
         return store.get(key).decode()
 
     def _give_up(self, reason: str) -> None:
