@@ -142,7 +142,7 @@ def test_limited_validation_says_so(run: Run, tree: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}"]
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1"]
     for name in ("a", "b"):
         succeeded(run("train", *options, f"hydra.run.dir={name}"))
     assert_equal_weights(tmp_path / "a", tmp_path / "b")
@@ -485,8 +485,7 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
 @pytest.mark.slow
 def test_two_runs_of_the_same_second_have_two_folders(tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "trainer.limit_train_batches=1", "name=same"]
-    environ = {"PYTHONHASHSEED": "0"}
-    processes = [start(tmp_path, *options, forked=False, **environ) for _ in range(2)]
+    processes = [start(tmp_path, *options) for _ in range(2)]  # forked, so that their hash seeds are the same too
     for process in processes:
         out, err = process.communicate(timeout=240)
         assert process.returncode == 0, out + err

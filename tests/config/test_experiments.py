@@ -9,6 +9,7 @@ from conftest import ROOT, Run
 from imagenet_ddp.cli.parse import command_line
 
 FILES = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
+SAME_BUT_LONGER = {f"ffcv_rn18_{num_epochs}" for num_epochs in (24, 32, 40, 56)}  # than ffcv_rn18_16
 # So few and so small images that each step takes a second.
 TINY = (
     "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2",
@@ -31,7 +32,9 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.stem not in SAME_BUT_LONGER], ids=lambda path: path.stem
+)
 def test_it_takes_two_steps(path: Path, run: Run, tree: Path):
     weights = ["model.weights=null"] if path.stem == "finetune" else []  # nothing is downloaded here
     size = ["data.image_size=64", "data.val_resize=64"]

@@ -129,13 +129,9 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
     """A callback that always fails, with cluster.max_restarts=1: there is one restart, and none after a refusal."""
-    (tmp_path / "broken.py").write_text(
-        "from lightning.pytorch import Callback\n"
-        "class Broken(Callback):\n    def on_train_start(self, *_):\n        raise ValueError('always')\n"
-    )
-    options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[broken]", "hydra.run.dir=r"]
-    broken = "+callbacks.broken._target_=broken.Broken"
-    environment = clean_environ(PYTHONPATH=str(tmp_path))
+    options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[always_fails]", "hydra.run.dir=r"]
+    broken = "+callbacks.broken._target_=always_fails.AlwaysFails"
+    environment = clean_environ(PYTHONPATH=PROBES)
     done = run("imagenet_ddp.train", *options, broken, folder=tmp_path, environment=environment)
     assert (done.returncode, done.stderr.count("Restart 1 of 1"), done.stderr.count("Restart")) == (1, 1, 1), (
         done.stderr

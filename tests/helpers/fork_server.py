@@ -2,9 +2,9 @@
 
 Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write,
 first process of the host (helpers/hosts.py) to run on, or null].
-A forked process runs as `python -m module` would: in that folder and environment, with the project's own modules still
-to be imported. What it starts by multiprocessing (ranks, loader workers), or by subprocess as `python -m`, is forked
-likewise, from an idle copy that it makes of itself before anything else, and is its child as after a real start.
+A forked process runs as `python -m module` would, in that folder and environment, except that most modules have been
+imported. What it starts by multiprocessing (ranks, loader workers), or by subprocess as `python -m`, is forked too: by
+an idle copy that it makes of itself before anything else, and is its child as after a real start.
 """
 
 import atexit
@@ -32,7 +32,14 @@ from typing import Any, NoReturn
 # Everything that a training imports but the project itself.
 PRELOADED = (
     "torch", "torch.distributed.launcher.api", "torchvision.transforms.v2", "lightning.pytorch", "torchmetrics",
-    "hydra", "omegaconf", "PIL.Image", "matplotlib.figure",
+    "hydra", "omegaconf", "PIL.JpegImagePlugin", "matplotlib.figure", "matplotlib.backends.backend_agg", "psutil",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "torch.utils.serialization",
+)  # fmt: skip
+# What a training imports of the project. Commands themselves are run, and so must not have been imported.
+PROJECT = (
+    "imagenet_ddp.cli.command", "imagenet_ddp.engine.coordinate", "imagenet_ddp.engine.worker",
+    "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.datamodule",
+    "imagenet_ddp.models.lightning_module", "imagenet_ddp.callbacks.metrics_csv",
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
@@ -50,8 +57,8 @@ def at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 def serve() -> None:
     _end_with_parent()
-    sys.path.pop(0)  # this file's folder
-    for name in PRELOADED:
+    sys.path[0] = str(Path(__file__).parents[2] / "src")  # instead of this file's folder
+    for name in (*PRELOADED, *PROJECT):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()

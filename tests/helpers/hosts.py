@@ -92,13 +92,18 @@ class Host:
         forked: bool = True,
     ) -> Process:
         """Start a command in `folder`. `python` and `torchrun` are those of the tests; TMPDIR is on DISK. What it
-        prints goes to files, so that it never waits for a reader. forked: a command of the project is forked from a
-        process that has imported torch."""
+        prints goes to files, so that it never waits for a reader. forked: a command of the project or of
+        torch.distributed is forked from a process that has imported torch."""
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
-        match list(map(str, command)):
+        words = list(map(str, command))
+        if words[0] == "torchrun" and forked:
+            words[:1] = ["python", "-m", "torch.distributed.run"]
+        match words:
             case ["python", "-m", module, *options] if (
-                forked and module.startswith("imagenet_ddp.") and forked_commands.can_fork(environ)
+                forked
+                and module.startswith(("imagenet_ddp.", "torch.distributed."))
+                and forked_commands.can_fork(environ)
             ):
                 start = forked_commands.fork_server().start
                 self._started.append(start(module, *options, folder=folder, environment=environ, host=self.init))
@@ -107,7 +112,7 @@ class Host:
         out_file, err_file = (self._files / f"{len(self._started)}.{stream}" for stream in ("out", "err"))
         with out_file.open("wb") as out, err_file.open("wb") as err, children_in(self.init):
             process = Started(
-                [*prefix, *map(str, command)],
+                [*prefix, *words],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -18,7 +18,7 @@ import json, multiprocessing, os, random, subprocess, sys, tempfile, threading, 
 import numpy
 
 def here():
-    loaded = ["torch" in sys.modules, any(name.startswith("imagenet_ddp") for name in sys.modules)]
+    loaded = ["torch" in sys.modules, "imagenet_ddp.train" in sys.modules]
     drawn = [random.random(), numpy.random.random()]
     return [os.getcwd(), dict(os.environ), tempfile.gettempdir(), loaded, len(os.listdir("/proc/self/task"))], drawn
 

@@ -1,0 +1,8 @@
+"""A callback that fails in each attempt."""
+
+from lightning.pytorch import Callback
+
+
+class AlwaysFails(Callback):
+    def on_train_start(self, *_: object) -> None:
+        raise ValueError("always")
