@@ -156,7 +156,7 @@ def edition_of(fake: FakeImageNet, train: bytes, num_train: int) -> FakeImageNet
 def test_the_images_are_counted(fake: FakeImageNet, out: Path):
     other = edition_of(fake, (fake.folder / TRAIN).read_bytes(), 20)
     text = refusal(other, out, error=RunError)
-    assert text.startswith(f"{out}/train.unpacking must have 20 images, got 19. Hint: delete it")
+    assert text.startswith(f"{out}/train.unpacking must have 20 images, got 19. Hint: delete that folder")
     assert not (out / "train").exists()
 
 

@@ -405,7 +405,7 @@ def test_more_bad_images_than_are_said_stay_listed(tmp_path: Path, capsys: pytes
         (tmp_path / f"tree/train/cat/{number:03}.jpg").write_bytes(b"no image")
     out = tmp_path / "out"
     assert packs(tmp_path / "tree", out, "data.on_bad_image=skip", "data.bad_image_limit=25") == 0
-    assert f"... and 5 more, in {out}/bad_images.csv" in capsys.readouterr().err
+    assert f"... and 5 more in {out}/bad_images.csv" in capsys.readouterr().err
     with (out / "bad_images.csv").open() as file:
         assert len(list(csv.reader(file))) == 26
 
@@ -414,7 +414,7 @@ def test_what_would_mix_is_refused(photos: Path, tmp_path: Path, monkeypatch: py
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").touch()
-    assert "has thesis.tex. Hint: out=FOLDER" in refused(photos, foreign)
+    assert "contains thesis.tex. Hint: set out=FOLDER" in refused(photos, foreign)
     assert sorted(path.name for path in foreign.iterdir()) == ["thesis.tex"]
     out = tmp_path / "out"
     monkeypatch.setattr("imagenet_ddp.prepare.pack.pack._write_shards", _killed)
