@@ -72,7 +72,7 @@ def test_numbers_of_devices(cores: int, devices: Any, counts: list[int] | None, 
     monkeypatch.setattr(strategies, "num_cores", lambda: cores)
     plan: Any = SimpleNamespace(config={"trainer": {"accelerator": "cpu", "devices": devices}}, folder=Path())
     if counts is None:
-        with pytest.raises(ConfigError, match="needs two devices or two cores, but there is one"):
+        with pytest.raises(ConfigError, match="must have at least two devices or two cores, got one"):
             strategies.counts(plan)
     else:
         assert strategies.counts(plan) == counts

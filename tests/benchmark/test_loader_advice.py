@@ -21,22 +21,22 @@ def results(own: int, gives: float, takes: float | None, cores: int = 8) -> dict
 @pytest.mark.parametrize(
     ("own", "gives", "takes", "cores", "advice"),
     [
-        (0, 800, 35, 2, "loading takes 4 % of its time; the bottleneck is the training step"),
-        (0, 800, 800, 2, "loading is part of the bottleneck. This would help: `python -m imagenet_ddp.prepare"),
+        (0, 800, 35, 2, "loading takes 4 % of its time. The bottleneck is the training step"),
+        (0, 800, 800, 2, "Loading is part of the bottleneck. This would help: `python -m imagenet_ddp.prepare"),
         (
             4,
             3200,
             2000,
             8,
-            "4 loader processes (as set), the model consumes 2,000: the bottleneck is the training step",
+            "4 loader processes (as set), and the model consumes 2,000 images/s. The bottleneck is the training step",
         ),
-        (4, 3200, 5000, 8, "the bottleneck is the loader. This would help: data.num_workers=7 (about 5,600 images/s)"),
+        (4, 3200, 5000, 8, "The bottleneck is the loader. This would help: data.num_workers=7 (about 5,600 images/s)"),
         (4, 3200, 9000, 8, "prepare=pack prepare.form=jpeg` and data.num_workers=5 (about 10,000 images/s)"),
         (4, 3200, 20_000, 8, "prepare=pack prepare.form=raw` and data.num_workers=4 (about 28,000 images/s)"),
         (1, 800, 90_000, 2, "prepare=pack prepare.form=raw` and data.num_workers=1 (about 7,000 images/s)"),
         (8, 55_000, 90_000, 8, "is the loader. Nothing else that was measured is faster."),
         (0, 900, 700, 8, "This would help: data.num_workers=1 (about 800 images/s, while the step computes)."),
-        (1, 800, None, 2, "the model was not measured (benchmark.model=false)"),
+        (1, 800, None, 2, "The model was not measured (benchmark.model=false)"),
     ],
 )
 def test_the_cheapest_change_that_is_enough(own: int, gives: float, takes: float | None, cores: int, advice: str):

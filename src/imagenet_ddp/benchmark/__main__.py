@@ -1,7 +1,10 @@
-"""python -m imagenet_ddp.benchmark benchmark=loader|step|train|start|strategies|profile: measure how fast the parts of
-a training are on this machine, and what the bottleneck is. Imports torch only once the command line is valid.
+"""Measure how fast each part of training is on this machine, and find the bottleneck.
 
-Exit codes: 0 done, 1 failed, 2 refused, 128 + n stopped by signal n.
+    python -m imagenet_ddp.benchmark benchmark=loader|step|train|start|strategies|profile
+
+Imports torch only once the command line is valid.
+
+Exit codes: 0 success, 1 failure, 2 refused (ConfigError), 128 + n stopped by signal n.
 """
 
 import importlib
@@ -29,7 +32,7 @@ def main() -> None:
 def _measure(plan: options.Plan) -> None:
     from imagenet_ddp.benchmark import harness
 
-    with import_torch():  # by those modes that need it
+    with import_torch():  # only some modes import torch
         mode = importlib.import_module(f"imagenet_ddp.benchmark.{plan.mode}")
     with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
         results = mode.run(plan, harness.Trainings(plan, Path(work).absolute()))

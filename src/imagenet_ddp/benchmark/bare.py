@@ -1,4 +1,4 @@
-"""Build the loops that training is compared with: the same net and optimizer in a bare loop, and in plain Lightning."""
+"""Build the loops that training is compared with: a bare loop and plain Lightning, with the same net and optimizer."""
 
 import contextlib
 import copy
@@ -21,18 +21,18 @@ from torchmetrics.classification import MulticlassAccuracy
 from imagenet_ddp.performance.step_timer import synchronize
 from imagenet_ddp.performance.train_step import AUTOCAST
 
-SETTLE = 1  # steps at the start of a turn that are not timed: after another loop's turn the caches hold its data
+SETTLE = 1  # untimed steps at the start of each turn, because the caches still hold the previous loop's data
 
 
 class OneLayer(nn.Sequential):
-    """A net with negligible computation: a step takes only the time of the host."""
+    """A net with negligible computation, whose step time is almost only the host's overhead."""
 
     def __init__(self, num_classes: int):
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
 
 
 class Ready:
-    """A loader that cycles through batches in memory; an epoch has `length` batches."""
+    """A loader that cycles through batches held in memory. An epoch has `length` batches."""
 
     def __init__(self, batches: Sequence[Mapping[str, Any]], length: int):
         self.batches, self._length = batches, length
@@ -45,11 +45,11 @@ class Ready:
 
 
 class BareLoop:
-    """A hand-written training loop on copies of a trainer's net and optimizer, as it is about to start.
+    """A hand-written training loop on copies of the net and optimizer of a trainer that is about to start.
 
-    It does the same work per step: copies uint8 images to the device, flips and normalises them, forward and backward
-    passes in the same precision and memory format, clipping, optimizer. Wrapped in a plain DistributedDataParallel if
-    there is a process group.
+    Each step does the same work as the trainer's. It copies uint8 images to the device, flips and normalises them, runs
+    the forward and backward passes in the same precision and memory format, clips the gradients and steps the
+    optimizer. If there is a process group, the net is wrapped in a plain DistributedDataParallel.
     """
 
     def __init__(self, trainer: L.Trainer, module: Any, batches: Sequence[Mapping[str, Any]]):
@@ -74,7 +74,7 @@ class BareLoop:
             self._model = DistributedDataParallel(self.net, device_ids=ids)
 
     def prepare(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the net's input."""
+        """Return the input of the net: the batch's images on the device, flipped and normalised."""
         images = batch["image"].to(self._device, non_blocking=True)
         flip = batch["flip"].to(self._device, non_blocking=True).view(-1, 1, 1, 1)
         images = torch.where(flip, images.flip(3), images).to(torch.float32, memory_format=self._format)
@@ -110,14 +110,14 @@ class BareLoop:
 
 
 class _NaiveModule(L.LightningModule):
-    """A LightningModule as tutorials write it: two accuracies, updated and logged in every step. logs=False omits
-    them."""
+    """A LightningModule in the style of tutorials, which updates and logs two accuracies in every step. With logs=False
+    it logs nothing."""
 
     def __init__(self, loop: BareLoop, num_classes: int, logs: bool):
         super().__init__()
         self._logs = logs
         self.net = loop.net
-        self._loop = [loop]  # in a list: its net is this module's already
+        self._loop = [loop]  # in a list, because its net is already registered as this module's
         self.top1 = MulticlassAccuracy(num_classes)
         self.top5 = MulticlassAccuracy(num_classes, top_k=min(5, num_classes))
 
@@ -138,7 +138,7 @@ class _NaiveModule(L.LightningModule):
 
 
 class _Clock(L.Callback):
-    """Time steps SETTLE to SETTLE + num_steps of an epoch, including everything that happens between them."""
+    """Time num_steps steps of an epoch after its first SETTLE steps, including everything that happens between them."""
 
     def __init__(self) -> None:
         self.num_steps, self.step_s = 0, 0.0
@@ -153,8 +153,8 @@ class _Clock(L.Callback):
 
 
 class NaiveLightning:
-    """Plain Lightning with two accuracies, a progress bar and CSVLogger. With logs=False only Lightning's loop remains.
-    A turn is one epoch of the same Trainer."""
+    """A loop in plain Lightning with two accuracies, a progress bar and CSVLogger. With logs=False, only Lightning's
+    loop remains. Each turn is one epoch of the same Trainer."""
 
     def __init__(self, trainer: L.Trainer, module: Any, loop: BareLoop, folder: Path, *, logs: bool):
         self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2, logs), _Clock()

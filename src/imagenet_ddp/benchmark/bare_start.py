@@ -1,6 +1,6 @@
-"""Import torch, torchvision and Lightning, take one training step, and write the time: the baseline of benchmark=start.
+"""Import torch, torchvision and Lightning, take one training step, and record when it ended.
 
-Imports nothing from this package.
+This script is the baseline of benchmark=start. It imports nothing from this package.
 """
 
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import lightning.pytorch  # noqa: F401  (its import is what is measured)
+import lightning.pytorch  # noqa: F401  (imported only to be measured)
 import torch
 import torch.nn.functional as F
 import torchvision.models

@@ -1,4 +1,4 @@
-"""Look up the peak speed of a chip, the operations that a net needs, and the current clocks of a GPU."""
+"""Look up a chip's peak speed, count the operations of a net, and read a GPU's current clocks."""
 
 import copy
 import subprocess
@@ -8,13 +8,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-# Dense peaks in Tflop/s: (16-bit tensor cores, TF32 or fp32 where there is none). First match by name counts.
-# Source: NVIDIA's data sheets and architecture white papers; without sparsity, 16-bit sums in fp32 where they differ.
+# (name, peak of the 16-bit tensor cores, peak of TF32, or of fp32 on chips without TF32), in Tflop/s without sparsity.
+# The first matching name is used. Source: NVIDIA's data sheets and architecture white papers. Where the 16-bit peak
+# depends on the accumulator, the value is for fp32 accumulation.
 PEAKS: tuple[tuple[str, float, float], ...] = (
-    ("B200", 2250, 1100),  # nvidia.com/en-us/data-center/dgx-b200: 72 Pflop/s FP8 of 8, halved twice for dense 16-bit
+    (
+        "B200",
+        2250,
+        1100,
+    ),  # nvidia.com/en-us/data-center/dgx-b200: FP8 of 8 chips: 72 Pflop/s; a quarter in dense 16-bit
     ("H200", 989, 494),  # nvidia.com/en-us/data-center/h200
     ("H100 PCIe", 756, 378),  # nvidia.com/en-us/data-center/h100
-    ("H100", 989, 494),  # the same, SXM
+    ("H100", 989, 494),  # same page, SXM
     ("A100", 312, 156),  # nvidia.com/en-us/data-center/a100
     ("L40S", 362, 183),  # nvidia.com/en-us/data-center/l40s
     ("L4", 121, 60),  # nvidia.com/en-us/data-center/l4
@@ -23,17 +28,18 @@ PEAKS: tuple[tuple[str, float, float], ...] = (
     ("V100", 125, 15.7),  # nvidia.com/en-us/data-center/v100; fp16, no bf16 units
     ("RTX 5090", 209.5, 104.8),  # RTX Blackwell white paper, appendix A
     ("RTX 4090", 165.2, 82.6),  # Ada white paper, appendix A
-    ("RTX 3090", 71, 35.6),  # Ampere GA102 white paper, appendix A; not of the Ti
+    ("RTX 3090", 71, 35.6),  # Ampere GA102 white paper, appendix A; not for the Ti
 )
 HALF = ("16-mixed", "bf16-mixed", "16-true", "bf16-true")
 
 
 def peak_tflops(name: str, precision: str) -> float | None:
-    """Return the dense peak in Tflop/s of a GPU, given torch's name for it; None if unknown. precision: Lightning's."""
+    """Return a GPU's dense peak in Tflop/s, or None if it is unknown. name: as torch reports it. precision: as in
+    Lightning."""
     words = name.split()
     for known, half, single in PEAKS:
         parts = known.split()
-        # A10 is not A100; "H100 80GB HBM3" is, "A10G" is not the A10, "RTX 3090 Ti" is not the RTX 3090
+        # whole words: "H100 80GB HBM3" is an H100, but "A100" and "A10G" are not an A10; "Ti" and "Laptop" are excluded
         if all(part in words for part in parts) or any(word.startswith(f"{known}-") for word in words):
             if "Ti" in words or "Laptop" in words or "64" in precision:
                 return None
@@ -42,19 +48,19 @@ def peak_tflops(name: str, precision: str) -> float | None:
 
 
 def flops_per_image(net: nn.Module, image_size: int) -> int | None:
-    """Count the floating-point operations of a training step, counting multiplications and additions separately. Traces
-    the net on the meta device; None if it cannot be traced."""
+    """Return the floating-point operations of a training step per image, with multiplications and additions counted
+    separately. Traces the net on the meta device and returns None if that fails."""
     try:
         copied = copy.deepcopy(net).to(device="meta", dtype=torch.float32).train()
         with FlopCounterMode(display=False) as counter:
             copied(torch.empty(2, 3, image_size, image_size, device="meta")).sum().backward()
-    except Exception:  # any net of the user's
+    except Exception:  # a user's own net may raise anything
         return None
     return counter.get_total_flops() // 2
 
 
 def describe(net: nn.Module, device: torch.device, image_size: int, precision: str) -> dict[str, Any]:
-    """Return chip, peak_tflops, flops_per_image and clocks, each None if unknown."""
+    """Return device, peak_tflops, flops_per_image and clocks. All but device are None if they are unknown."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "device": name or device.type,
@@ -65,7 +71,7 @@ def describe(net: nn.Module, device: torch.device, image_size: int, precision: s
 
 
 def _clocks(device: torch.device) -> dict[str, float] | None:
-    """Return the clock in MHz and the power in watts that nvidia-smi reports now; None if it reports none."""
+    """Return the current clocks (MHz), power (W) and temperature (°C) from nvidia-smi, or None if it fails."""
     fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]

@@ -1,4 +1,7 @@
-"""Define what all measurements share: training runs with a probe, rows of figures, the file of results. No torch."""
+"""Provide what all benchmark modes share: training runs with a probe, result rows and the results file.
+
+Does not import torch.
+"""
 
 import json
 import os
@@ -20,8 +23,8 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.progress_bar import Progress
 
-Found = dict[str, Any]  # what a Probe, or another script, has written
-# Options added to a measured training: no validation, and nothing that ends it or writes files during it.
+Found = dict[str, Any]  # the JSON that a Probe or a script wrote
+# Options added to each measured run, which switch off validation and whatever would end the run or write files in it.
 MEASURED = (
     "trainer.limit_val_batches=0", "trainer.limit_train_batches=null", "trainer.max_epochs=1000",
     "trainer.max_time=null", "trainer.max_steps=-1", "trainer.min_epochs=null", "trainer.min_steps=null",
@@ -33,7 +36,8 @@ LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_
 
 @dataclass
 class Results:
-    """rows: those of tables and picture, each made by row(). figures: everything else that was measured."""
+    """The results of one mode. rows: the rows of the tables and the picture, each made by row(). figures: all other
+    measurements."""
 
     ratios: dict[str, float | None]
     rows: list[dict[str, Any]]
@@ -46,7 +50,8 @@ class Results:
 def row(
     group: str, title: str, unit: str, values: Sequence[float], ratio: float | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return one row of a table. values: one per repeat. group: the title of the table. ratio: to the first row."""
+    """Return one row of a table. group: the table's title. values: one per repeat. ratio: relative to the first row of
+    the table."""
     rounded = [round(value, 4) for value in values]
     over = None if ratio is None else round(ratio, 3)
     figures = {"median": statistics.median(rounded), "all": rounded, "ratio": over}
@@ -54,7 +59,7 @@ def row(
 
 
 class Trainings:
-    """Run training commands and scripts one after the other. work: a folder that is deleted with the benchmark."""
+    """Run training commands and scripts one after the other. work: a folder that is deleted when the benchmark ends."""
 
     def __init__(self, plan: Plan, work: Path):
         self.work = work
@@ -62,12 +67,12 @@ class Trainings:
         self._progress: Progress | None = None
 
     def expect(self, number: int) -> None:
-        """Set the number of runs to expect, for the progress bar."""
+        """Start a progress bar that expects this number of runs."""
         self._progress = Progress("benchmark", number, "runs", rate=False)
 
     def train(self, options: Sequence[str] = (), *, typed: Sequence[str] | None = None, **probe: Any) -> Found:
-        """Run train with the options of the command line and these; return what its Probe measured. typed: replaces the
-        options of the command line. probe: arguments of Probe."""
+        """Run train with the options of the command line followed by `options`, and return what its Probe measured.
+        typed: replaces the options of the command line. probe: arguments of Probe."""
         folder = self.work / str(self._number)
         arguments = {
             "_target_": "imagenet_ddp.benchmark.step_probe.Probe",
@@ -80,27 +85,27 @@ class Trainings:
         return self._run("imagenet_ddp.train", argv, folder)
 
     def script(self, name: str, like: Found, **arguments: Any) -> Found:
-        """Run a script of this package on the device, and with the threads, of a measured training. Return what it
-        wrote."""
+        """Run a script of this package on the same device and with the same number of threads as the measured run
+        `like`. Return the JSON that the script wrote."""
         folder = self.work / str(self._number)
         arguments |= {"out": str(folder.with_suffix(".json")), "num_threads": like["num_threads"],
                       "device": "cpu" if like["device"] == "cpu" else "cuda"}  # fmt: skip
         return self._run(f"imagenet_ddp.benchmark.{name}", [json.dumps(arguments)], folder)
 
     def _run(self, module: str, argv: Sequence[str], folder: Path) -> Found:
-        """Run a module in a process; return the JSON that it wrote beside the folder, and started_at. Raises RunError
-        with its last lines if it fails."""
+        """Run a module in its own process. Return the JSON that it wrote beside the folder, plus started_at. Raises
+        RunError with the last lines of its log if it fails."""
         out, log = folder.with_suffix(".json"), folder.with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
             started_at = time.time()
-            # kills the process where this one is stopped
+            # subprocess.run kills the child if this process is stopped
             code = subprocess.run(
                 [sys.executable, "-m", module, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
             ).returncode
         if code or not out.is_file():
             last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
-            raise RunError(f"a measured run ended with exit code {code}. Hint: its last lines say why.\n{last}")
+            raise RunError(f"a measured run ended with exit code {code}. Hint: read its last log lines:\n{last}")
         self._number += 1
         if self._progress is not None:
             self._progress.add(1)
@@ -108,18 +113,18 @@ class Trainings:
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """Return "resnet18, 64 px, batch 32"."""
+    """Return a title such as "resnet18, 64 px, batch 32"."""
     model, data = config["model"], config["data"]
     return f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
 
 
 def smaller_work(device: str) -> str:
-    """Return what would relieve a device that computes all the time."""
+    """Return the changes that would help if the device is busy computing all the time."""
     return "a smaller data.image_size, a smaller net or a GPU" if device == "cpu" else "a smaller net or image"
 
 
 def device_figures(found: Found, images_per_s: float) -> tuple[dict[str, Any], str]:
-    """Return (figures, a line for the report) of the chip at this speed."""
+    """Return the chip's figures at this speed, and a line about them for the report."""
     flops, peak = found["flops_per_image"], found["peak_tflops"]
     tflops = flops * images_per_s / 1e12 if flops else None
     share = tflops / peak if tflops and peak else None

@@ -1,4 +1,4 @@
-"""benchmark=loader: images per second from files and packed, and whether the model waits for them."""
+"""Run benchmark=loader: measure the images per second from files and packs, and whether the model waits for them."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
 BASELINE = "plain"
-WORKERS_EPOCH_S = 2.0  # approximate length of an epoch when loader processes are timed
+WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
 MODEL_S = 15.0
 
 
@@ -67,7 +67,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         row(group, figures["titles"][name], "images/s", each, ratios.get(name, 1.0), own=name != BASELINE)
         for name, each in rates.items()
     ]
-    group, first = "Files, by loader processes", by_workers[counts[0]]
+    group, first = "From files, by number of loader processes", by_workers[counts[0]]
     rows += [
         row(group, count_noun(count, "process"), "images/s", each, ratio(each, first))
         for count, each in by_workers.items()
@@ -117,7 +117,7 @@ def _time_variants(
 def _time_workers(
     config: Mapping[str, Any], files: Variant, counts: list[int], rate: float, repeats: int, progress: Progress
 ) -> dict[int, list[float]]:
-    """Time each number of loader processes. All stay alive: idle ones cost nothing."""
+    """Time each number of loader processes. All loaders stay alive, because idle processes cost nothing."""
     images = files.images
     assert isinstance(images, FileImages)
     loaders: dict[int, EpochLoader] = {}
@@ -125,7 +125,7 @@ def _time_workers(
     size *= max(1, round(rate * WORKERS_EPOCH_S / size))
     try:
         for count in counts:
-            # full batches, equally many for each process, so that none waits for another
+            # the same number of full batches for each process, so that none waits for another
             repeated = images.subset(np.resize(np.arange(len(images)), size * max(count, 1)))
             loaders[count] = _loader(config, repeated, count)
         epochs = {count: _epochs(loader) for count, loader in loaders.items()}

@@ -1,4 +1,4 @@
-"""Conclude from the figures of benchmark=loader what the bottleneck is and what would relieve it. No torch."""
+"""Derive the bottleneck, and what would relieve it, from the figures of benchmark=loader. Does not import torch."""
 
 import math
 from collections.abc import Mapping
@@ -7,28 +7,28 @@ from typing import Any
 from imagenet_ddp.system.text import count_noun, percent
 
 Results = Mapping[str, Any]  # the content of benchmark.json
-MARGIN = 1.1  # images per second of the loader over the model's at which the loader is not the bottleneck
-SMALL_SHARE = 0.1  # of a step's time that loading may take where one process does both
+MARGIN = 1.1  # the loader is not the bottleneck if its images per second are at least this many times the model's
+SMALL_SHARE = 0.1  # if one process loads and trains, loading is a bottleneck above this share of its time
 
 
 def conclusion(results: Results) -> str:
-    """Report whether the model waits for its images, and what would relieve that."""
+    """Return whether the model waits for its images, and which change would help."""
     num_workers = results["num_workers"]
     rate = results["workers_images_per_s"][str(num_workers)]["median"]
-    processes = count_noun(num_workers, "loader process") if num_workers else "no loader process"
+    processes = count_noun(num_workers, "loader process") if num_workers else "no loader processes"
     start = f"The loader delivers {rate:,.0f} images/s with {processes} ({results['why_num_workers']})"
     if results["model"] is None:
-        return f"{start}; the model was not measured (benchmark.model=false)."
+        return f"{start}. The model was not measured (benchmark.model=false)."
     needed = results["model"]["images_per_s"]
-    start += f", the model consumes {needed:,.0f}: "
+    start += f", and the model consumes {needed:,.0f} images/s. "
     if num_workers == 0:
         share = (1 / rate) / (1 / rate + 1 / needed)
-        start += f"one process does both, and loading takes {percent(share, 0)} of its time; "
+        start += f"One process does both, and loading takes {percent(share, 0)} of its time. "
         if share > SMALL_SHARE:
-            return f"{start}loading is {'the' if share > 0.5 else 'part of the'} bottleneck. {_advice(results, needed)}"
+            return f"{start}Loading is {'the' if share > 0.5 else 'part of the'} bottleneck. {_advice(results, needed)}"
     elif rate < MARGIN * needed:
-        return f"{start}the bottleneck is the loader. {_advice(results, needed)}"
-    return f"{start}the bottleneck is the training step."
+        return f"{start}The bottleneck is the loader. {_advice(results, needed)}"
+    return f"{start}The bottleneck is the training step."
 
 
 def _advice(results: Results, needed: float) -> str:

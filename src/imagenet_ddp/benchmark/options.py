@@ -1,4 +1,4 @@
-"""Read the command line of benchmark into a plan, or report every mistake at once. No torch."""
+"""Parse the command line of benchmark into a plan, or report all of its mistakes at once. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.cpu_cores import num_cores
 
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
-# Why a measurement needs image files.
+# Modes that need image files, each with the reason.
 FILES_FOR = {
-    "loader": "benchmark=loader, which packs them to compare",
-    "train": "benchmark=train, whose plain loop reads them too",
+    "loader": "benchmark=loader, which compares them with packs",
+    "train": "benchmark=train, whose plain loop reads files too",
 }
 ONLY_FOR = {
     "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
@@ -28,10 +28,10 @@ ONLY_FOR = {
 @dataclass(frozen=True)
 class Plan:
     options: Mapping[str, Any]  # benchmark.*
-    config: Mapping[str, Any]  # resolved, plain
+    config: Mapping[str, Any]  # resolved, as plain dicts and lists
     num_workers: tuple[int, ...]  # numbers of loader processes to compare
-    folder: Path  # of this benchmark; made
-    typed: tuple[str, ...] = ()  # the options that train takes too
+    folder: Path  # the run folder; it exists
+    typed: tuple[str, ...] = ()  # the options that are passed on to train
 
     @property
     def mode(self) -> str:
@@ -39,23 +39,24 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return None if Hydra only prints something. Make the run folder; raise ConfigError with every mistake."""
-    parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark is to be alone on its machine")
+    """Return the plan, or None if Hydra only prints something. Creates the run folder. Raises ConfigError with every
+    mistake."""
+    parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
     if parsed is None:
         return None
     request, mistakes = parsed.request, parsed.found
     options, data = parsed.config["benchmark"], parsed.config["data"]
     mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
     mistakes += [
-        f"benchmark.{key} is for benchmark={' and benchmark='.join(modes)}, but benchmark={mode} is measured. "
-        "Hint: leave it out."
+        f"benchmark.{key} must only be set for benchmark={' or benchmark='.join(modes)}, got benchmark={mode}. "
+        f"Hint: leave benchmark.{key} out."
         for key, modes in ONLY_FOR.items()
         if mode in BENCHMARKS and mode not in modes and overrides.typed_value(request, f"benchmark.{key}") is not None
     ]
     if mode in FILES_FOR and (data["_target_"] or data["name"] not in FILE_SOURCES):
         mistakes.append(
             f"data must be a source of image files for {FILES_FOR[mode]}, got {data['_target_'] or data['name']}. "
-            "Hint: data=imagefolder data.root=FOLDER."
+            "Hint: set data=imagefolder data.root=FOLDER."
         )
     elif mode == "loader":
         mistakes += data_check.validate(parsed.config, parsed.environ)
@@ -70,16 +71,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
 
 
 def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the mistakes in the options of the measured training."""
+    """Return the mistakes in the options of the run to measure."""
     model, devices = config["model"], config["trainer"]["devices"]
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
         found.append(
-            "model must be one of torchvision for benchmark=train, whose plain loop knows no other, got "
-            f"{model['_target_'] or model['name']}. Hint: model.name=resnet18, or benchmark=step."
+            "model must be a torchvision model for benchmark=train, whose plain loop supports no others, got "
+            f"{model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
         )
     if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
-        found.append("trainer.num_nodes must be 1 in a benchmark. Hint: `python -m imagenet_ddp.doctor` on each node.")
+        found.append(
+            f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave it out. To "
+            "measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
+        )
     if mode == "strategies" and devices == 1:
         found.append("trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: leave it out.")
     try:

@@ -9,7 +9,7 @@ from imagenet_ddp.system.text_table import shorten_middle
 
 
 def draw(content: Mapping[str, Any]) -> bytes:
-    """Return a PNG."""
+    """Return the picture of a benchmark.json as PNG bytes."""
     groups = [(name, list(rows)) for name, rows in groupby(content["rows"], key=lambda row: row["group"])]
     heights = [len(rows) + 1.2 for _, rows in groups]
     machine = content["machine"]

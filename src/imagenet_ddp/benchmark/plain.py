@@ -1,5 +1,5 @@
-"""Train with the loop of pytorch/examples' imagenet/main.py, reduced to one device: Pillow's transforms, DataLoader,
-SGD, cross entropy, and meters that read loss and accuracies in each step.
+"""Train with the loop of pytorch/examples' imagenet/main.py, reduced to one device. It transforms Pillow images, uses
+DataLoader, SGD and cross entropy, and reads the loss and the accuracies in each step.
 
 Source: https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
@@ -42,7 +42,7 @@ def accuracy(output: Tensor, target: Tensor, topk: tuple[int, ...]) -> list[Tens
 
 
 def make_loader(folder: str, size: int, batch_size: int, workers: int, *, pin_memory: bool = False) -> DataLoader:
-    """Return the loader of FOLDER/<class>/*: images read by Pillow, normalised as floats on the CPU."""
+    """Return a DataLoader of FOLDER/<class>/*, whose images are read by Pillow and normalised as floats on the CPU."""
     normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     flow = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     dataset = ImageFolder(folder, transforms.Compose(flow))
@@ -52,7 +52,8 @@ def make_loader(folder: str, size: int, batch_size: int, workers: int, *, pin_me
 def main(
     loader: dict[str, Any], out: str, *, arch: str, steps: int, warm_up: int, device: str, num_threads: int
 ) -> None:
-    """Train, and write the seconds per step and the share spent waiting for data. loader: arguments of make_loader."""
+    """Train, then write the seconds per step and the share of time spent waiting for data to the JSON file `out`.
+    loader: arguments of make_loader."""
     torch.set_num_threads(num_threads)
     model = models.__dict__[arch]().to(device)
     criterion = nn.CrossEntropyLoss().to(device)

@@ -1,4 +1,4 @@
-"""benchmark=profile: a trace of some training steps, and the operations that take longest."""
+"""Run benchmark=profile: trace some training steps, and rank the operations that take longest."""
 
 from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, row
 from imagenet_ddp.benchmark.options import Plan
@@ -21,8 +21,8 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     ]  # fmt: skip
     first = operations[0]
     conclusion = (
-        f"The bottleneck is {first['name']}, {percent(first['seconds'] / total, 0)} of the {where}'s time; "
-        f"{TRACE} shows where it is called: open it at https://ui.perfetto.dev or in chrome://tracing."
+        f"The bottleneck is {first['name']}, which takes {percent(first['seconds'] / total, 0)} of the {where}'s time. "
+        f"To see where it is called, open {TRACE} at https://ui.perfetto.dev or in chrome://tracing."
     )
     return Results(
         {}, rows, conclusion, [], {"num_steps": steps, "precision": found["precision"], "device": found["device"]}

@@ -1,4 +1,7 @@
-"""Format benchmark.json: one table per group of rows, for a terminal or for docs/performance.md. No torch."""
+"""Format benchmark.json for a terminal or for docs/performance.md, with one table per group of rows.
+
+Does not import torch.
+"""
 
 import textwrap
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from typing import Any
 from imagenet_ddp.system.text import percent
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, as_text, text_cell
 
-Content = Mapping[str, Any]  # of benchmark.json
+Content = Mapping[str, Any]  # the content of benchmark.json
 WIDTH = 80
 
 
@@ -26,7 +29,7 @@ def tables(content: Content) -> list[Table]:
 
 
 def text(content: Content) -> str:
-    """Return lines of at most 80 columns."""
+    """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
     lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
     for line in [*content["notes"], "", content["conclusion"], ""]:
         lines += textwrap.wrap(line, WIDTH) or [""]
@@ -34,7 +37,7 @@ def text(content: Content) -> str:
 
 
 def markdown(content: Content) -> str:
-    """Return tables, notes, machine, versions and command in the form of docs/performance.md."""
+    """Return tables, notes, machine, versions and command as Markdown for docs/performance.md."""
     machine, versions = content["machine"], content["versions"]
     parts = ["\n".join(as_markdown(table)) for table in tables(content)]
     if notes := [*content["notes"], content["conclusion"]]:

@@ -1,4 +1,5 @@
-"""benchmark=start: seconds from the command to the first training step, against a bare script with the same imports."""
+"""Run benchmark=start: measure the seconds from the command to the first training step, and compare them with those of
+a bare script with the same imports."""
 
 import statistics
 
@@ -8,8 +9,8 @@ from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.heavy_imports import torch_bytecode
 from imagenet_ddp.system.text import percent
 
-NET = "resnet18"  # where the run's own is not torchvision's
-GOOD = 1.25  # of the bare script's seconds
+NET = "resnet18"  # of the bare script if the run's own net is not from torchvision
+GOOD = 1.25  # the start is good if it takes at most this many times as long as the bare script
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:
@@ -26,7 +27,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
             precision=found["precision"],
         )  # fmt: skip
         bare.append(script["first_step_at"] - script["started_at"])
-    ours, bare = ours[1:], bare[1:]  # the first pair reads the libraries from the disk
+    ours, bare = ours[1:], bare[1:]  # drop the first pair, which read the libraries from the disk
     over = ratio(ours, bare)
     rows = [
         row(title(plan.config), "bare script: imports, one step", "seconds to the first step", bare, 1.0, own=False),
@@ -38,9 +39,9 @@ def run(plan: Plan, trainings: Trainings) -> Results:
 
 def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
     share = statistics.median(bare) / statistics.median(ours)
-    text = f"{percent(min(share, 1), 0)} of the start is what a bare script needs too, mostly the imports of torch: "
+    text = f"{percent(min(share, 1), 0)} of the start is also needed by a bare script, mostly to import torch. "
     if not torch_bytecode().is_file():
-        return f"{text}its modules are compiled at every start; `uv pip install --compile-bytecode` would relieve it."
+        return f"{text}The bottleneck is compiling torch at every start. `uv pip install --compile-bytecode` avoids it."
     if over > GOOD:
-        return f"{text}the bottleneck is this project's own start; `python -X importtime` shows what is imported."
-    return f"{text}the bottleneck is these imports, which only a faster machine or disk would relieve."
+        return f"{text}The bottleneck is this project's own start. `python -X importtime` shows what it imports."
+    return f"{text}The bottleneck is these imports, which only a faster machine or disk would speed up."

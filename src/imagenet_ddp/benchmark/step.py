@@ -1,4 +1,5 @@
-"""benchmark=step: the training step against a bare loop and plain Lightning, taking turns in one process."""
+"""Run benchmark=step: compare the training step with a bare loop and plain Lightning, which take turns in one
+process."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,14 +9,15 @@ from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.cpu_cores import num_cores
 
-HOST_STEPS = 100  # several of trainer.log_every_n_steps, at which figures are logged
-# A net with negligible computation. One thread: for such small operations, more threads would wait for each other.
+HOST_STEPS = 100  # several times trainer.log_every_n_steps, to include steps that log
+# A net with negligible computation, on one thread, because in such small operations more threads would wait for each
+# other.
 HOST = (
     "model._target_=imagenet_ddp.benchmark.bare.OneLayer", "data.image_size=32", "data.batch_size=16",
     "cluster.num_threads=1", "logger=csv",
 )  # fmt: skip
 KEPT = ("allow_targets=", "trainer.accelerator=", "trainer.precision=", "callbacks")
-LARGE = 1.05  # a step over the bare loop's at which the host is worth relieving
+LARGE = 1.05  # the host is part of the bottleneck if a step takes at least this many times as long as the bare loop's
 COUNTED_STEPS = 10
 TITLES = {
     "bare": "bare loop",
@@ -51,7 +53,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     notes = [line]
     if host_cost is not None and loop_cost is not None:
         naive = "of what plain Lightning with two accuracies adds to the bare loop"
-        notes.append(f"Host cost per step: {host_cost:.0%} {naive}; Lightning's loop alone: {loop_cost:.0%}.")
+        notes.append(f"Host cost per step: {host_cost:.0%} {naive}. Lightning's loop alone: {loop_cost:.0%}.")
     if extra is not None:
         notes.append(f"Collectives per step beyond bare DistributedDataParallel, two ranks: {extra:+.2g}.")
     return Results(
@@ -72,7 +74,7 @@ def _share_of_naive(step_s: Mapping[str, Sequence[float]], name: str) -> float |
 
 
 def _counted(trainings: Trainings) -> Found | None:
-    """Count the collectives of two ranks on the CPU; None on a single core."""
+    """Count the collective operations of two ranks on the CPU. Return None on a single core."""
     if num_cores() < 2:
         return None
     options = ("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "data.batch_size=2")

@@ -1,4 +1,4 @@
-"""Measure a training from within: a callback that times its steps, alternating with other loops."""
+"""Measure a training run from within, with a callback that times its steps in alternation with other loops."""
 
 import json
 import resource
@@ -24,13 +24,14 @@ OURS = "ours"
 
 
 class Probe(L.Callback):
-    """Time steps of a training, alternating with other loops; then stop it and write the figures of rank 0 to a JSON
-    file. The harness adds it as callbacks.benchmark.
+    """Time the steps of a training run in alternation with other loops. Then stop the run and write the figures of rank
+    0 to a JSON file. The harness adds this callback as callbacks.benchmark.
 
-    out: the file. steps: per turn. turns: of each loop; 0: stop after the first step. warm_up: steps before the first
-    turn. ready: train on batches in memory, and time the loader alone beforehand. against: the other loops: "bare",
-    "loop" (Lightning that logs nothing), "naive". profiled: steps of one more turn of each loop, under torch's
-    profiler. trace: file for the profiler's trace.
+    out: the JSON file. steps: timed steps per turn. turns: number of turns of each loop; 0 stops the run after its
+    first step. warm_up: steps before the first turn. ready: train on batches held in memory, and time the loader alone
+    beforehand. against: the other loops, which are "bare" (BareLoop), "naive" (NaiveLightning) and "loop"
+    (NaiveLightning that logs nothing). profiled: steps of a last turn of the run and of the bare loop, under torch's
+    profiler. trace: file for the profiler's trace of the run.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Probe(L.Callback):
         return self._warm_up + self._turns * (SETTLE + self._steps) + SETTLE + self._profiled + 2
 
     def _load(self, loader: Any) -> list[dict[str, Any]]:
-        """Return a few batches, and time the loader alone, excluding the batches that its processes load in advance."""
+        """Load a few batches and return them. Also time the loader alone, excluding the batches that its processes load
+        in advance."""
         batches, num_images, start = iter(loader), 0, 0.0
         num_early = max(NUM_READY, 2 * getattr(loader, "num_workers", 0) + 1)
         for number, batch in enumerate(batches):
@@ -116,7 +118,7 @@ class Probe(L.Callback):
             self._mark = 0.0
 
     def _finish(self, trainer: L.Trainer, module: L.LightningModule, step: int) -> None:
-        """Profile a last turn, and stop. step: since the end of the timed turns."""
+        """Profile a last turn, then stop the run. step: number of steps since the end of the timed turns."""
         if step == 0:
             self._end_turn(module)
         if self._profiled and step == SETTLE:
@@ -143,7 +145,7 @@ class Probe(L.Callback):
             return
         synchronize(pl_module.device)
         self._found |= {"first_step_at": time.time(), "first_step_s": time.perf_counter() - self._fit_mark}
-        self._found["batch_size"] = int(batch["step_images"])  # over all ranks
+        self._found["batch_size"] = int(batch["step_images"])  # summed over all ranks
         if not self._turns and not self._profiled:
             trainer.should_stop = True
 
@@ -171,14 +173,15 @@ def _profiler() -> profile:
 
 
 def _collectives(profiled: profile) -> dict[str, int]:
-    """Count collective operations in torch's dispatcher, which Python and DistributedDataParallel's C++ code both
-    call."""
+    """Count the calls of each collective operation in torch's dispatcher, which sees those of Python and those of
+    DistributedDataParallel's C++ code."""
     names = [event.name for event in profiled.events() or () if event.name.startswith("c10d::")]
     return dict(Counter(names))
 
 
 def _operations(profiled: profile) -> dict[str, Any]:
-    """Return the time of each operation itself, longest first; on the GPU if there is one."""
+    """Return the operations that take longest, without the operations they call, in descending order. The seconds are
+    GPU time if the profiler recorded any, else CPU time."""
     averages = list(profiled.key_averages())
     by_device = any(each.self_device_time_total for each in averages)
     seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]
@@ -188,7 +191,7 @@ def _operations(profiled: profile) -> dict[str, Any]:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the peak in bytes: allocated on the GPU, or resident in this process."""
+    """Return the peak memory in bytes: allocated on the GPU or, on a CPU, resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""benchmark=strategies: images per second and memory of ddp, dp and balanced_dp on 1 device to all."""
+"""Run benchmark=strategies: measure images per second and memory of ddp, dp and balanced_dp on 1 to all devices."""
 
 import statistics
 
@@ -15,14 +15,15 @@ GOOD_EFFICIENCY = 0.9
 
 
 def counts(plan: Plan) -> list[int]:
-    """Return 2, 4, ... up to the number of devices (on a CPU: cores). Raises ConfigError if there is only one."""
+    """Return the numbers of devices to measure: 2, 4, ... and all of them. On a CPU, devices=auto means all cores.
+    Raises ConfigError if there is only one."""
     trainer = plan.config["trainer"]
     on_cpu = devices.device_type(trainer["accelerator"]) == "cpu"
     most = devices.count_devices(devices.local_devices(trainer))
     most = num_cores() if on_cpu and trainer["devices"] == "auto" else most
     if most < 2:
         raise ConfigError(
-            "benchmark=strategies needs two devices or two cores, but there is one. Hint: benchmark=step."
+            "benchmark=strategies must have at least two devices or two cores, got one. Hint: use benchmark=step."
         )
     return sorted({2**power for power in range(1, most.bit_length()) if 2**power <= most} | {most})
 
@@ -61,8 +62,8 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     best = max((f"{name}, {most} devices" for name in NAMES), key=lambda title: medians[title])
     efficiency = medians[best] / medians["1 device"] / most
     figures, line = device_figures(found[best], medians[best])
-    notes = [line, f"ddp with {numbers[0]} ranks over bare DistributedDataParallel of the same step: {ddp:.2f}"]
-    notes.append("MiB: highest use of the first process (CPU) or device (GPU)")
+    notes = [line, f"Speed of ddp with {numbers[0]} ranks relative to bare DistributedDataParallel: {ddp:.2f}"]
+    notes.append("MiB: peak memory of the first process (CPU) or device (GPU)")
     return Results(
         {"ddp": ddp}, rows, _conclusion(best, most, efficiency, found[best]), notes, {"runs": found, "best": figures}
     )
@@ -70,9 +71,11 @@ def run(plan: Plan, trainings: Trainings) -> Results:
 
 def _conclusion(best: str, count: int, efficiency: float, found: Found) -> str:
     name = best.partition(",")[0]
-    text = f"{name} is the fastest on {count} devices, {percent(efficiency, 0)} of {count} times one device: "
+    text = (
+        f"{name} is the fastest on {count} devices, with {percent(efficiency, 0)} of {count} times one device's speed: "
+    )
     if found["device"] == "cpu":
-        return f"{text}the bottleneck is the cores; a GPU or more machines would relieve it."
+        return f"{text}the bottleneck is the cores, which a GPU or more machines would relieve."
     if efficiency >= GOOD_EFFICIENCY:
         return f"{text}the bottleneck is the devices' computation, which more devices would relieve."
     return f"{text}the bottleneck is communication, which a larger data.batch_size would relieve."

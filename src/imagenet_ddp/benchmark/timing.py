@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-MIN_TIME_S = 0.3  # of one measurement: a shorter function is repeated within its turn
+MIN_TIME_S = 0.3  # minimum of one measurement; a shorter function is repeated within its turn
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the repeats' ratios."""
+    """Return the median over the repeats of value / other."""
     return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
 def time_interleaved(
     functions: Mapping[Any, Callable[[], int]], repeats: int, on_measured: Callable[[], None]
 ) -> dict[Any, list[float]]:
-    """Time functions that process images and return the number of images; return images per second, one for each
-    repeat. A first, untimed turn warms up."""
+    """Time functions that process images and return how many. Return the images per second of each function, one value
+    per repeat. A first turn warms up and is not counted."""
     rates: dict[Any, list[float]] = {name: [] for name in functions}
     num_calls = dict.fromkeys(functions, 1)
     for name, function in functions.items():

@@ -1,5 +1,5 @@
-"""benchmark=train: end-to-end training from files, its loader and step alone, and the plain loop of
-pytorch/examples."""
+"""Run benchmark=train: compare end-to-end training from files with its loader alone, its step alone, and the plain loop
+of pytorch/examples."""
 
 import json
 import math
@@ -13,15 +13,15 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
 
 WARM_UP = 5  # steps that are not timed
-WAITS = 0.1  # share of the time spent waiting for data from which the loader is part of the bottleneck
-GAP = 0.9  # end to end over the smaller of loader and step, below which they disturb each other
+WAITS = 0.1  # the loader is part of the bottleneck if at least this share of the time is spent waiting for data
+GAP = 0.9  # loader and step compete for cores if training is slower than this share of the slower one alone
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:
     config, options = plan.config, plan.options
     size, batch_size = config["data"]["image_size"], config["data"]["batch_size"]
     steps, tree = options["num_steps"], trainings.work / "files"
-    # long enough for every loader's first batches, which its processes load in advance, not to count
+    # enough images that the first batches, which loader processes load in advance, are not among those timed
     link_images(config, options["num_images"], tree, at_least=(WARM_UP + steps + 2) * batch_size + 8)
     files = (
         "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
@@ -62,13 +62,13 @@ def run(plan: Plan, trainings: Trainings) -> Results:
              (("ours", ends), ("plain", plains))}  # fmt: skip
     notes = [
         line,
-        f"Waiting for data: {percent(waits['ours'], 0)} of the time; the plain loop {percent(waits['plain'], 0)}; both "
-        f"with {count_noun(workers, 'loader process') if workers else 'no loader process'}",
-        f"End to end over the smaller of loader and step: {ratios['end_to_end']:.2f}",
+        f"Waiting for data: {percent(waits['ours'], 0)} of the time, in the plain loop {percent(waits['plain'], 0)}, "
+        f"both with {count_noun(workers, 'loader process') if workers else 'no loader processes'}",
+        f"End-to-end speed relative to the slower of loader and step: {ratios['end_to_end']:.2f}",
     ]
     if not workers:
         turns = max(medians["loader"], medians["step"]) / (medians["loader"] + medians["step"])
-        notes[-1] += f"; loader and step take turns in one process here, which allows {turns:.2f}"
+        notes[-1] += f"; here both take turns in one process, which allows at most {turns:.2f}"
     return Results(
         ratios,
         rows,
@@ -86,7 +86,7 @@ def _conclusion(rates: dict[str, float], wait: float, workers: int, device: str)
     if wait >= WAITS:
         count = f"data.num_workers={min(more, spare)} or " if workers < min(more, spare) else ""
         part = "the bottleneck is" if rates["loader"] < rates["step"] else "part of the bottleneck is"
-        return f"{faster}{part} the loader. This would help: {count}`prepare=pack`; benchmark=loader says how much."
+        return f"{faster}{part} the loader. This would help: {count}`prepare=pack`; benchmark=loader shows how much."
     if rates["ours"] < GAP * min(rates["loader"], rates["step"]) and workers:
         return f"{faster}the bottleneck is the cores, which they share. `prepare=pack` would relieve it."
     return f"{faster}the bottleneck is the training step, which {smaller_work(device)} would relieve."

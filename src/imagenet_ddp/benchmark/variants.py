@@ -1,4 +1,4 @@
-"""Prepare the variants to compare from the same images: the files, and packs that are deleted with the benchmark."""
+"""Prepare variants of the same images to compare: the files, and packs that are deleted when the benchmark ends."""
 
 import contextlib
 import io
@@ -23,14 +23,14 @@ FILES = "raw"
 
 @dataclass(frozen=True)
 class Variant:
-    name: str  # in benchmark.json
+    name: str  # key in benchmark.json
     title: str
     images: FileImages | PackedImages
     mib: float
 
 
 def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: Path) -> list[Variant]:
-    """Return files, packed JPEGs and packed pixels, in this order. work: a folder to write in. options: benchmark.*"""
+    """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
     tree = work / "files"
     link_images(config, options["num_images"], tree)
     data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
@@ -42,7 +42,7 @@ def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: P
         out = work / name
         prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
         plan = prepare_options.Plan(prepare, {**config, "data": data}, out, num_cores())
-        with contextlib.redirect_stdout(io.StringIO()):  # pack prints the command that trains from the pack
+        with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
             if pack.run(plan):
                 raise SystemExit(1)
         packed = _train({**config, "data": {**data, "name": "packed", "root": str(out)}})
@@ -58,16 +58,17 @@ def _train(config: Mapping[str, Any]) -> Any:
 
 
 def link_images(config: Mapping[str, Any], num_images: int, tree: Path, at_least: int = 0) -> None:
-    """Link evenly spaced images into train/, and one per class into val/: a pack needs both.
+    """Link evenly spaced images into tree/train, and one per class into tree/val, because a pack needs both splits.
 
-    at_least: number of links in train/; if there are fewer images, each is linked several times.
+    at_least: minimum number of links in tree/train. If there are fewer images, each is linked several times.
     """
     source = open_source(config["data"], config["seed"], os.environ)
     images = source.train
     assert isinstance(images, FileImages)
     seen: set[int] = set()
     chosen = np.linspace(0, len(images) - 1, min(num_images, len(images)), dtype=np.int64)
-    chosen = [int(index) for index in chosen if _is_readable(images, int(index))]  # the baseline would fail on others
+    # the baseline would fail on unreadable images
+    chosen = [int(index) for index in chosen if _is_readable(images, int(index))]
     for number in range(max(len(chosen), at_least if chosen else 0)):
         index = chosen[number % len(chosen)]
         path, target = Path(images.path(index)).absolute(), int(images.targets[index])
