@@ -31,7 +31,7 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
         "data.batch_size must be an integer ≥ 1, got 0",
         "prepare.num_workers must be auto or an integer ≥ 1, got 0",
         f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) does not exist",
-        f"out must be a folder that can be made ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
+        f"out must be a folder that can be created ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
     ):
         assert part in text
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
@@ -43,13 +43,13 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     ("options", "sentence"),
     [
         (["prepare=imagnet"], "prepare must be one of check, imagenet, pack"),
-        (["-m", "prepare=imagenet,check"], "-m starts several jobs, but prepare does one thing"),
+        (["-m", "prepare=imagenet,check"], "-m starts several jobs, but prepare runs a single job"),
         (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
         (
             ["prepare=check", "archive_dir=."],
-            "archive_dir is for prepare=imagenet, but this is prepare=check",
+            "archive_dir must only be set for prepare=imagenet, got prepare=check",
         ),
-        (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: out=FOLDER"),
+        (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: set out=FOLDER"),
     ],
 )
 def test_refused(options: list[str], sentence: str, run: Run, tmp_path: Path):

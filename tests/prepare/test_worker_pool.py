@@ -68,7 +68,7 @@ def test_the_image_at_fault_is_named_and_the_others_are_processed():
     assert [result.value for result in found] == [0, None, 2, None, 4, None, 6, None, 8]
     assert {result.index: (result.failure, result.is_timeout) for result in found if result.failure} == {
         1: ("it crashes the decoder (SIGSEGV)", False),
-        3: ("it crashes the decoder (SIGKILL, twice: the machine ran out of memory?)", False),
+        3: ("it crashes the decoder (SIGKILL, twice: the machine may have run out of memory)", False),
         5: ("it takes longer than 2 s", True),
         7: ("it crashes the decoder", False),
     }
@@ -110,7 +110,7 @@ class Fatal(Actions):
 
 def test_processes_that_cannot_start():
     with pytest.raises(
-        RunError, match=r"could not start \(exit code 3\)\. Hint: prepare.num_workers=1 needs the least"
+        RunError, match=r"could not start \(exit code 3\)\. Hint: set prepare.num_workers=1, which needs the least"
     ):
         list(results(Fatal(""), num_workers=1))
 

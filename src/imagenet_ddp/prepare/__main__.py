@@ -1,6 +1,7 @@
 """Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|check.
 
-Exit codes: 0 done, and nothing bad found; 1 something bad found, or failed; 2 refused; 128 + n stopped by signal n.
+Exit codes: 0 success with nothing bad found, 1 failure or something bad found, 2 refused (ConfigError), 128 + n stopped
+by signal n.
 """
 
 import importlib

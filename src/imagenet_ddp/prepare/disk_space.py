@@ -1,4 +1,4 @@
-"""Check the free space of the disk to write to, and explain errors of disks, in commands that resume."""
+"""Check the free disk space before writing, and explain disk errors, for commands that can resume."""
 
 import shutil
 import tarfile
@@ -11,23 +11,23 @@ from imagenet_ddp.errors import ConfigError, RunError
 
 
 def require_free_space(out: Path, num_bytes: float, hint: str) -> None:
-    """Raise ConfigError if the disk of the folder `out` has less free space."""
+    """Raise ConfigError if the disk of the folder `out` has less than num_bytes free. hint: the end of the hint."""
     if (free := shutil.disk_usage(out).free) < num_bytes:
         raise ConfigError(
-            f"out must have {num_bytes / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: make room, "
-            f"out=FOLDER on another disk{hint}."
+            f"out must have {num_bytes / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: free some "
+            f"disk space, or set out=FOLDER on another disk{hint}."
         )
 
 
 @contextmanager
 def explain_disk_errors(out: Path) -> Iterator[None]:
-    """Turn errors of the disk that is read or written into a RunError."""
+    """Turn errors from reading and writing files into a RunError."""
     try:
         yield
-    except BrokenPipeError:  # the reader of stdout has left
+    except BrokenPipeError:  # the reader of stdout has closed the pipe
         raise
     except (OSError, tarfile.TarError) as error:
         raise RunError(
-            f"{out} cannot be written: {error}. Hint: make room, or check that disk and its permissions, then run "
-            "the same command again to resume."
+            f"{out} cannot be written: {error}. Hint: free some disk space, or check the disk and its permissions, "
+            "then run the same command again to resume."
         ) from error

@@ -1,4 +1,4 @@
-"""Read the command line of prepare into a plan, or refuse it with every mistake. No torch."""
+"""Parse the command line of prepare into a plan, or report all of its mistakes at once. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from imagenet_ddp.system.paths import describe_path, not_writable_reason
 @dataclass(frozen=True)
 class Plan:
     options: Mapping[str, Any]  # prepare.*
-    config: Mapping[str, Any]  # resolved, plain
-    out: Path  # folder to write; of check also where out= is not typed
+    config: Mapping[str, Any]  # resolved, as plain dicts and lists
+    out: Path  # folder to write; the run folder if prepare=check is typed without out=
     num_workers: int
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Writes nothing; raises ConfigError with every
+    """Return the plan, or None if Hydra only prints something. Writes nothing. Raises ConfigError with every
     mistake."""
-    found = single_process.read_single_process("prepare", argv, environ, "prepare does one thing")
+    found = single_process.read_single_process("prepare", argv, environ, "prepare runs a single job")
     if found is None:
         return None
     config, mistakes = found.config, found.found
@@ -48,34 +48,34 @@ def _validate_archive_dir(name: str, value: str | None) -> list[str]:
     if name != "imagenet":
         if value is None:
             return []
-        return [f"archive_dir is for prepare=imagenet, but this is prepare={name}. Hint: leave it out."]
+        return [f"archive_dir must only be set for prepare=imagenet, got prepare={name}. Hint: leave archive_dir out."]
     if value is None:
-        hint = "archive_dir=FOLDER, with ILSVRC2012_img_train.tar"
+        hint = "set archive_dir=FOLDER to the folder with ILSVRC2012_img_train.tar"
         return [f"archive_dir must be the folder of the archives, but is not set. Hint: {hint}."]
     path = Path(value)
     if path.is_dir():
         return []
-    hint = f"archive_dir=$HOME{value[1:]}" if value.startswith("~") else "archive_dir=FOLDER"
+    hint = f"set archive_dir=$HOME{value[1:]}" if value.startswith("~") else "set archive_dir=FOLDER"
     what = "is a file" if path.exists() else "does not exist"
     return [f"archive_dir must be a folder, but {describe_path(path)} {what}. Hint: {hint}."]
 
 
 def _validate_out(name: str, value: str | None) -> list[str]:
     if value is None:
-        return [] if name == "check" else ["out must be the folder to write, but is not set. Hint: out=FOLDER."]
+        return [] if name == "check" else ["out must be the folder to write, but is not set. Hint: set out=FOLDER."]
     if value.startswith("~"):  # no shell expands ~ after "out="
-        return [f"out={value} would be a folder called ~. Hint: out=$HOME{value[1:]}"]
+        return [f"out must not start with ~, which no shell expands there, got {value}. Hint: set out=$HOME{value[1:]}"]
     path = Path(value).absolute()
     reason = not_writable_reason(path)
-    return [f"out must be a folder that can be made ({path}), but {reason}. Hint: out=FOLDER."] if reason else []
+    return [f"out must be a folder that can be created ({path}), but {reason}. Hint: set out=FOLDER."] if reason else []
 
 
 def _validate_outside(config: Mapping[str, Any]) -> list[str]:
-    """Report an output folder inside the input."""
+    """Return a mistake if the output folder is inside the input folder."""
     root, out = config["data"]["root"], config["out"]
     if not _has_folders(config) or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
         return []
-    return [f"out must be outside data.root ({root}), got {out}. Hint: out=FOLDER."]
+    return [f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."]
 
 
 def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:

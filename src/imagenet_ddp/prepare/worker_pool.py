@@ -1,4 +1,5 @@
-"""Run a function on images in processes that may crash or hang: the image responsible is named, the others continue."""
+"""Run a function on images in processes that may crash or hang. The image responsible is reported, and the other images
+are processed all the same."""
 
 import contextlib
 import multiprocessing
@@ -22,14 +23,15 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 
 DEPTH = 4  # images queued per process, so that it need not wait for the next one
-POLL_S = 0.5  # between two checks of which processes are late
-START_S = 120.0  # longest start of a process: it imports torch
+POLL_S = 0.5  # seconds between two checks for late processes
+START_S = 120.0  # limit for the start of a process, which imports torch
 MIB = 2**20
-_READY = "ready"  # what a process sends before its first result
+_READY = "ready"  # sent by a process before its first result
 
 
 class Limits(NamedTuple):
-    """Limits for one image. memory_mib: beyond what the process uses before its first image; None: no limit."""
+    """Limits for one image. memory_mib: memory in addition to what the process uses before its first image; None means
+    no limit."""
 
     timeout_s: float
     memory_mib: int | None = None
@@ -37,7 +39,8 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """value: what the function returned; None if the image ended the process, and `failure` says how."""
+    """The result for one image. value: what the function returned, or None if the image ended the process; then
+    `failure` says how."""
 
     split: str
     index: int
@@ -54,27 +57,27 @@ class _Task:
 
 
 class _Worker:
-    """One process."""
+    """A process, with the tasks that were sent to it."""
 
     def __init__(self, args: tuple[Any, ...]):
         context: Any = multiprocessing.get_context(choose_mp_context())
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
         self.process.start()
-        theirs.close()  # so that the end of the process ends the connection
+        theirs.close()  # without this, the connection would outlive the process
         self.tasks: deque[_Task] = deque()
         self.is_ready = False
-        self.begin_s = time.monotonic()  # of the first task, or of the start
+        self.begin_s = time.monotonic()  # when the first task began, or the process was started
 
     def submit(self, task: _Task) -> None:
         if not self.tasks:
             self.begin_s = time.monotonic()
         self.tasks.append(task)
-        with contextlib.suppress(OSError):  # it has just ended, which the next recv reports
+        with contextlib.suppress(OSError):  # the process has just ended, which the next recv reports
             self.connection.send(task)
 
     def kill(self) -> int | None:
-        """Return the exit code; None if even SIGKILL does not end the process, because its disk does not answer."""
+        """Kill the process and return its exit code; None if it hangs on a disk and does not even react to SIGKILL."""
         self.process.kill()
         self.process.join(5)
         return self.process.exitcode
@@ -88,7 +91,7 @@ def process_images(
     limits: Limits,
     window: int,
 ) -> Generator[Result, None, None]:
-    """Yield function(images[split], index) of each task (split, index), in their order.
+    """Yield the Result of function(images[split], index) for each task (split, index), in the order of the tasks.
 
     window: how many images may be started before the first of them is consumed, which bounds the memory. Raises
     RunError if a process cannot start, and whatever the function raises.
@@ -115,7 +118,7 @@ def process_images(
         return task
 
     def replace(worker: _Worker, is_timeout: bool) -> None:
-        """Blame the image that the process was working on, and give its other images to another process."""
+        """Blame the image that the process was working on, start a new process, and queue its other images again."""
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")
@@ -125,7 +128,7 @@ def process_images(
         task, *others = worker.tasks
         retry.extend(reversed(others))
         if code == -signal.SIGKILL and not is_timeout and task not in killed:
-            killed.add(task)  # perhaps not because of this image, but by the system: try once more
+            killed.add(task)  # the system may have killed the process for another reason, so try once more
             retry.append(task)
             return
         failure = (
@@ -147,7 +150,9 @@ def process_images(
                 continue
             if is_exhausted and num_begun == num_yielded:
                 return
-            if (paused_s := time.monotonic() - loop_s) > 4 * POLL_S:  # Ctrl-Z, or a slow disk of the caller's
+            if (
+                paused_s := time.monotonic() - loop_s
+            ) > 4 * POLL_S:  # exclude a Ctrl-Z, and a caller that writes to a slow disk
                 for worker in workers:
                     worker.begin_s += paused_s
             loop_s = time.monotonic()
@@ -171,7 +176,7 @@ def process_images(
                     results[task.number] = Result(task.split, task.index, *event)
     finally:
         for worker in workers:
-            worker.process.kill()  # they ignore SIGTERM
+            worker.process.kill()  # the processes ignore SIGTERM
         for worker in workers:
             worker.process.join(5)
 
@@ -185,7 +190,8 @@ def _start(args: tuple[Any, ...]) -> _Worker:
 
 def _start_error(why: str) -> RunError:
     return RunError(
-        f"a process that reads images could not start ({why}). Hint: prepare.num_workers=1 needs the least memory."
+        f"a process that reads images could not start ({why}). Hint: set prepare.num_workers=1, which needs the least "
+        "memory."
     )
 
 
@@ -197,7 +203,7 @@ def _is_late(worker: _Worker, timeout_s: float) -> bool:
 
 def _signal(code: int | None) -> str:
     name = signal_name(code or 0)
-    more = ", twice: the machine ran out of memory?" if name == "SIGKILL" else ""
+    more = ", twice: the machine may have run out of memory" if name == "SIGKILL" else ""
     return f" ({name}{more})" if name else ""
 
 
@@ -210,7 +216,7 @@ def _work(
     init_worker(0)
     torch.set_num_threads(1)
     with open(os.devnull, "w") as null:  # noqa: PTH123
-        os.dup2(null.fileno(), 2)  # libtiff and libpng print to stderr
+        os.dup2(null.fileno(), 2)  # hide what libtiff and libpng print
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_mib is not None:
         _limit_memory(memory_mib)
@@ -227,8 +233,8 @@ def _work(
 
 
 def _limit_memory(mib: int) -> None:
-    """Limit the memory that the process may write to (heap and private maps); a packed file mapped for reading does not
-    count. Only Linux counts maps in this limit (since 4.7); elsewhere there is none."""
+    """Limit the writable memory of the process (heap and private mappings). A packed file that is mapped for reading
+    does not count. Only Linux (since 4.7) counts mappings in this limit; other systems have no limit."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))

@@ -150,7 +150,7 @@ def test_all_that_can_be_wrong(
     assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
     assert two.startswith("an image must have one class, but 1 in train is in two")
     assert newt.startswith("an image must have one class, but 1 in val is in two")
-    assert "train: 1 image is in a class twice" in report["notes"]
+    assert "train: 1 duplicate within a class" in report["notes"]
     assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
     assert bad_images(tmp_path / "report") == {
         str(pets / "train" / "cat" / "000.jpg"): "it is no image of a known format"

@@ -81,7 +81,7 @@ def test_the_command(fake: FakeImageNet, run: Run, tmp_path: Path):
     [
         ([TRAIN], f"train is left out: .* has no {TRAIN}", {"val"}),
         ([VAL], f"val is left out: .* has no {VAL}", {"train"}),
-        ([DEVKIT], f"val is left out: .* has no {DEVKIT}, with the classes of its images", {"train"}),
+        ([DEVKIT], f"val is left out: .* has no {DEVKIT}, which lists the classes of its images", {"train"}),
         ([TRAIN, DEVKIT], "", set()),
     ],
 )
@@ -251,7 +251,7 @@ def test_stopped_by_a_signal(fake: FakeImageNet, out: Path):
     process.send_signal(signal.SIGTERM)
     _, messages = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "Stopped. val: " in messages and "The same command resumes there." in messages
+    assert "Stopped. val: " in messages and "Run the same command again to resume." in messages
     assert "Traceback" not in messages
 
 

@@ -189,7 +189,7 @@ def test_two_at_once(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Pa
         pass
     said = (tmp_path / "said").read_text()
     assert (one.exitcode, other.exitcode) == (0, 0), said
-    assert "is packed already: 60 train and 9 val images" in said
+    assert "is already packed: 60 train and 9 val images" in said
     assert contents(out) == uninterrupted
 
 
@@ -290,7 +290,7 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
     assert "train/cat/002.jpg: it is no image of a known format" in said
     assert "train/dog/004.jpg: " in said
     assert "val/dog/000.jpg: the file is empty" in said
-    assert "Hint: data.on_bad_image=skip leaves them out" in said
+    assert "Hint: replace the files, or set data.on_bad_image=skip to leave them out" in said
     with (out / manifest.WORK / "bad_images.csv").open() as file:
         assert len(list(csv.reader(file))) == 4
     skip = ("data.on_bad_image=skip", "data.bad_image_limit=2")
@@ -359,7 +359,7 @@ def test_changed_images_are_packed_anew_or_refused(tmp_path: Path):
     Image.new("RGB", (33, 22)).save(tree / "train/cat/001.jpg")
     assert packs(tree, out) == 0
     assert opened(out).read(1).shape == (3, 22, 33)
-    assert packs(tree, out) == 0  # is packed already
+    assert packs(tree, out) == 0  # is already packed
     Image.new("RGB", (55, 44)).save(tree / "val/cat/001.jpg", quality=100)
     assert "a pack of these images and options, but was made with other images" in refused(tree, out)
 
@@ -381,7 +381,7 @@ def test_a_changed_image_of_the_same_size_is_packed_anew(
         os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert image.stat().st_size == before.st_size
     assert packs(tree, out) == 0
-    assert "Making 1 of 2 shards again: images in them have changed." in capsys.readouterr().err
+    assert "Rebuilding 1 of 2 shards, because images in them have changed." in capsys.readouterr().err
     assert packs(tree, tmp_path / "whole") == 0
     assert contents(out) == contents(tmp_path / "whole")
     assert (out / "train-00000.bin").read_bytes() != first
@@ -444,9 +444,9 @@ def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypat
         patch.setattr(pack, "_write_shards", changed)
         assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
     said = capsys.readouterr().err
-    assert "1 image changed during packing, the first train/b/3.jpg. Hint: run the same command again" in said
+    assert "1 image changed during packing, the first is train/b/3.jpg. Hint: run the same command again" in said
     assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
-    assert "Making 1 of" in capsys.readouterr().err
+    assert "Rebuilding 1 of" in capsys.readouterr().err
     assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
@@ -471,7 +471,7 @@ def test_a_disk_that_fills_up_is_named(photos: Path, tmp_path: Path, capsys: pyt
         patch.setattr(Path, "open", lambda path, *a, **k: Full() if path.name == "shard.part" else whole(path, *a, **k))
         assert packs(photos, tmp_path / "out") == 1
     said = capsys.readouterr().err
-    assert "out cannot be written: [Errno 28] No space left on device. Hint: make room" in said
+    assert "out cannot be written: [Errno 28] No space left on device. Hint: free some disk space" in said
     assert packs(photos, tmp_path / "out") == 0
 
 

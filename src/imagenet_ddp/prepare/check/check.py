@@ -1,4 +1,4 @@
-"""prepare=check: decode every image; report bad, duplicate, missing and unevenly distributed ones."""
+"""Run prepare=check: decode every image, and report bad, duplicate, missing and unevenly distributed images."""
 
 import contextlib
 import os
@@ -22,13 +22,15 @@ from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import Limits, Result, process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.text import count_noun
 
-INSPECT_S = 3600.0  # for counting files: longer than a training would wait
-WINDOW = 4096  # probes that may wait for one before them, which takes long
+INSPECT_S = 3600.0  # time limit for counting files, longer than that of training
+WINDOW = 4096  # finished probes that may wait for a slow one before them
 
 
 def run(plan: Plan) -> int:
-    """Return the exit code: 0 nothing bad found, 1 something was. Raises ConfigError, RunError."""
+    """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
+    options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config["data"]
     report = Report(data)
     layout = inspect.inspect_data(data, config["seed"], os.environ, INSPECT_S)
@@ -50,13 +52,14 @@ def run(plan: Plan) -> int:
     try:
         write_report(out, report)
     except OSError as error:
-        raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: out=FOLDER.") from error
+        raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: set out=FOLDER.") from error
     print_report(report, out)
     return int(report.num_bad > 0)
 
 
 def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, np.ndarray]:
-    """Report what cannot be read; return the hashes of each split's images, uint64 (N,), 0: not known."""
+    """Add the images that cannot be read to the report. Return split -> content hashes of its images, uint64 (N,),
+    where 0 means unknown."""
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}
     progress = Progress("check", sum(len(members) for members in images.values()), "images")
     progress.more = lambda: f" ({len(report.bad):,} bad)"
@@ -67,7 +70,7 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
         with contextlib.closing(results):
             for result in results:
                 if not progress.done:
-                    progress.restart_clock()  # the processes have started
+                    progress.restart_clock()  # exclude the start of the processes
                 if (reason := _why_bad(result, limits)) is not None:
                     report.bad.append((images[result.split].path(result.index), reason))
                 else:
@@ -90,8 +93,8 @@ def _why_bad(result: Result, limits: Limits) -> str | None:
 
 
 def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Images]:
-    """Open train and val separately if they are folders, because they may differ here; other sources as training
-    does."""
+    """Open train and val separately if they are folders, because their classes may differ here. Open other sources as
+    training does."""
     if data["_target_"] or data["name"] not in data_validate.OF_FOLDERS:
         source = open_source(data, seed, os.environ)
         found = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
@@ -118,8 +121,8 @@ def _count_classes(images: Images, classes: list[str]) -> dict[str, int]:
 
 
 def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images], report: Report) -> None:
-    """Report duplicates: between train and val they invalidate the validation; between two classes, one label is
-    wrong."""
+    """Report duplicates. Between train and val they invalidate the validation; between two classes, one of the labels
+    is wrong."""
     leaks = same_between(contents["train"], contents["val"]) if contents.keys() >= {"train", "val"} else []
     report.duplicates = [
         ("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks
@@ -127,7 +130,7 @@ def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Ima
     if count := len(leaks):
         report.findings.append(
             f"validation images must not be in train, but {count:,} {'is' if count == 1 else 'are'} in train too, "
-            "byte for byte. Hint: remove them from train; duplicates.csv lists them."
+            "byte for byte. Hint: remove those listed in duplicates.csv from train."
         )
     for split, content in contents.items():
         path, targets, pairs = images[split].path, images[split].targets, same_within(content)
@@ -138,21 +141,22 @@ def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Ima
         ]
         if count := sum(differ):
             report.findings.append(
-                f"an image must have one class, but {count:,} in {split} {'is' if count == 1 else 'are'} in two, byte "
-                "for byte. Hint: keep the right one of each; duplicates.csv lists them."
+                f"an image must have one class, but {count:,} in {split} {'is' if count == 1 else 'are'} in two "
+                "classes, byte for byte. Hint: keep only the correct image of each pair in duplicates.csv."
             )
         if count := len(pairs) - sum(differ):
-            report.notes.append(f"{split}: {count:,} image{'s are' if count > 1 else ' is'} in a class twice")
+            report.notes.append(f"{split}: {count_noun(count, 'duplicate')} within a class")
 
 
 def same_within(values: np.ndarray) -> list[tuple[int, int]]:
-    """Pair each image that equals an earlier one with the first such image. values: uint64 (N,), 0: not known."""
+    """Pair each image that equals an earlier one with the first such image. values: content hashes, uint64 (N,), where
+    0 means unknown."""
     first: dict[int, int] = {}
     pairs = [(first.setdefault(value, index), index) for index, value in enumerate(values.tolist()) if value]
     return [(a, b) for a, b in pairs if a != b]
 
 
 def same_between(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
-    """Pair each validation image with the first training image that has the same value."""
+    """Pair each validation image with the first training image that has the same content hash; 0 means unknown."""
     first = {value: index for index, value in reversed(list(enumerate(train.tolist())))}
     return sorted((first[value], index) for index, value in enumerate(val.tolist()) if value and value in first)

@@ -1,4 +1,4 @@
-"""Decode one image: whether it can be read, and what identifies it."""
+"""Decode one image to find out whether it can be read, and hash its content."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ OUT_OF_MEMORY = "MemoryError"
 
 
 class Probe(NamedTuple):
-    """reason: why the image cannot be read; None if it can. content_hash: 64 bits of BLAKE2b of the file's bytes, or of
-    the pixels if there is no file; 0: not read."""
+    """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
+    file's bytes, or of the pixels if there is no file; 0 if they could not be read."""
 
     reason: str | None
     content_hash: int = 0

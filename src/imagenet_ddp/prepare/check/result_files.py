@@ -1,4 +1,7 @@
-"""Write the findings of prepare=check: report.json, bad_images.csv, duplicates.csv, and a summary. No torch."""
+"""Write the findings of prepare=check to report.json, bad_images.csv and duplicates.csv, and print a summary.
+
+Does not import torch.
+"""
 
 import json
 import sys
@@ -14,14 +17,14 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.text import count_noun
 
-MAX_PRINTED = 20  # bad images in the summary
-COMPARED = "files by all their bytes. An image that decodes, but has lost something, looks like any other"
+MAX_PRINTED = 20  # bad images named in the summary
+COMPARED = "all bytes of each file. An image that is damaged but can still be decoded is not detected"
 
 
 @dataclass
 class SplitReport:
-    classes: dict[str, int]  # name -> images
-    left_out: dict[str, int] = field(default_factory=dict)  # hidden, special, or an extension -> files
+    classes: dict[str, int]  # name -> number of images
+    left_out: dict[str, int] = field(default_factory=dict)  # "hidden", "special" or an extension -> number of files
     num_read: int = 0
 
     @property
@@ -31,14 +34,15 @@ class SplitReport:
 
 @dataclass
 class Report:
-    """findings: sentences with a Hint; any of them makes the exit code 1. notes: other remarks."""
+    """The results of a check. findings: sentences with a hint; any of them makes the exit code 1. notes: other
+    remarks."""
 
     data: Mapping[str, Any]
     splits: dict[str, SplitReport] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)  # path, reason
-    duplicates: list[tuple[str, str, str]] = field(default_factory=list)  # where, path, the other path
+    duplicates: list[tuple[str, str, str]] = field(default_factory=list)  # where, path, path of the other image
     seconds: float = 0.0
 
     @property
@@ -69,7 +73,7 @@ def write_report(folder: Path, report: Report) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False)
     atomic_write(folder / "bad_images.csv", csv_bytes(("path", "reason"), report.bad))
     atomic_write(folder / "duplicates.csv", csv_bytes(("where", "path", "other"), report.duplicates))
-    # the name of a file need not be text
+    # file names may contain bytes that are not valid text
     atomic_write(folder / "report.json", f"{text}\n".encode(errors="backslashreplace"))
 
 
@@ -77,9 +81,9 @@ def print_report(report: Report, folder: Path) -> None:
     write = partial(print_message, stream=sys.stdout)
     for name, split in report.splits.items():
         counts = split.classes.values()
-        span = f"{min(counts):,} to {max(counts):,} of each" if counts else "none"
+        span = f" with {min(counts):,} to {max(counts):,} images each" if counts else ""
         classes = count_noun(len(counts), "class")
-        write(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}, {span}")
+        write(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}{span}")
     for path, reason in report.bad[:MAX_PRINTED]:
         write(f"bad: {path}: {reason}")
     if len(report.bad) > MAX_PRINTED:
@@ -93,5 +97,5 @@ def print_report(report: Report, folder: Path) -> None:
     write(f"compared: {COMPARED}")
     write(f"Report: {folder}/report.json, bad_images.csv, duplicates.csv")
     rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
-    verdict = f"{report.num_bad:,} found" if report.num_bad else "Nothing bad found"
+    verdict = f"{count_noun(report.num_bad, 'problem')} found" if report.num_bad else "No problems found"
     write(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")

@@ -15,7 +15,8 @@ GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 @dataclass(frozen=True)
 class Edition:
-    """num_images: split -> number of images in its archive. classes: ILSVRC2012_ID (from 1) -> WordNet id."""
+    """The archives of ImageNet. num_images: split -> number of images in its archive. classes: ILSVRC2012_ID (from 1)
+    -> WordNet id."""
 
     train: Archive
     val: Archive
@@ -34,11 +35,11 @@ class ClassImages:
 
 
 def ilsvrc2012() -> Edition:
-    """Return the edition of ImageNet-1k.
+    """Return the archives of ImageNet-1k.
 
-    MD5: as in torchvision.datasets.imagenet (ARCHIVE_META). Bytes: as reported by users of the download page and in the
-    indexes of several mirrors; the devkit's size is not known. Ids: from the devkit's meta.mat;
-    tests/prepare/imagenet/test_archives.py compares them with the SHA-256 of its first 1,000.
+    MD5 sums are those of torchvision.datasets.imagenet (ARCHIVE_META). Sizes in bytes are those reported by users of
+    the download page and in the indexes of several mirrors; the devkit's size is unknown. Ids are from the devkit's
+    meta.mat; tests/prepare/imagenet/test_archives.py compares them with the SHA-256 of its first 1,000 ids.
     """
     return Edition(
         train=Archive("ILSVRC2012_img_train.tar", URL, 147_897_477_120, "1d675b47d978889d74fa0da5fadfb00e"),
@@ -50,13 +51,14 @@ def ilsvrc2012() -> Edition:
 
 
 def train_classes(path: Path) -> list[ClassImages]:
-    """Return the classes of ILSVRC2012_img_train.tar."""
+    """Return the classes of ILSVRC2012_img_train.tar, each with its inner tar."""
     with path.open("rb") as file:
         return [ClassImages(file_name(member).removesuffix(".tar"), member, []) for member in regular_files(file)]
 
 
 def val_classes(path: Path, devkit: Path, classes: Mapping[int, str]) -> list[ClassImages]:
-    """Return the classes of ILSVRC2012_img_val.tar; the devkit lists the ILSVRC2012_ID of each image."""
+    """Return the classes of ILSVRC2012_img_val.tar. devkit: the archive that lists the ILSVRC2012_ID of each image.
+    classes: ILSVRC2012_ID -> WordNet id."""
     with tarfile.open(devkit) as tar:
         (name,) = (name for name in tar.getnames() if name.endswith(GROUND_TRUTH))
         ground_truth = tar.extractfile(name)
@@ -77,12 +79,12 @@ def regular_files(file: IO[bytes]) -> list[tarfile.TarInfo]:
     with tarfile.open(fileobj=file, mode="r:") as tar:
         members = [member for member in tar if not member.isdir()]
     if not all(member.isreg() for member in members):
-        raise tarfile.TarError("it contains links or special files")
+        raise tarfile.TarError("the archive contains links or special files")
     if len({file_name(member) for member in members}) < len(members):
-        raise tarfile.TarError("it contains a file twice")
+        raise tarfile.TarError("the archive contains a file twice")
     return members
 
 
 def file_name(member: tarfile.TarInfo) -> str:
-    """Return the name without folders: an archive must not choose where its files are written."""
+    """Return the name without folders, because an archive must not choose where its files are written."""
     return member.name.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""Extract one split of ImageNet from its archive into class folders, with threads; an interrupted run can be resumed.
+"""Extract one split of ImageNet from its archive into class folders, using threads. An interrupted run can be resumed.
 
-train.unpacking/.n01440764 is a class being written, train.unpacking/n01440764 a finished one. Once all classes are
-complete, train.unpacking is renamed to train.
+train.unpacking/.n01440764 is a class that is being written, and train.unpacking/n01440764 is a finished class. Once all
+classes are complete, train.unpacking is renamed to train.
 """
 
 import os
@@ -24,17 +24,17 @@ def draft_folder(folder: Path) -> Path:
 
 
 def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_images: int, num_threads: int) -> None:
-    """Extract all classes to folder, which exists only once it has num_images. Raises RunError, or OSError of the disk;
-    finished classes are kept."""
+    """Extract all classes to `folder`, which exists only once it has num_images images. Raises RunError if images are
+    missing, OSError if the disk fails. Finished classes are kept for the next run."""
     draft = draft_folder(folder)
     draft.mkdir(exist_ok=True)
     todo = [one for one in classes if not _is_complete(draft / one.name)]
     if num_done := len(classes) - len(todo):
-        print_message(f"Resuming: {num_done:,} of {count_noun(len(classes), 'class')} are extracted already.")
+        print_message(f"Resuming: {num_done:,} of {count_noun(len(classes), 'class')} are already extracted.")
     progress = Progress(folder.name, len(classes), "classes", rate=False)
     progress.add_earlier(num_done)
-    # Threads: the work is reading and writing, which releases the interpreter's lock, and a killed process leaves no
-    # child behind that goes on writing.
+    # Threads are enough, because reading and writing release the interpreter's lock. If this process is killed, no
+    # child process continues to write.
     with ThreadPoolExecutor(num_threads) as pool:
         try:
             for future in as_completed([pool.submit(_extract_class, archive, one, draft) for one in todo]):
@@ -42,7 +42,7 @@ def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_ima
                 progress.add(1)
         except SystemExit:
             progress.close()
-            print_message(f"Stopped. {progress.line()}. The same command resumes there.")
+            print_message(f"Stopped. {progress.line()}. Run the same command again to resume.")
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -50,8 +50,8 @@ def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_ima
     extracted = sum(len(list_folder(draft / one.name)[0]) for one in classes)
     if extracted != num_images:
         raise RunError(
-            f"{draft} must have {count_noun(num_images, 'image')}, got {extracted:,}. Hint: delete it, then run this "
-            "again."
+            f"{draft} must have {count_noun(num_images, 'image')}, got {extracted:,}. Hint: delete that folder, "
+            "then run the same command again."
         )
     os.sync()  # a power cut must not leave empty files under the final name
     draft.rename(folder)
@@ -59,7 +59,7 @@ def extract(archive: Path, folder: Path, classes: Sequence[ClassImages], num_ima
 
 def _extract_class(archive: Path, one: ClassImages, draft: Path) -> None:
     part, folder = draft / f".{one.name}", draft / one.name
-    for old in (part, folder):  # of a killed run
+    for old in (part, folder):  # left by a killed run
         shutil.rmtree(old, ignore_errors=True)
     part.mkdir()
     with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as outer:
@@ -83,6 +83,6 @@ def _copy(tar: tarfile.TarFile, images: Sequence[tarfile.TarInfo], folder: Path)
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a class is finished, and no power cut has truncated one of its files to nothing."""
+    """Return whether a class is finished and none of its files was emptied by a power cut."""
     sizes = [entry.stat().st_size for entry in os.scandir(folder)] if folder.is_dir() else []
     return bool(sizes) and all(sizes)

@@ -1,4 +1,7 @@
-"""prepare=imagenet: from ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/. No torch."""
+"""Run prepare=imagenet: extract ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/.
+
+Does not import torch.
+"""
 
 from pathlib import Path
 
@@ -15,11 +18,11 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 LOCK = ".prepare.lock"
-SPARE = 0.02  # of the bytes to write: overhead of a file system for a million small files
+SPARE = 0.02  # share of the bytes to write that the file system adds for a million small files
 
 
 def run(plan: Plan, edition: Edition | None = None) -> int:
-    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
+    """Extract the archives and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
     archive_dir, edition = Path(plan.config["archive_dir"]), edition or ilsvrc2012()
     archives, left_out = _find_archives(archive_dir, edition)
     if mistakes := [text for split, path in archives.items() for text in validate_size(path, getattr(edition, split))]:
@@ -48,12 +51,12 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
 def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path], dict[str, str]]:
     """Return (split -> its archive, split -> why it is left out). Raises ConfigError if no archive is found."""
     found, left_out = {}, {}
-    for split, archive in (("val", edition.val), ("train", edition.train)):  # the short work first
+    for split, archive in (("val", edition.val), ("train", edition.train)):  # val first, because it is quick
         path = archive_dir / archive.name
         if not path.is_file():
             left_out[split] = f"{archive_dir} has no {archive.name}"
         elif split == "val" and not (archive_dir / edition.devkit.name).is_file():
-            left_out[split] = f"{archive_dir} has no {edition.devkit.name}, with the classes of its images"
+            left_out[split] = f"{archive_dir} has no {edition.devkit.name}, which lists the classes of its images"
         else:
             found[split] = path
     if found:
@@ -61,8 +64,8 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path]
     names = ", ".join(archive.name for archive in (edition.train, edition.val, edition.devkit))
     reasons = "; ".join(f"{split}: {why}" for split, why in left_out.items())
     raise ConfigError(
-        f"archive_dir must contain ImageNet's archives, but does not ({reasons}). Hint: archive_dir=FOLDER, with "
-        f"{names} from {URL}."
+        f"archive_dir must contain ImageNet's archives, but does not ({reasons}). Hint: set archive_dir=FOLDER "
+        f"to a folder with {names} from {URL}."
     )
 
 
@@ -75,16 +78,16 @@ def _is_finished(folder: Path, num_images: int) -> bool:
     if found != num_images:
         raise ConfigError(
             f"{folder} exists, so it must have {count_noun(num_images, 'image')} in class folders, got {found:,}. "
-            f"Hint: move {folder} away, or out=OTHER."
+            f"Hint: move {folder} away, or set out=FOLDER to another folder."
         )
     return True
 
 
 def _check_room(out: Path, todo: list[tuple[Path, Path]]) -> None:
-    """Raise ConfigError without room to extract. todo: (archive, folder with what was extracted from it before)."""
+    """Raise ConfigError if the disk is too full. todo: (archive, folder with the classes already extracted from it)."""
     need = sum(archive.stat().st_size for archive, _ in todo) * (1 + SPARE)
     need -= sum(path.stat().st_size for _, draft in todo for path in draft.rglob("*.JPEG"))
-    require_free_space(out, need, "; classes already extracted are kept")
+    require_free_space(out, need, ". Classes already extracted are kept")
 
 
 def _print_summary(out: Path, edition: Edition) -> None:

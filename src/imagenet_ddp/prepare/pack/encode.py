@@ -19,7 +19,8 @@ from imagenet_ddp.data.sources.packed.manifest import PackOptions
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """data: empty if the image could not be read; reason says why. source_bytes: its size before."""
+    """An image as stored in a pack. data: empty if the image could not be read; then `reason` says why. source_bytes:
+    size of the image in the source."""
 
     data: bytes
     height: int = 0
@@ -40,12 +41,12 @@ def encode_image(images: Images, index: int, options: PackOptions) -> EncodedIma
 
 def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
     source = images.encoded(index) if images.is_encoded else None
-    if source is not None and isinstance(images, FileImages):  # read once
+    if source is not None and isinstance(images, FileImages):  # read the file only once
         picture = open_picture(source, images.path(index), images.reading)
     else:
-        picture = images.open(index)  # a source of the user's may change what its files hold
+        picture = images.open(index)  # a user's own source may alter the pixels of its files
         source = None if isinstance(picture, Pixels) else source
-    pixels = picture.region(0, 0, picture.height, picture.width)  # decoded in any case: is the file intact?
+    pixels = picture.region(0, 0, picture.height, picture.width)  # always decode, to check the file
     keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
     original = source if keeps_size and isinstance(picture, JpegPicture) else None
     pixels = pixels if keeps_size else resize(pixels, options.short_side)
@@ -73,17 +74,17 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encode as 4:2:0, with a restart marker after each row of blocks, at which decoding can begin
+    """Encode as a 4:2:0 JPEG with a restart marker after each row of blocks, at which decoding can begin
     (jpeg_bitstream.py)."""
     buffer = io.BytesIO()
     try:
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)
-    except (OSError, ValueError) as error:  # more than 65,500 pixels on one side
+    except (OSError, ValueError) as error:  # a side has more than 65,500 pixels
         raise UnreadableImage("", f"it cannot be encoded as a JPEG: {error}") from error
     return buffer.getvalue()
 
 
 def encoder_versions(decoder: str) -> str:
-    """Return the libraries that determine the bytes. decoder: data.decoder."""
+    """Return the names and versions of the libraries that determine the packed bytes. decoder: data.decoder."""
     pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
     return f"{pillow}; decoder {jpeg_backends.choose(decoder).name}; torch {torch.__version__.partition('+')[0]}"

@@ -1,8 +1,8 @@
-"""prepare=pack: write any source in packed form.
+"""Run prepare=pack: write the images of any source in packed form.
 
-The bytes depend only on source and options: the distribution of images over shards is fixed before the first is packed,
-each shard is written in one go, and packed.json is written last. So a killed pack resumes at the first missing shard,
-and ends with the same bytes.
+The bytes depend only on the source and the options. The distribution of images over shards is fixed before the first
+shard is packed, each shard is written in one go, and packed.json is written last. Therefore, a killed pack resumes at
+the first missing shard and ends with the same bytes.
 """
 
 import contextlib
@@ -49,21 +49,21 @@ from imagenet_ddp.system.text import count_noun, duration
 
 LOCK = ".lock"
 BAD = "bad_images.csv"
-MAX_PRINTED = 20  # bad images
-TIMEOUT_S = 1800.0  # of one image: its disk no longer answers
-WINDOW = 12  # images per process that may be packed, or wait, before one is written: bounds the memory
+MAX_PRINTED = 20  # bad images named in a message
+TIMEOUT_S = 1800.0  # limit for one image, after which its disk is considered to hang
+WINDOW = 12  # images per process that may be encoded before the first of them is written, which bounds the memory
 
 
 def run(plan: Plan) -> int:
-    """Return exit code 0. Raises ConfigError if the options are refused, RunError if the work fails."""
+    """Pack the images and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
         raise ConfigError(
-            f"out must be a new folder, an empty one or an unfinished pack, but {out} has "
-            f"{', '.join(sorted(names)[:5])}. Hint: out=FOLDER."
+            f"out must be a new folder, an empty folder or an unfinished pack, but {out} contains "
+            f"{', '.join(sorted(names)[:5])}. Hint: set out=FOLDER to another folder."
         )
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # for small images more threads cost more than they give: half the time with one
+    torch.set_num_threads(1)  # small images take half the time with one thread
     try:
         with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -87,17 +87,17 @@ def _run(plan: Plan, out: Path) -> None:
         encoder_versions(data["decoder"]),
         fingerprint(source, splits),
     )
-    # only a finished pack compares sizes: images may be repaired before
+    # only a finished pack compares sizes, because images may be repaired until then
     with_source_sizes = replace(wanted, source=with_sizes(wanted.source, splits))
     if (out / FILE).exists():
         manifest = manifests.read(out)
         validate_same(vars(manifest), with_source_sizes, out, "a pack")
-        shutil.rmtree(out / WORK, ignore_errors=True)  # killed after packed.json was written
-        print_message(f"{out} is packed already: {_counts(manifest)}.", sys.stdout)
+        shutil.rmtree(out / WORK, ignore_errors=True)  # left by a run killed after it wrote packed.json
+        print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
         return
     plans = plan_shards(out, wanted, splits)
     if num_outdated := sum(shards.is_outdated(out, shard) for shard in plans):
-        print_message(f"Making {num_outdated:,} of {len(plans):,} shards again: images in them have changed.")
+        print_message(f"Rebuilding {num_outdated:,} of {len(plans):,} shards, because images in them have changed.")
     written = _write_shards(plan, out, plans, splits, wanted)
     validate_unchanged(splits)
     bad = [
@@ -130,7 +130,7 @@ def _run(plan: Plan, out: Path) -> None:
 def _write_shards(
     plan: Plan, out: Path, plans: list[Shard], splits: Mapping[str, SourceSplit], options: PackOptions
 ) -> dict[str, WrittenShard]:
-    """Return file -> what was written."""
+    """Write the shards that are missing or outdated. Return file name -> WrittenShard of all shards."""
     keep_bad = plan.config["data"]["on_bad_image"] == "skip"
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
     written: dict[str, WrittenShard] = {}
@@ -159,7 +159,8 @@ def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[Enc
 def _encode_all(
     images: Mapping[str, Images], tasks: Iterable[tuple[str, int]], options: PackOptions, plan: Plan
 ) -> Generator[EncodedImage, None, None]:
-    """Encode images in the order of the tasks; in this process if there is only one."""
+    """Yield the encoded images in the order of the tasks. With one worker, encode them in this process. Raises RunError
+    if an image crashes or blocks its process."""
     if plan.num_workers == 1:
         yield from (encode_image(images[split], index, options) for split, index in tasks)
         return
@@ -170,15 +171,15 @@ def _encode_all(
         for result in results:
             if result.failure:
                 raise RunError(
-                    f"{images[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check that "
-                    "file and its disk, and free memory (prepare.num_workers=1 needs the least); then run the same "
-                    "command again to resume."
+                    f"{images[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check the "
+                    "file and its disk, and free some memory (prepare.num_workers=1 needs the least). Then run the "
+                    "same command again to resume."
                 )
             yield result.value
 
 
 def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """Write the list of bad images; raise RunError if there are any, or too many."""
+    """Write the list of bad images. Raise RunError if there are any or, with data.on_bad_image=skip, too many."""
     finished_list = out / BAD
     if not bad:
         finished_list.unlink(missing_ok=True)
@@ -188,17 +189,17 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
     listed = finished_list if is_skip and len(bad) <= most else out / WORK / BAD
     shards.save(listed, csv_bytes(("path", "reason"), bad))
     lines = [f"  {name}: {reason}" for name, reason in bad[:MAX_PRINTED]]
-    lines += [f"  ... and {len(bad) - MAX_PRINTED} more, in {listed}"] if len(bad) > MAX_PRINTED else []
+    lines += [f"  ... and {len(bad) - MAX_PRINTED} more in {listed}"] if len(bad) > MAX_PRINTED else []
     text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
     if not is_skip:
         raise RunError(
-            f"{text}\nHint: data.on_bad_image=skip leaves them out; or replace the files. Then run the same "
+            f"{text}\nHint: replace the files, or set data.on_bad_image=skip to leave them out. Then run the same "
             "command again to resume."
         )
     if len(bad) > most:
         raise RunError(
             f"{text}\nThat is more than data.bad_image_limit={limit:g} allows ({count_noun(most, 'image')}). "
-            f"Hint: check those files, or data.bad_image_limit={2 * len(bad)}."
+            f"Hint: check those files, or set data.bad_image_limit={2 * len(bad)}."
         )
     print_message(f"Left out: {text}")
 
@@ -206,7 +207,8 @@ def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[st
 def _write_index(
     out: Path, name: str, split: SourceSplit, plans: list[Shard], written: Mapping[str, WrittenShard]
 ) -> Split:
-    """Merge the records of a split's shards, in the order of the source."""
+    """Merge the records of a split's shards in the order of the source, and write the split's index. Raises RunError if
+    no image can be read."""
     images, names = split.images, split.names
     records = np.zeros(len(images), manifests.RECORD)
     left_out = []
@@ -215,7 +217,7 @@ def _write_index(
         left_out += written[shard.file].bad
     is_packed = records["num_bytes"] > 0
     if not is_packed.any():
-        raise RunError(f"at least one {name} image must be readable, but none is. Hint: another source.")
+        raise RunError(f"at least one {name} image must be readable, but none is. Hint: choose another source.")
     lengths = np.diff(names.ends, prepend=0)
     arrays = {
         "records": records[is_packed],

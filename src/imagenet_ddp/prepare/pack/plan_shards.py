@@ -1,4 +1,4 @@
-"""Plan a pack: which images go into which shard, always the same for the same source and options."""
+"""Plan which images go into which shard of a pack. The same source and options always result in the same plan."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 
 
 def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
-    """Raise ConfigError if `out` was made with other options."""
+    """Raise ConfigError if `out` was made with other options. found: the stored options. what: the words for `out`."""
     words = {"source": "other images", "encoder": f"other libraries ({found.get('encoder')}; now {wanted.encoder})"}
     different = [
         words.get(name, f"{name}={found.get(name)} instead of {value}")
@@ -32,7 +32,7 @@ def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what
     if different:
         raise ConfigError(
             f"{out} must be {what} of these images and options, but was made with {', '.join(different)}. Hint: type "
-            "the options it was made with, or remove the folder, or out=FOLDER for another one."
+            "the options it was made with, remove the folder, or set out=FOLDER to another folder."
         )
 
 
@@ -51,7 +51,7 @@ def plan_shards(out: Path, wanted: PackOptions, splits: Mapping[str, SourceSplit
         per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
         plans += shards.divide(name, split.states, per_shard, shuffle=name == "train")
     need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not shards.find(out, shard))
-    require_free_space(out, need, ", or a smaller prepare.short_side")
+    require_free_space(out, need, ", or set a smaller prepare.short_side")
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
         shards.save(file, json.dumps({"options": asdict(wanted), "mean_bytes": mean_bytes}).encode())
@@ -59,7 +59,7 @@ def plan_shards(out: Path, wanted: PackOptions, splits: Mapping[str, SourceSplit
 
 
 def _mean_bytes(images: Images, options: PackOptions) -> float:
-    """Estimate the size of a packed image, always from the same sample."""
+    """Estimate the mean size of a packed image in bytes, always from the same sample."""
     sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
     sizes = [len(encode_image(images, index, options).data) for index in sample.tolist()]
     return float(np.mean([size for size in sizes if size] or [0]))

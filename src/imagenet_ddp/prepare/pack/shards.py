@@ -1,4 +1,4 @@
-"""Write the shards of a pack. Each one is complete or absent, and a complete one is not written again."""
+"""Write the shards of a pack. Each shard is either complete or absent, and a complete shard is not written again."""
 
 import hashlib
 import io
@@ -15,13 +15,13 @@ from imagenet_ddp.data.sources.packed.manifest import RECORD, WORK, File
 from imagenet_ddp.prepare.pack.encode import EncodedImage
 from imagenet_ddp.system.atomic_write import atomic_write
 
-PART = "shard.part"  # in WORK: the shard being written; it grows
+PART = "shard.part"  # file in WORK of the shard that is being written; it grows
 
 
 @dataclass(frozen=True)
 class Shard:
-    """number: within its split. indices: of its images in the source, ascending. state: digest of the states of their
-    files (fingerprint.file_states)."""
+    """A planned shard. number: its position in the split. indices: positions of its images in the source, ascending.
+    state: digest of the states of the images' files (fingerprint.file_states)."""
 
     split: str
     number: int
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """bad: (index in the source, reason) of each image left out."""
+    """A finished shard. bad: (index in the source, reason) of each image that was left out."""
 
     file: File
     source_bytes: int
@@ -47,8 +47,8 @@ class WrittenShard:
 
 
 def divide(split: str, states: np.ndarray, per_shard: int, *, shuffle: bool) -> list[Shard]:
-    """Distribute images over shards: shuffled, so that a few shards are a fair sample of all classes, but always in the
-    same way, so that the bytes are the same (RandomState's stream is frozen, NEP 19). states: of the split's files."""
+    """Distribute the images of a split over shards. Shuffling makes a few shards a fair sample of all classes. The
+    order is always the same, because RandomState's stream is frozen (NEP 19). states: those of the split's files."""
     order = np.random.RandomState(0).permutation(len(states)) if shuffle else np.arange(len(states))
     parts = [np.sort(order[first : first + per_shard]) for first in range(0, len(states), per_shard)]
     digests = [hashlib.sha256(states[indices].astype("<i8").tobytes()).hexdigest() for indices in parts]
@@ -56,7 +56,7 @@ def divide(split: str, states: np.ndarray, per_shard: int, *, shuffle: bool) -> 
 
 
 def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad: bool) -> WrittenShard:
-    """Write a shard without its bad images; if there are any, and not keep_bad, write none."""
+    """Write a shard without its bad images. If there are any and keep_bad is false, write no shard."""
     part, sha, records = out / WORK / PART, hashlib.sha256(), np.zeros(len(shard.indices), RECORD)
     position, source_bytes, bad = 0, 0, []
     with part.open("wb") as file:
@@ -75,7 +75,8 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
     if bad and not keep_bad:
         part.unlink()
         return written
-    _summary_file(out, shard).unlink(missing_ok=True)  # of an earlier run; where this one is killed, nothing counts
+    # without an earlier run's summary, a shard does not count as finished if this run is killed before the last line
+    _summary_file(out, shard).unlink(missing_ok=True)
     save(_records_file(out, shard), npy(records))
     part.replace(out / shard.file)
     save(_summary_file(out, shard), json.dumps({**asdict(written), "state": shard.state}).encode())
@@ -83,7 +84,7 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
 
 
 def find(out: Path, shard: Shard) -> WrittenShard | None:
-    """Return what an earlier run wrote of the images as they are now; None if nothing is usable."""
+    """Return the shard if an earlier run wrote all of it and its images have not changed since, else None."""
     try:
         plain = _summary(out, shard)
         bad = [(index, reason) for index, reason in plain["bad"]]
@@ -104,7 +105,7 @@ def is_outdated(out: Path, shard: Shard) -> bool:
 
 
 def records(out: Path, shard: Shard) -> np.ndarray:
-    """Return RECORD (len(shard.indices),) of a finished shard."""
+    """Return the records of a finished shard, RECORD (len(shard.indices),)."""
     return np.load(_records_file(out, shard))
 
 
@@ -127,7 +128,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def save(path: Path, data: bytes) -> File:
-    """Write a file atomically; it is synced to the disk when this returns."""
+    """Write a file atomically and sync it to the disk. Return its name, size and SHA-256."""
     # a fixed draft name, because a kill must leave nothing in a pack that the next run does not overwrite
     atomic_write(path, data, sync=True, draft=path.with_name(f"{path.name}.part"))
     return File(path.name, len(data), hashlib.sha256(data).hexdigest())
