@@ -189,7 +189,7 @@ def test_one_study_at_a_time_in_a_folder(start: Start, tmp_path: Path) -> None:
     _, err = done(start("tune.resume=s", folder=None), 2)
     assert "another process" in err
     _, err = done(start(), 2)
-    assert "holds a study" in err
+    assert "contains a study" in err
     process.terminate()
     done(process, 143)
 
@@ -199,7 +199,7 @@ def test_a_study_keeps_its_options(start: Start, tmp_path: Path) -> None:
     _, err = done(start("tune.resume=s", "data.batch_size=8", "search.optim.momentum.high=0.8", folder=None), 2)
     assert "2 mistakes" in err and "data.batch_size=8 must be among the options of" in err
     _, err = done(start("tune.resume=nothing", folder=None), 2)
-    assert "must be the folder of a study" in err
+    assert "must be a study's folder" in err
 
 
 @pytest.mark.slow

@@ -47,10 +47,15 @@ def test_visible_gpus_are_dealt_round_robin():
 @pytest.mark.parametrize(
     ("num", "trainer", "environ", "message"),
     [
-        (2, {"devices": [0, 3]}, {}, "must be a number with tune.num_at_once=2, got [0,3]. Hint: trainer.devices=2"),
-        (2, {"devices": "0,3"}, {}, "must be a number with tune.num_at_once=2, got 0,3. Hint: trainer.devices=2"),
+        (
+            2,
+            {"devices": [0, 3]},
+            {},
+            "must be a number with tune.num_at_once=2, got [0,3]. Hint: set trainer.devices=2",
+        ),
+        (2, {"devices": "0,3"}, {}, "must be a number with tune.num_at_once=2, got 0,3. Hint: set trainer.devices=2"),
         (1, {"num_nodes": 2}, {}, "trainer.num_nodes must be 1 outside of a SLURM allocation, got 2"),
-        (1, {}, {"RANK": "0"}, "start tune itself once"),
+        (1, {}, {"RANK": "0"}, "start tune only once"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(num: int, trainer: dict, environ: dict, message: str):
@@ -91,7 +96,7 @@ def test_a_step_has_its_share_of_the_allocation(num: int, trainer: dict, environ
 @pytest.mark.parametrize(
     ("num", "trainer", "environ", "message"),
     [
-        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, got 3. Hint: #SBATCH --nodes=3"),
+        (1, {"num_nodes": 3}, JOB, "at most 2, the nodes of SLURM job 7, got 3. Hint: set #SBATCH --nodes=3"),
         (40, {"accelerator": "cpu"}, JOB, "needs 20 × 1 CPUs on a node, but SLURM job 7 has 16. Hint: set tune.num_at"),
         (4, {"devices": 3}, {**JOB, "SLURM_GPUS_ON_NODE": "4"}, "needs 2 × 3 GPUs on a node"),
         (1, {}, {}, "starts steps in an allocation, but there is none"),

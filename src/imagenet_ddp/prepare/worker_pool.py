@@ -64,7 +64,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
         self.process.start()
-        theirs.close()  # without this, the connection would outlive the process
+        theirs.close()  # otherwise the connection would not end with the process
         self.tasks: deque[_Task] = deque()
         self.is_ready = False
         self.begin_s = time.monotonic()  # when the first task began, or the process was started
@@ -150,9 +150,8 @@ def process_images(
                 continue
             if is_exhausted and num_begun == num_yielded:
                 return
-            if (
-                paused_s := time.monotonic() - loop_s
-            ) > 4 * POLL_S:  # exclude a Ctrl-Z, and a caller that writes to a slow disk
+            # after a Ctrl-Z, or in a caller that writes to a slow disk, the pause does not count as the workers' time
+            if (paused_s := time.monotonic() - loop_s) > 4 * POLL_S:
                 for worker in workers:
                     worker.begin_s += paused_s
             loop_s = time.monotonic()

@@ -1,7 +1,7 @@
-"""python -m imagenet_ddp.tune: search hyper-parameters with a study of trials, each a run of train.
+"""Search hyper-parameters with a study of trials, each of which is a run of train: python -m imagenet_ddp.tune.
 
-Exit codes: 0 done; 1 no trial finished, or too many failed in a row; 2 refused; 128 + n stopped by signal n, to be
-resumed with tune.resume.
+Exit codes: 0 success; 1 no trial finished, or too many trials failed in a row; 2 refused (ConfigError); 128 + n stopped
+by signal n, after which tune.resume resumes the study.
 """
 
 import os
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _tune(plan: Plan, signals: Signals) -> int:
-    from imagenet_ddp.tune.loop import Loop  # needs Optuna, which --help does not
+    from imagenet_ddp.tune.loop import Loop  # imported here because it needs Optuna, but --help does not
 
     locked = folder.lock(plan.folder)
     plan.store()
@@ -48,12 +48,13 @@ def _tune(plan: Plan, signals: Signals) -> int:
 
 
 def _requeue(plan: Plan) -> None:
-    """Requeue after SIGUSR2, which SLURM sends some time before the time limit (sbatch --signal=B:USR2@120)."""
+    """Requeue the job after SIGUSR2, which SLURM sends before the time limit (sbatch --signal=B:USR2@120). Without
+    tune.resume, print how to make the job resumable instead."""
     if plan.options["resume"] is not None:
         scontrol.requeue_and_print(os.environ)
     else:
-        print("This job is not requeued, because it would start another study. Hint: tune.resume=auto and "
-              "hydra.run.dir=FOLDER in the job's command.")  # fmt: skip
+        print("This job is not requeued, because it would start another study. Hint: add tune.resume=auto "
+              "and hydra.run.dir=FOLDER to the job's command.")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Run the trials of a study: start them as slots become free, prune them, record their results. No torch."""
+"""Run the trials of a study: start them as slots become free, prune them, and record their results.
+
+Does not import torch.
+"""
 
 import os
 import re
@@ -19,8 +22,8 @@ from imagenet_ddp.tune.study import EPOCH, OPTIONS, Study, number_of
 from imagenet_ddp.tune.trials import Trial
 
 POLL_S = 0.2
-SIGNAL_WAIT_S = 5.0  # after a run was stopped from outside, wait this long for a signal to this process
-STOPPED = (130, 138, 140, 143)  # exit codes of a run that a signal stopped
+SIGNAL_WAIT_S = 5.0  # after a run was stopped from outside, wait this long for this process to be signalled too
+STOPPED = (130, 138, 140, 143)  # exit codes of a run that was stopped by a signal
 
 
 def say(text: str) -> None:
@@ -32,16 +35,16 @@ class Loop:
         self.plan, self.signals = plan, signals
         self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters)
         self.running: list[Trial] = []
-        self.refused: list[str] = []  # output of the first trial where train refused it
+        self.refused: list[str] = []  # output of the first trial, if train refused its options
         self.num_failed = 0  # in a row
 
     def run(self) -> int:
-        """Return the exit code."""
+        """Run the study to its end, or until a signal or too many failures stop it. Return the exit code."""
         options, deadline = self.plan.options, time.monotonic() + (self.plan.options["timeout_s"] or float("inf"))
         say(f"Study folder: {self.plan.folder}")
         trials = f"{count_noun(options['num_trials'], 'trial')}, {len(self.plan.slots)} at once."
         search = f"Sampler: {options['sampler']}, seed {self.plan.config.seed}. Pruner: {options['pruner']}."
-        say(f"{trials} {search} The highest val top-1 counts.")
+        say(f"{trials} {search} Objective: highest val top-1.")
         num_waiting = self.study.requeue()
         if num_waiting:
             say(f"Resuming {self.study.counts()}")
@@ -97,7 +100,7 @@ class Loop:
     def _finished(self, trial: Trial) -> None:
         result = summary(trial.folder)
         if result["best/val/top1"] is None:
-            return self._failed(trial, "no val/top1 because nothing was validated.")
+            return self._failed(trial, "no val/top1, because nothing was validated.")
         self.num_failed = 0
         self.study.end(trial.number, TrialState.COMPLETE, result["best/val/top1"], result["best_epoch"])
         best = self.study.best()
@@ -135,9 +138,10 @@ class Loop:
         return 0
 
     def _stop(self, number: int | None) -> int:
-        """Stop for the signal with this number. Interrupted trials stay in the study as running, to be resumed."""
+        """Stop the running trials and return the exit code. number: the signal that was received, or None. Interrupted
+        trials remain in the study as running, to be resumed."""
         if self.running:
-            say("Stopping: the running trials save first.")
+            say("Stopping as soon as the running trials have saved their state.")
         for trial in self.running:
             trial.stop()
         while any(trial.poll() is None for trial in self.running):
@@ -151,7 +155,7 @@ class Loop:
                 self._pruned(trial)
         say(self.study.counts())
         if number is None:
-            say(f"{self.num_failed} trials in a row failed; stopping (tune.max_failures).")
+            say(f"{self.num_failed} trials in a row failed, so the study stops (tune.max_failures).")
         print(f"Resume with: {overrides.shell_line('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
         return 128 + number if number else 1
 

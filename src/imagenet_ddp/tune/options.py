@@ -1,4 +1,7 @@
-"""Read the command line of tune, or of a study to resume, into a plan; or report every mistake at once. No torch."""
+"""Parse the command line of tune, or that of a study to resume, into a plan, or report all of its mistakes at once.
+
+Does not import torch.
+"""
 
 import dataclasses
 import importlib.util
@@ -27,8 +30,8 @@ STORED = "tune.yaml"
 @dataclass(frozen=True)
 class Plan:
     argv: tuple[str, ...]  # without tune.resume and hydra.run.dir
-    train_argv: tuple[str, ...]  # train's part of it
-    config: DictConfig  # train's, with interpolations
+    train_argv: tuple[str, ...]  # the part of argv that is passed to train
+    config: DictConfig  # the config of train, with interpolations
     options: Mapping[str, Any]  # tune.*
     parameters: tuple[Parameter, ...]
     slots: tuple[Slot, ...]  # one for each trial that runs at the same time
@@ -45,7 +48,7 @@ class Plan:
         return {each.key: dict(each.entry) for each in self.parameters}
 
     def store(self) -> None:
-        """Write what is needed to resume the study."""
+        """Write tune.yaml, which contains what is needed to resume the study."""
         content = {
             "command": overrides.shell_line("tune", list(self.argv)),
             "folder_of_command": str(Path.cwd()),
@@ -56,14 +59,16 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Make the folder of a new study; raise ConfigError with
-    every mistake.
+    """Return the plan, or None if Hydra only prints something. Creates the folder of a new study. Raises ConfigError
+    with every mistake.
 
-    A resumed study keeps its options and its space; tune.* may be typed again. Its paths are relative to the folder in
-    which it was started, which becomes the current one.
+    A resumed study keeps its options and its search space, but tune.* may be typed again. Its paths are relative to the
+    folder in which it was started, which becomes the current folder.
     """
     if {"-m", "--multirun"} & set(argv):
-        raise ConfigError("-m starts a job for each combination, but tune chooses them. Hint: leave -m out.")
+        raise ConfigError(
+            "-m starts a job for each combination, but tune chooses the combinations. Hint: leave -m out."
+        )
     argv = [space.as_override(token) for token in hydra_flags.without_local_rank(argv)]
     request = parse.command_line("tune", argv if hydra_flags.only_prints(argv) else [*argv, "--cfg", "job"], environ)
     if not request.configs or hydra_flags.only_prints(argv):
@@ -85,7 +90,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
     plan = _plan(parse.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, study)
     before, now = stored["space"], plan.space
-    hint = "Hint: restore the file of the space, or start a new study without tune.resume."
+    hint = "Hint: restore the file of the search space, or start a new study without tune.resume."
     if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
         raise ConfigError(
             [f"search.{key} must be {before.get(key)} as in {study}, got {now.get(key)}. {hint}" for key in changed]
@@ -97,15 +102,18 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     config = request.configs[0].copy()
     with open_dict(config):
         options, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
-        config.show = None  # for the trials, which are runs of train
+        config.show = None  # `show` is only for this command, not for its trials
     train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = validate_group("tune", options, "tune")
     if config.resume is not None:
-        found.append(f"resume={config.resume} resumes one run. Hint: tune.resume={config.resume} resumes a study.")
+        found.append(
+            f"resume must not be set for tune, because it resumes a single run, got {config.resume}. Hint: set "
+            f"tune.resume={config.resume} to resume a study."
+        )
     parameters: list[Parameter] = []
     if importlib.util.find_spec("optuna") is None:
-        found.append(f"tune needs Optuna, which is not installed. Hint: `{install('imagenet_ddp[tune]')}`")
+        found.append(f"tune needs Optuna, which is not installed. Hint: run `{install('imagenet_ddp[tune]')}`")
     else:
         parameters, mistakes = space.read(
             search or {}, [*typed, *(token for token in argv if _belongs(token, "search"))]
@@ -131,13 +139,13 @@ def _study_folder(request: parse.Request) -> Path | None:
     resume, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
     if resume is None:
         if (run_dir / STORED).exists():
-            raise ConfigError(f"hydra.run.dir={run_dir} must be a new folder, but holds a study. "
-                              f"Hint: tune.resume={run_dir} resumes it; else name another folder.")  # fmt: skip
+            raise ConfigError(f"hydra.run.dir={run_dir} must be a new folder, but contains a study. "
+                              f"Hint: set tune.resume={run_dir} to resume it, or set another folder.")  # fmt: skip
         return None
     if resume != "auto":
         if not (Path(resume) / STORED).is_file():
-            raise ConfigError(f"tune.resume={resume} must be the folder of a study, but {Path(resume) / STORED} is no "
-                              "file. Hint: tune.resume=runs/<name>/study_<time>, or auto.")  # fmt: skip
+            raise ConfigError(f"tune.resume={resume} must be a study's folder, but {Path(resume) / STORED} is not "
+                              "a file. Hint: set tune.resume=runs/<name>/study_<time>, or tune.resume=auto.")  # fmt: skip
         return Path(resume).absolute()
     if overrides.typed_value(request, "hydra.run.dir"):
         return run_dir
@@ -147,7 +155,8 @@ def _study_folder(request: parse.Request) -> Path | None:
 
 
 def _stored(folder: Path) -> dict[str, Any] | None:
-    """Read tune.yaml and enter the folder of its command; None if tune.resume=auto names a new folder."""
+    """Read tune.yaml and change to the folder in which its command was started. Return None if there is no tune.yaml,
+    because tune.resume=auto was typed with a new folder. Raises ConfigError if the file cannot be used."""
     file = folder / STORED
     if not file.exists():
         return None
@@ -157,7 +166,7 @@ def _stored(folder: Path) -> dict[str, Any] | None:
         return {"options": list(stored["options"]), "space": dict(stored["space"])}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{file} must describe a study, but cannot be used: {error!r}. "
-                          "Hint: start a new study, without tune.resume.") from error  # fmt: skip
+                          "Hint: start a new study without tune.resume.") from error  # fmt: skip
 
 
 def _belongs(token: str, key: str) -> bool:

@@ -1,4 +1,7 @@
-"""Divide GPUs and CPU cores among the trials of a study: slots of this machine, or SLURM steps. No torch."""
+"""Divide GPUs and CPU cores among the trials of a study, as slots of this machine or as SLURM steps.
+
+Does not import torch.
+"""
 
 import os
 import re
@@ -18,47 +21,47 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class Slot:
-    """Resources of one running trial."""
+    """The resources of one running trial."""
 
-    prefix: tuple[str, ...] = ()  # of the command: srun and its options
+    prefix: tuple[str, ...] = ()  # start of the command: srun and its options
     environ: Mapping[str, str] = field(default_factory=dict)  # added to the environment
-    cores: tuple[int, ...] = ()  # of this machine; empty: all
-    stop_signal: int = signal.SIGTERM  # on which a run saves and ends
+    cores: tuple[int, ...] = ()  # cores of this machine; empty means all
+    stop_signal: int = signal.SIGTERM  # the signal on which a run saves and ends
 
 
 def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
-    """Return whether srun starts the trials. auto: in an allocation, but not in a step, which has only its own
-    devices."""
+    """Return whether srun starts the trials. With launcher=auto it does so in an allocation, but not in a step, because
+    a step only has its own devices."""
     if launcher != "auto":
         return launcher == "srun"
     return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None
 
 
 def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]) -> list[Slot]:
-    """Return tune.num_at_once slots. config: train's, plain; options: tune.* Raises ConfigError if there is too little
-    for them."""
+    """Return tune.num_at_once slots. config: plain config of train. options: tune.* Raises ConfigError if this machine
+    or allocation does not suffice."""
     num, trainer = options["num_at_once"], config["trainer"]
     if uses_srun(options["launcher"], environ):
         return _steps(trainer, num, environ)
     if "RANK" in environ or "WORLD_SIZE" in environ:
         raise ConfigError(
-            "tune starts the processes of each trial, but RANK or WORLD_SIZE is set. Hint: start tune itself once, "
+            "tune starts the processes of each trial, but RANK or WORLD_SIZE is set. Hint: start tune only once, "
             "without torchrun or srun."
         )
     if trainer["num_nodes"] not in ("auto", 1):
         raise ConfigError(
             f"trainer.num_nodes must be 1 outside of a SLURM allocation, got {trainer['num_nodes']}. "
-            "Hint: leave it out, or start tune inside of sbatch or salloc."
+            "Hint: leave it out, or start tune inside sbatch or salloc."
         )
     if num == 1:
         return [Slot()]
     devices = trainer["devices"]
     names = visible_gpus(environ) if no_gpu_reason(trainer) is None else []
     if names and (isinstance(devices, list) or (isinstance(devices, str) and "," in devices)):
-        hint = f"Hint: trainer.devices={num_devices(devices)}, and CUDA_VISIBLE_DEVICES for the GPUs to use."
+        hint = f"Hint: set trainer.devices={num_devices(devices)}, and choose the GPUs with CUDA_VISIBLE_DEVICES."
         raise ConfigError(f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}")
     gpus = _blocks(names, num, num_devices(devices) or max(1, len(names) // num))
-    # of this process; trials share a core if there are fewer cores than trials
+    # the cores of this process; trials share a core if there are fewer cores than trials
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [
         Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}, cores=tuple(own_cores))
@@ -67,14 +70,14 @@ def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: M
 
 
 def _blocks(members: Sequence[Any], num: int, size: int) -> list[list[Any]]:
-    """Return `num` blocks of `size` members, which start again from the first where there are too few."""
+    """Return `num` blocks of `size` members. If there are too few members, begin again with the first."""
     size = min(size, len(members))
     return [[members[(block * size + offset) % len(members)] for offset in range(size)] for block in range(num)]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """List the entries of CUDA_VISIBLE_DEVICES; without it, all GPUs by UUID, because CUDA and nvidia-smi may number
-    them in a different order."""
+    """Return the entries of CUDA_VISIBLE_DEVICES. If it is not set, return the UUIDs of all GPUs, because CUDA and
+    nvidia-smi may number them in a different order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [uuid for uuid, _ in nvidia_gpus.query_gpus()]
@@ -82,19 +85,20 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> list[Slot]:
-    """Return one srun per trial, with its share of the allocation's CPUs, GPUs and memory. Without --exact a step takes
-    whole nodes, and the next one waits."""
+    """Return one slot per trial, whose srun requests its share of the allocation's CPUs, GPUs and memory. Without
+    --exact, a step would occupy whole nodes, and the next step would wait. Raises ConfigError if the allocation is too
+    small."""
     if "SLURM_JOB_ID" not in environ:
         raise ConfigError(
-            "tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside of sbatch or "
-            "salloc, or tune.launcher=local."
+            "tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside sbatch or "
+            "salloc, or set tune.launcher=local."
         )
     job, job_nodes = environ["SLURM_JOB_ID"], slurm_env.num_job_nodes(environ)
     nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
     if nodes > job_nodes:
         raise ConfigError(
             f"trainer.num_nodes must be at most {job_nodes}, the nodes of SLURM job {job}, got {nodes}. "
-            f"Hint: #SBATCH --nodes={nodes}"
+            f"Hint: set #SBATCH --nodes={nodes} in the batch script."
         )
     per_node = -(-num * nodes // job_nodes)  # trials that share a node
     cpus = min(slurm_env.expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=1)
@@ -118,7 +122,8 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
 
 
 def _gpus_per_node(environ: Mapping[str, str]) -> int:
-    """Read SLURM_GPUS_ON_NODE, the count of this node, else SLURM_GPUS_PER_NODE as requested, such as "a100:4"."""
+    """Return the GPUs per node from SLURM_GPUS_ON_NODE, the count of this node, or else from SLURM_GPUS_PER_NODE, the
+    request, such as "a100:4". Return 0 if neither is set."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if match := re.search(r"(\d+)$", environ.get(name, "")):
             return int(match.group())

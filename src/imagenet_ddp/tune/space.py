@@ -1,4 +1,4 @@
-"""Read the search space: keys of train, each with a range or choices. No torch."""
+"""Read the search space, which maps keys of train to ranges or choices. Does not import torch."""
 
 import re
 import warnings
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 RANGE = {"low", "high", "log", "step"}
 WORDS = {*RANGE, "choices"}
-# Below these any key is allowed: keyword arguments of classes named by _target_.
+# Any key below these is allowed, because they contain keyword arguments of classes named by _target_.
 FREE = ("data.args.", "model.args.", "optim.args.", "callbacks.", "logger.")
-# Where a trial runs, or what it is called, does not change how well it learns.
+# Keys that only determine where a trial runs or what it is called, not how well it learns.
 NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "cluster", "nccl", "resume", "sweep",
                 "name", "allow_targets", "tune", "search")  # fmt: skip
 
@@ -39,12 +39,12 @@ class Parameter:
 
     @property
     def values_to_check(self) -> Sequence[Any]:
-        """Return both ends of a range, or every choice; these are validated before anything starts."""
+        """Both ends of a range, or every choice. They are validated before anything starts."""
         distribution: Any = self.distribution
         return self.entry.get("choices") or (distribution.low, distribution.high)
 
     def option(self, label: Any) -> str:
-        """Format as a command line option. label: what Optuna suggests."""
+        """Format a value as a command line option. label: the value that Optuna suggests."""
         distribution: Any = self.distribution
         value = self.entry["choices"][distribution.choices.index(label)] if "choices" in self.entry else label
         return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={quote(value)}"
@@ -63,7 +63,7 @@ def quote(value: Any) -> str:
 
 
 def as_override(token: str) -> str:
-    """Rewrite search.KEY=... for Hydra, which needs ++ for keys missing from the space; a list means choices."""
+    """Rewrite search.KEY=... for Hydra, which needs ++ for keys missing from the space. A list sets KEY.choices."""
     match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
     if match is None:
         return token
@@ -74,7 +74,7 @@ def as_override(token: str) -> str:
 
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
-    """Return (parameters, mistakes). search: plain. typed: options after `as_override`."""
+    """Return (parameters, mistakes). search: search.* as a plain mapping. typed: options rewritten by `as_override`."""
     keys = declared("train")
     entries: dict[str, dict[str, Any]] = {}
     found: list[str] = []
@@ -96,14 +96,17 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
         except ConfigError as error:
             found += error.mistakes
     if not parameters and not found:
-        found.append("the search space is empty. Hint: search=sgd, or `'search.optim.lr={low:0.01,high:1,log:true}'`.")
+        found.append(
+            "the search space is empty. Hint: type search=sgd or `'search.optim.lr={low:0.01,high:1,log:true}'`."
+        )
     return parameters, found
 
 
 def check_values(
     parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
 ) -> list[str]:
-    """Validate the ends of each range, and each choice, as train would. config: train's, without mistakes."""
+    """Return the mistakes that train would report for the ends of each range and for each choice. config: that of train,
+    without mistakes."""
     found = []
     for parameter in parameters:
         for value in parameter.values_to_check:
@@ -136,20 +139,20 @@ def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
 
 def _check_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
     if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
-        raise ConfigError(f"search.{key}: {key} must be the same for all trials. Hint: `search.{key}=null`.")
+        raise ConfigError(f"search.{key}: {key} must be the same for all trials. Hint: type `search.{key}=null`.")
     if key not in keys and not key.startswith(FREE):
         raise ConfigError(f"search.{key}: {unknown(key, keys)}")
     if _is_group(key, keys):
         end = "name" if f"{key}.name" in keys else "KEY"
-        raise ConfigError(f"search.{key} must be a key, got a group of keys. Hint: `'search.{key}.{end}=[A,B]'`.")
+        raise ConfigError(f"search.{key} must be a key, got a group of keys. Hint: type `'search.{key}.{end}=[A,B]'`.")
     if key in fixed:
         raise ConfigError(
-            f"{key} must be either typed or searched, got both. Hint: leave it out, or `search.{key}=null`."
+            f"{key} must be either typed or searched, got both. Hint: leave it out, or type `search.{key}=null`."
         )
 
 
 def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
-    """Drop a file's range where choices are typed, and a file's choices where a range is typed."""
+    """Return the entry without the file's range if choices are typed, and without its choices if a range is typed."""
     words: set[str] = set()
     for option in typed:
         name, _, value = option.lstrip("+").partition("=")
@@ -162,7 +165,8 @@ def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> d
 
 
 def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "BaseDistribution":
-    """Return Optuna's distribution of a range. of_train: the declaration of the key; None: a free one."""
+    """Return Optuna's distribution for a range or choices. of_train: train's declaration of the key, or None for a key
+    below FREE. Raises ConfigError if the entry is not valid."""
     from optuna import distributions
 
     name, got = f"search.{key}", f"got {shown(entry)}"
@@ -170,17 +174,19 @@ def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "
         choices = entry["choices"]
         if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
             raise ConfigError(f"{name}.choices must be a list of two or more different values, {got}. {_hint(key)}")
-        plain = (bool, int, float, str, type(None))  # stored by Optuna; other choices are stored as text
+        plain = (bool, int, float, str, type(None))  # types that Optuna can store; other choices are stored as text
         return distributions.CategoricalDistribution(
             [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
         )
     if not {"low", "high"} <= set(entry) <= RANGE:
         raise ConfigError(
-            f"{name} must have low and high, optionally log or step; or only choices, {got}. {_hint(key)}"
+            f"{name} must have low and high (and optionally log or step) or only choices, {got}. {_hint(key)}"
         )
     kind = of_train.type if of_train and of_train.type else Any
     if of_train and kind not in (int, float, Any):
-        raise ConfigError(f"{name} must be a list, as {key} is {of_train.words}, {got}. Hint: `'{name}=[A,B]'`.")
+        raise ConfigError(
+            f"{name} must be a list, because {key} is {of_train.words}, {got}. Hint: type `'{name}=[A,B]'`."
+        )
     is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
     kinds = {word: FLAG if word == "log" else integer() if is_whole else number() for word in entry}
     if found := [
@@ -190,14 +196,14 @@ def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "
     ]:
         raise ConfigError(found)
     try:
-        with warnings.catch_warnings(action="ignore"):  # Optuna lowers high to the last step
+        with warnings.catch_warnings(action="ignore"):  # Optuna warns when it lowers high to the last step
             made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
         if made.single():
-            raise ValueError("it holds one value only.")
+            raise ValueError("it contains only one value.")
     except ValueError as error:
-        raise ConfigError(f"{name} must be a range Optuna can search, {got}: {error} {_hint(key)}") from error
+        raise ConfigError(f"{name} must be a range that Optuna can search, {got}: {error} {_hint(key)}") from error
     return made
 
 
 def _hint(key: str) -> str:
-    return f"Hint: `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."
+    return f"Hint: type `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."

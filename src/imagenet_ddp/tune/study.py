@@ -1,8 +1,9 @@
-"""Manage the study: what was tried, what to try next, which trials end early. Only this module uses Optuna's studies.
+"""Manage the study: choose the next trial, record results, and prune. Only this module uses Optuna's studies.
 
-Each trial gets its own sampler, seeded by its number: the values drawn depend on earlier trials, not on how often the
-command was stopped and resumed. An interrupted trial is resumed in Optuna's way: its values are enqueued as a new
-Optuna trial, and the old one is marked as failed. Here both count as one trial, with the number of the first.
+Each trial gets its own sampler, seeded by the trial's number. The values drawn therefore depend on earlier trials, but
+not on how often the command was stopped and resumed. An interrupted trial is resumed in Optuna's way: its values are
+enqueued as a new Optuna trial, and the old Optuna trial is marked as failed. In this module both count as one trial
+with the number of the first.
 """
 
 import warnings
@@ -17,8 +18,9 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line
 from imagenet_ddp.tune.space import Parameter
 
-SEED_STRIDE = 100_003  # a prime: the trials of studies with close seeds have different seeds
-NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"  # user attributes; NUMBER: of the trial here; OPTIONS is set last
+SEED_STRIDE = 100_003  # a prime, which keeps the trials of studies with close seeds at different seeds
+# User attributes of Optuna's trials. NUMBER is the trial's number in this module, and OPTIONS is set last.
+NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
 
@@ -27,7 +29,7 @@ class Study:
     """An Optuna study in study.db; every change is stored before the method returns."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter]):
-        """options: tune.*"""
+        """Open study.db or create it. options: tune.* Raises ConfigError if study.db cannot be read as a study."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         self._options, self._seed, self._parameters = options, seed, parameters
@@ -41,22 +43,22 @@ class Study:
         except Exception as error:
             if not file.exists():
                 raise
-            message = f"{file} cannot be read as a study: {first_line(error)} Hint: start a new one."
+            message = f"{file} cannot be read as a study: {first_line(error)} Hint: start a new study."
             raise ConfigError(message) from error
         self._study.set_metric_names(["val/top1"])
 
     @property
     def trials(self) -> dict[int, FrozenTrial]:
-        """Return the latest Optuna trial of each number, except those whose values were never all drawn."""
+        """The latest Optuna trial of each number, without trials whose values were not all drawn."""
         trials = self._study.get_trials(deepcopy=False)
         return {number_of(trial): trial for trial in trials if OPTIONS in trial.user_attrs}
 
     def requeue(self) -> int:
-        """Enqueue the trials that were running when the command ended; return their number."""
+        """Enqueue the trials that were running when the command ended. Return how many trials are waiting."""
         latest = self.trials
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             number = number_of(trial)
-            # first: where the command is killed in between, both exist
+            # enqueue before tell: if the command is killed in between, no trial is lost
             if OPTIONS in trial.user_attrs and latest[number].number == trial.number:
                 attrs = {NUMBER: number, OPTIONS: trial.user_attrs[OPTIONS]}
                 self._study.enqueue_trial(trial.params, user_attrs=attrs)
@@ -64,7 +66,7 @@ class Study:
         return len(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def next_trial(self) -> tuple[int, tuple[str, ...]]:
-        """Return (number, options) of the next trial: an enqueued one first, else a new one."""
+        """Return (number, options) of the next trial, which is an enqueued trial or, if there is none, a new trial."""
         number = len(self.trials)
         self._study.sampler = _sampler(self._options, (self._seed + SEED_STRIDE * number) % 2**32)
         trial = self._study.ask({each.key: each.distribution for each in self._parameters})
@@ -76,7 +78,8 @@ class Study:
         return number, tuple(trial.user_attrs[OPTIONS])
 
     def report(self, number: int, epochs: Mapping[int, float]) -> int | None:
-        """Return the epoch at which to prune the trial, None to continue. epochs: epoch -> val/top1, all so far."""
+        """Report a trial's validations. Return the epoch at which to prune it, or None to continue. epochs: epoch ->
+        val/top1 of all epochs so far."""
         trial, reported = self._trials[number], self.trials[number].intermediate_values
         for epoch in sorted(epochs.keys() - reported.keys()):
             trial.report(epochs[epoch], epoch)

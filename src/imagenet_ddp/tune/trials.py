@@ -1,5 +1,7 @@
-"""Run a trial as a process: start it in its own session, read its metrics while it runs, stop it. No torch, no
-Optuna."""
+"""Run a trial as a process: start it in its own session, read its metrics while it runs, and stop it.
+
+Imports neither torch nor Optuna.
+"""
 
 import csv
 import ctypes
@@ -16,18 +18,18 @@ from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.tune.resources import Slot
 
-STOP_S = 120.0  # longest wait for a run to save; SLURM's own, KillWait, is 30
-FREE_S = 60.0  # longest wait for a run of an earlier tune that was killed
+STOP_S = 120.0  # longest wait for a run to save; SLURM's own limit, KillWait, is 30
+FREE_S = 60.0  # longest wait for a run that an earlier, killed tune started
 
 
 @dataclass
 class Trial:
     number: int
-    options: tuple[str, ...]  # its own, beyond the study's
+    options: tuple[str, ...]  # its own options, in addition to the study's
     folder: Path  # the run folder
     slot: Slot
     started: float = field(default_factory=time.monotonic)
-    ended: float | None = None  # time.monotonic()
+    ended: float | None = None  # time.monotonic() at its end
     stopped: float | None = None  # time.monotonic() when it was sent the stop signal
     process: subprocess.Popen | None = None
     pruned_at: int | None = None  # epoch
@@ -38,7 +40,7 @@ class Trial:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def start(self, train_argv: Sequence[str]) -> None:
-        """Start one trial. train_argv: the study's options of train."""
+        """Start the trial's process. train_argv: the study's options for train."""
         slot, parent = self.slot, os.getpid()
         self.folder.parent.mkdir(exist_ok=True)
         own = [*self.options, "resume=auto", "cluster.requeue=false"]
@@ -47,9 +49,8 @@ class Trial:
 
         def in_child() -> None:
             if sys.platform == "linux":
-                ctypes.CDLL(None).prctl(
-                    1, slot.stop_signal
-                )  # PR_SET_PDEATHSIG: where tune is killed, the run saves and ends
+                # PR_SET_PDEATHSIG: if tune is killed, the run gets the signal on which it saves and ends
+                ctypes.CDLL(None).prctl(1, slot.stop_signal)
                 if slot.cores:
                     os.sched_setaffinity(0, slot.cores)
                 if os.getppid() != parent:
@@ -57,7 +58,7 @@ class Trial:
 
         with self.log.open("a", encoding="utf-8") as log:
             print("$", shlex.join(command), file=log, flush=True)
-            # its own session: Ctrl-C reaches tune only, which stops the run
+            # in its own session, because Ctrl-C must only reach tune, which then stops the run
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, **slot.environ}, start_new_session=True, preexec_fn=in_child,
@@ -70,7 +71,7 @@ class Trial:
             self.process.send_signal(self.slot.stop_signal)
 
     def poll(self) -> int | None:
-        """Return the exit code, 128 + n for signal n; None while the trial runs."""
+        """Return the exit code, which is 128 + n for signal n, or None while the trial runs."""
         assert self.process is not None
         code = self.process.poll()
         if code is None:
@@ -90,12 +91,12 @@ class Trial:
         return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"]}
 
     def output(self) -> list[str]:
-        """Return the lines of its log since its last start."""
+        """Return the lines of the log since the trial was last started, without empty lines."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return [line for line in f"\n{text}".rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
 
     def wait_until_free(self) -> None:
-        """Wait for a run of an earlier, killed tune that may still be saving."""
+        """Wait for a run that an earlier, killed tune started, because it may still be saving."""
         end = time.monotonic() + FREE_S
         while is_locked(self.folder) and time.monotonic() < end:
             time.sleep(0.2)
