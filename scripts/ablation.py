@@ -2,12 +2,14 @@
 
     python scripts/ablation.py experiment=quick data=imagefolder data.root=FOLDER [seeds=1,2] [variants=FILE] [out=DIR]
 
-seeds: by default 1,2,3. variants: a YAML file, {name: [options that replace typed ones]}; by default
-scripts/ablations/<experiment>.yaml. out: by default runs/ablation_<experiment>; each run is in <out>/<name>/seed<seed>.
+seeds: by default 1,2,3. variants: a YAML file {name: [options]}, whose options replace typed options with the same key;
+by default scripts/ablations/<experiment>.yaml. out: the output folder, by default runs/ablation_<experiment>. Each run
+is in <out>/<name>/seed<seed>.
 
-The runs are `train` commands in rounds, one seed of all variants after the other, so that whatever else changes over
-time affects all of them. The same command continues a stopped ablation, repeats failed runs, and adds seeds to a
-finished one. Exit code 1: a run failed, or the options were refused; 128 + number: stopped by a signal.
+The runs are `train` commands in rounds. Each round trains all variants with one seed, so that changes over time, such
+as other load, affect all variants. Type the same command again to continue a stopped ablation or to repeat failed runs.
+Type it with more seeds to extend a finished ablation. Exit code 1 means that a run failed or the options were refused,
+and 128 + n that signal n stopped the ablation.
 """
 
 import json
@@ -23,7 +25,7 @@ import yaml
 from imagenet_ddp.cli.overrides import in_folder
 
 BASE = "recipe"  # name of the variant that is the command as typed
-FILE = "ablation.yaml"  # in the folder: what its runs were made with
+FILE = "ablation.yaml"  # file in the output folder with the options of its runs
 
 
 def read(argv: list[str]) -> tuple[list[str], list[int], dict[str, list[str]], Path]:
@@ -32,11 +34,11 @@ def read(argv: list[str]) -> tuple[list[str], list[int], dict[str, list[str]], P
     experiment = words.get("experiment", "")
     seeds = words.get("seeds", "1,2,3").split(",")
     if not all(seed.isdecimal() for seed in seeds) or len({*seeds}) < len(seeds):
-        sys.exit(f"seeds must be different whole numbers, got {','.join(seeds)}. Hint: seeds=1,2,3.")
+        sys.exit(f"seeds must be different whole numbers, got {','.join(seeds)}. Hint: set seeds=1,2,3.")
     default = Path(__file__).parent / "ablations" / f"{experiment}.yaml"
     path = Path(words.get("variants", default))
     if not path.is_file():
-        sys.exit(f"variants must be a YAML file, but there is no {path}. Hint: variants=FILE.")
+        sys.exit(f"variants must be a YAML file, but {path} does not exist. Hint: set variants=FILE.")
     variants = {BASE: [], **_variants(path)}
     options = [word for word in argv if word.partition("=")[0] not in ("seeds", "variants", "out")]
     folder = Path(words.get("out", f"runs/ablation_{experiment or path.stem}"))
@@ -47,15 +49,17 @@ def _variants(path: Path) -> dict[str, list[str]]:
     try:
         found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        sys.exit(f"{path} must be YAML, but: {error}. Hint: no_mixup: [loss.mixup=0]")
+        sys.exit(
+            f"{path} must be YAML, but cannot be read: {error}. Hint: write lines such as no_mixup: [loss.mixup=0]"
+        )
     is_valid = isinstance(found, dict) and all(
         isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name != BASE
         and isinstance(own, list) and all(isinstance(word, str) for word in own)
         for name, own in found.items()
     )  # fmt: skip
     if not is_valid:
-        what = f"names of variants (letters, digits, _ . -, not {BASE}), each with a list of options"
-        sys.exit(f"{path} must hold {what}. Hint: no_label_smoothing: [loss.label_smoothing=0]")
+        what = f"map names of variants (letters, digits, _ . -, not {BASE}) to lists of options"
+        sys.exit(f"{path} must {what}. Hint: write lines such as no_label_smoothing: [loss.label_smoothing=0]")
     return found
 
 
@@ -66,20 +70,22 @@ def merged(options: list[str], own: list[str]) -> list[str]:
 
 
 def require_same(folder: Path, options: list[str], variants: dict[str, list[str]]) -> None:
-    """Exit if the folder contains runs with other options, which would be mistaken for finished ones of these."""
+    """Exit if the folder contains runs with other options, which would be mistaken for runs of this command."""
     path, made = folder / FILE, variants
     if path.exists():
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
         common = stored["variants"].keys() & variants.keys()
         if stored["options"] != options or any(stored["variants"][name] != variants[name] for name in common):
-            sys.exit(f"{path} lists other options or variants than these. Hint: out=FOLDER, another one.")
-        made = {**stored["variants"], **variants}  # a variant may be left out, and come back later
+            sys.exit(
+                f"{path} lists other options or variants than this command. Hint: set out=FOLDER to another folder."
+            )
+        made = {**stored["variants"], **variants}  # a variant may be left out now, and added again later
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump({"options": options, "variants": made}, sort_keys=False), encoding="utf-8")
 
 
 def summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return the summary of a finished run; None if there is none."""
+    """Return the summary of a run, or None if the run has not finished."""
     try:
         return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -87,15 +93,15 @@ def summary(run_dir: Path) -> dict[str, Any] | None:
 
 
 def train(options: list[str], seed: int, run_dir: Path) -> None:
-    """Train one run, from its last checkpoint if there is one. Report a failure. On a signal exit with 128 + its
-    number, also after a training that had no steps left at which to stop."""
+    """Train one run, continuing from its last checkpoint if there is one. Print a message if it fails. On a signal,
+    exit with 128 + its number, even if the run had no steps left at which to stop and finished."""
     words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
     process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
     came = []
 
     def stop(number: int, _: object) -> None:
         came.append(number)
-        if number == signal.SIGTERM:  # Ctrl-C reaches the training too; either lets it save its state
+        if number == signal.SIGTERM:  # Ctrl-C also reaches the training run; both signals let it save its state
             process.terminate()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -103,10 +109,10 @@ def train(options: list[str], seed: int, run_dir: Path) -> None:
     for number, handler in before.items():
         signal.signal(number, handler)
     if came:
-        print(f"Stopped by signal {came[0]} in {run_dir}; the same command continues.", file=sys.stderr)
+        print(f"Stopped by signal {came[0]} in {run_dir}. Run the same command again to continue.", file=sys.stderr)
         sys.exit(128 + came[0])
     if code:
-        print(f"{run_dir} failed with exit code {code}; the other runs go on.", file=sys.stderr)
+        print(f"{run_dir} failed with exit code {code}; the other runs continue.", file=sys.stderr)
 
 
 def main(argv: list[str]) -> None:
@@ -130,7 +136,7 @@ def main(argv: list[str]) -> None:
     against = [f"against={run_dir}" for run_dir in of_base[:1]]
     code = subprocess.run([sys.executable, "-m", "imagenet_ddp.report", str(folder), "by=recipe", *against]).returncode
     if failed:
-        print(f"Failed: {', '.join(map(str, failed))}. The same command trains them again.", file=sys.stderr)
+        print(f"Failed: {', '.join(map(str, failed))}. Run the same command again to repeat them.", file=sys.stderr)
     sys.exit(1 if failed else code)
 
 

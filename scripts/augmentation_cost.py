@@ -1,9 +1,10 @@
-"""Measure the CPU milliseconds per image of each augmentation of data.*, on one core, for the table of docs/data.md:
+"""Measure the CPU milliseconds per image of each augmentation of data.*, on one core, for the table in docs/data.md:
 
     taskset -c 0 python scripts/augmentation_cost.py FOLDER [image_size ...]
 
-FOLDER/train/<class>/ contains photographs. The first row is the cost of every image (decode, crop, resize), the others
-are added to it. Medians over interleaved repeats, so that other load on the machine affects all alike.
+FOLDER/train/<class>/ contains photographs. The first row is the cost of every image (decode, crop, resize), to which
+the costs in the other rows are added. The figures are medians over interleaved repeats, so that other load on the
+machine affects all rows alike.
 """
 
 import random
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def _costs(pictures: list[Any], size: int) -> dict[str, float]:
-    """Return the milliseconds per image."""
+    """Return row -> milliseconds per image."""
     data = {**asdict(DataConfig()), "image_size": size}
     crop, out = make_train_transform(data), empty(len(pictures), size, size, 3)
 

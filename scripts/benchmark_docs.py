@@ -1,7 +1,8 @@
 """Measure the tables of docs/performance.md again: python scripts/benchmark_docs.py FOLDER [MODE ...]
 
-FOLDER: images, FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is a file of docs/benchmarks; by default all.
-Run nothing else on the machine: on two cores this takes about an hour.
+FOLDER contains the images FOLDER/train/<class>/* and FOLDER/val/<class>/*. Each MODE is the name of a file in
+docs/benchmarks; by default, all modes are measured. Run nothing else on the machine. On two cores this takes about an
+hour.
 """
 
 import json
@@ -21,11 +22,11 @@ OPTIONS = {
     "strategies": "benchmark=strategies",
     "loader": "benchmark=loader data=imagefolder data.root=FOLDER",
 }
-NOT_SHOWN = ("one_layer", "model", "runs", "parts", "plain", "best")  # details of single steps, and of this machine
+NOT_SHOWN = ("one_layer", "model", "runs", "parts", "plain", "best")  # details of single steps and of the machine
 
 
 def main(folder: str, *modes: str) -> None:
-    """Write docs/benchmarks/MODE.json of each mode, and the page."""
+    """Write docs/benchmarks/MODE.json for each mode, and renew the generated pages."""
     for mode in modes or OPTIONS:
         with tempfile.TemporaryDirectory() as work:
             options = [word.replace("FOLDER", folder) for word in OPTIONS[mode].split()]

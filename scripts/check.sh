@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Every check, the same here and in CI, from any folder: scripts/check.sh [options of pytest]
-# Needs uv, which installs the project and its tools into .venv first.
+# Run every check, the same here as in CI, from any folder: scripts/check.sh [options of pytest]
+# Requires uv, which first installs the project and its tools into .venv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if ! command -v uv >/dev/null; then
-  echo "check.sh: uv is expected on PATH, but is not there. Hint: pip install uv" >&2
+  echo "check.sh: uv must be on PATH, but was not found. Hint: run 'pip install uv'." >&2
   exit 2
 fi
-export UV_COMPILE_BYTECODE=1 # once, and not in each process that a test starts: half the time of the whole suite
-export PYRIGHT_PYTHON_IGNORE_WARNINGS=1 # it would ask the network for a newer version of itself
+export UV_COMPILE_BYTECODE=1 # compile once, not in each process that a test starts: halves the time of the suite
+export PYRIGHT_PYTHON_IGNORE_WARNINGS=1 # do not look for a newer version on the network
 
 step() { # step NAME COMMAND...
   local name=$1 status=0
@@ -26,6 +26,6 @@ step "format" uv run --group dev ruff format --check
 step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
 step "docs" env NO_MKDOCS_2_WARNING=1 uv run --group dev mkdocs build --quiet -f docs/site/mkdocs.yml
-# four at a time on two cores: many tests wait for a time limit or for another node
+# Run four tests at a time on two cores, because many tests wait for a time limit or for another node.
 step "tests" uv run --group dev --extra dali pytest -n 4 "$@"
 echo "check.sh: all passed"

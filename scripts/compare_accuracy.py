@@ -1,10 +1,10 @@
-"""Compare the validation top-1 of one recipe with the plain pipeline's pixels and with this project's, from files and
-packed, alternating, over several seeds:
+"""Compare the validation top-1 that one recipe reaches with three sources of pixels, over several seeds: the plain
+pipeline, this project reading files, and this project reading a pack:
 
     python scripts/compare_accuracy.py SEEDS OPTIONS        for example: 3 experiment=quick data.root=FOLDER
 
-Only the way from an image file to pixels differs; net, optimizer, order of images and flips are the same. Plain: Pillow
-decodes the whole image, torchvision crops and resizes as in
+Only the way from an image file to pixels differs; net, optimizer, order of images and flips are the same. In the plain
+pipeline, Pillow decodes the whole image, and torchvision crops and resizes it as in
 https://github.com/pytorch/examples/blob/main/imagenet/main.py
 """
 
@@ -17,11 +17,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # set for the command that this script starts of itself
+PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # set for the processes of this script that train with the plain pipeline
 
 
 def plain_training() -> None:
-    """Run `python -m imagenet_ddp.train` with the plain way from a file to pixels."""
+    """Run `python -m imagenet_ddp.train`, but read images through the plain pipeline."""
     import torch
     from torch import Tensor
     from torchvision import transforms

@@ -1,11 +1,11 @@
-"""Compare the images/s of the ordinary loader without loader processes and of DALI's with one thread, alternating in
-one process:
+"""Compare the images/s of the ordinary loader without loader processes with those of DALI's loader with one thread,
+alternating in one process:
 
     taskset -c 0 python scripts/compare_dali.py FOLDER [image_size]
 
-FOLDER/train/<class>/ contains the images. Decode, crop and collate only: no model, no copy to a device. On a busy
-machine, images per CPU second are more reliable than images per second, because DALI's two threads get a larger part of
-a shared core.
+FOLDER/train/<class>/ contains the images. Only decoding, cropping and collating are measured, without a model or a copy
+to a device. On a busy machine, images per CPU second are more reliable than images per second, because DALI's two
+threads get a larger part of a shared core.
 """
 
 import statistics
@@ -43,7 +43,7 @@ def main() -> None:
         for name, loader in (("ordinary", ordinary), ("dali", dali)):
             begin, cpu_begin = time.perf_counter(), time.process_time()
             count = sum(batch["num_counted"] for batch in loader)
-            if repeat:  # the first one warms up
+            if repeat:  # the first repeat warms up
                 rates[name].append(count / (time.perf_counter() - begin))
                 cpu_rates[name].append(count / (time.process_time() - cpu_begin))
     dali.close()

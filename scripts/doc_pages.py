@@ -22,12 +22,12 @@ from imagenet_ddp.report import __main__ as report_help
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS = DOCS / "results.csv"
-BENCHMARKS = DOCS / "benchmarks"  # files that scripts/benchmark_docs.py has written
+BENCHMARKS = DOCS / "benchmarks"  # the files written by scripts/benchmark_docs.py
 _HEAD = """# Reference of all keys
 
-Typed as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of one command line, and
-[configuration.md](configuration.md) how they are composed. The defaults are those without a file of `conf/`: the data's
-recipe, for example, sets some of them.
+Type keys as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of a command line, and
+[configuration.md](configuration.md) explains how they are composed. The defaults below apply without the files in
+`conf/`. Some of these files set other values, for example the recipe of the data.
 
 Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
 """
@@ -75,23 +75,23 @@ def _default(key: Key) -> str:
 
 _COMING_FROM = """# Coming from another program
 
-Options of other programs are answered with the line to type here, one line for the whole command:
+If you type the options of another program, the answer is the equivalent of the whole line. For example, this command:
 
     $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
 
-names what each option is here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
-Nothing is started. Where several values are one option there, as in `--opt-betas 0.9 0.95`, VALUE has commas between
-them. The same holds for their names typed as keys (`print_freq=10`, `trainer.gpus=2`).
+prints what each option is called here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
+Nothing is started. If an option has several values there, as in `--opt-betas 0.9 0.95`, VALUE has commas between them.
+You get the same answer if you type their names as keys (`print_freq=10`, `trainer.gpus=2`).
 
 Generated from `src/imagenet_ddp/cli/known_terms.txt` by `python scripts/doc_pages.py`.
 """
 
 
-# Title -> how its table is introduced, and its options in the order of the page.
+# Title -> (introduction of its table, its options in the order of the page).
 PROGRAMS = {
     "pytorch/examples, imagenet/main.py": (
-        "`--batch-size` and `--workers` are for all GPUs of a machine there, and divided by their number; here both "
-        "are per process. The folder, `DIR`, is the last word there.",
+        "There, `--batch-size` and `--workers` are for all GPUs of a machine and are divided by their number; here, "
+        "both are per process. The folder, `DIR`, is the last argument there.",
         "DIR -a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed "
         "-b --batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
         "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",
@@ -108,7 +108,7 @@ PROGRAMS = {
         "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
     ),
     "timm, train.py": (
-        "Batch size and workers are per process in both. The folder is the last word there; here it is "
+        "Batch size and workers are per process in both. The folder is the last argument there; here, type "
         "`data=imagenet data.root=FOLDER`.",
         "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --num-classes --model "
         "--pretrained --pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --in-chans --gp "
@@ -126,13 +126,13 @@ PROGRAMS = {
         "--recovery-interval --checkpoint-hist --resume --no-resume-opt --output --experiment --eval-metric --tta",
     ),
     "torchrun, torch.distributed, Lightning": (
-        "torchrun's own options work as they are, in front of `-m imagenet_ddp.train`. Behind it they mean:",
+        "torchrun's own options work unchanged before `-m imagenet_ddp.train`. After it, they mean:",
         "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
         "--master-addr --master_port --master-port",
     ),
     "Tutorials of DistributedDataParallel": (
-        "Options of one or two letters, and the names in their code. A variable such as `NCCL_SOCKET_IFNAME=eth0` is "
-        "`nccl.env.NCCL_SOCKET_IFNAME=eth0`, or stands in front of the command.",
+        "These are options of one or two letters, and names from the tutorials' code. Type an environment variable "
+        "such as `NCCL_SOCKET_IFNAME=eth0` before the command, or as `nccl.env.NCCL_SOCKET_IFNAME=eth0`.",
         "--starting_lr --nesterov --num_epochs --n_epochs --max_epochs acc_grad --data --folder --batch_size --bs "
         "--num_workers --no-cuda --cpu -g --ngpus -n --nodes -nr --nr local_rank -ws world_size -rn rank -im "
         "init_method -bk backend gpu0_bsz",
@@ -151,7 +151,8 @@ LINES = (
 )
 _LINES_HEAD = """## Whole commands
 
-Of tutorials (`main.py 2 0`: rank and local rank, of as many processes as its code says), and of pytorch/examples:
+These commands are from tutorials and from pytorch/examples. In `main.py 2 0`, the arguments are rank and local rank,
+and the tutorial's code contains the number of processes.
 
 | there | here |
 |---|---|"""
@@ -191,20 +192,21 @@ def _here(term: Term) -> str:
 
 _RECIPES = """# Recipes
 
-`experiment=NAME` sets what the file `conf/experiment/NAME.yaml` says; what is typed beside it wins. Figures are those
-of the papers and programs named, on ImageNet-1k, unless a line says that they were measured here.
+`experiment=NAME` sets the keys of the file `conf/experiment/NAME.yaml`. Options that you type take precedence. Figures
+are those of the named papers and programs on ImageNet-1k, unless a line says that they were measured here.
 
-Generated from the heads of these files by `python scripts/doc_pages.py`, with what was measured here from
-`docs/results.csv`, if it is there: the [table over seeds](runs.md#over-seeds) of a folder of runs, such as an
-[ablation](runs.md#ablations):
+`python scripts/doc_pages.py` generates this page from the first comments of these files. Results measured here are from
+`docs/results.csv`, if that file exists. It is the [table over seeds](runs.md#over-seeds) of a folder of runs, such as
+an [ablation](runs.md#ablations):
 
     python -m imagenet_ddp.report runs/ablation_NAME by=recipe against=NAME format=csv > docs/results.csv
     python scripts/doc_pages.py
 """
 _MEASURED = """## Measured here
 
-Medians over the seeds, and the range of top-1. Differences and ratios are to the first row; p is that of Welch's
-t-test, as [runs](runs.md#over-seeds) explains it. The commands are in the order of the rows.
+The figures are medians over the seeds; top-1 also has its range. Differences and ratios are relative to the first
+row. p is the p-value of Welch's t-test, which [runs](runs.md#over-seeds) explains. The commands are in the order of the
+rows.
 """
 
 
@@ -263,7 +265,7 @@ def recipes(results: Path = RESULTS) -> str:
 
 _COMMANDS = """# Commands
 
-`python -m imagenet_ddp.COMMAND --help`, or `imagenet-ddp COMMAND --help`, of every command.
+This is the output of `python -m imagenet_ddp.COMMAND --help`, or `imagenet-ddp COMMAND --help`, for every command.
 
 Generated by `python scripts/doc_pages.py`.
 """

@@ -2,7 +2,7 @@
 
     python scripts/predict_speed.py CHECKPOINT IMAGES [MODEL.onnx ...]
 
-From files to probabilities, in one process, alternating; the medians over the rounds are printed as Markdown.
+Both predict from files to probabilities, alternating in one process. Prints the medians over the rounds as Markdown.
 """
 
 import os
@@ -43,7 +43,8 @@ def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]
 
 
 def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
-    """Predict as tutorials do: Pillow, transforms, batches; with the same sizes, weights and batch size."""
+    """Return a function that predicts as tutorials do, with Pillow, transforms and batches. Sizes, weights and batch
+    size are those of predict."""
     stored = read(Path(checkpoint))
     request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x"], os.environ)
     config = resolved_config(request, os.environ)
@@ -85,7 +86,7 @@ def main() -> None:
         for name, run in ways.items():
             start = time.perf_counter()
             run()
-            if number:  # the first round fills caches
+            if number:  # the first round only fills caches
                 seconds[name].append(time.perf_counter() - start)
     print(f"{len(paths)} images, {cpu_model()}, {num_cores()} cores, {torch.get_num_threads()} threads\n")
     print("| | images/s | ratio |\n|---|---|---|")

@@ -1,7 +1,10 @@
-"""Renew docs/reliability.md: python scripts/reliability.py, the table; python scripts/reliability.py soak=220 [seed=1].
+"""Renew docs/reliability.md:
 
-Both run trainings; some faults need root, namespaces and SLURM. Run nothing else on the machine: on two cores the table
-takes about ten minutes, and a soak of 220 about an hour, 20 runs of each of the eleven faults.
+    python scripts/reliability.py                        the table of faults
+    python scripts/reliability.py soak=220 [seed=1]      the counts of a soak test
+
+Both train. Some faults need root, namespaces and SLURM. Run nothing else on the machine. On two cores, the table takes
+about ten minutes. A soak test of 220 runs takes about an hour, with 20 runs of each of the eleven faults.
 """
 
 import datetime
@@ -16,9 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
-# Faults tested with the module that handles them: "the fault: the required outcome" -> the test.
+# Faults that are tested with the module that handles them: "fault: required outcome" -> test.
 ELSEWHERE = {
-    "SIGKILL of a rank of two nodes: both commands end within 10 s, with its number":
+    "SIGKILL of a rank of two nodes: both commands end within 10 s and name its rank":
         "tests/distributed/test_several_hosts.py::test_a_rank_that_dies_ends_all",
     "SIGKILL of one node's command: the other saves and ends, or names the lost one":
         "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
@@ -28,15 +31,15 @@ ELSEWHERE = {
         "tests/prepare/pack/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
     "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":
         "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",
-    "last.ckpt is damaged, empty or gone when SLURM restarts a job, or at resume=: the previous one is used":
+    "last.ckpt is damaged, empty or gone when SLURM restarts a job, or with resume=: the previous checkpoint is used":
         "tests/runs/test_checkpoints.py::test_the_one_before_is_taken",
     "A file of a pack is truncated while it is read: the error names the file":
         "tests/data/sources/packed/test_local.py::test_a_shard_cut_off_under_way_is_named",
     "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
         "tests/data/sources/packed/test_local.py::test_an_altered_image_is_found",
-    "A logger's server hangs (takes a message and never answers): the run continues and finally reports what was lost":
+    "A logger's server hangs (accepts messages, never answers): the run continues and finally reports what was lost":
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
-    "A logger's server does not answer at the start: refused within 30 s":
+    "A logger's server does not answer at startup: the run is refused within 30 s":
         "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
     "A logger's server does not answer when a run is resumed: it continues, and the next resume sends its figures":
         "tests/callbacks/loggers/test_background.py::test_a_resumed_run_goes_on_without_its_service",
@@ -46,7 +49,7 @@ ELSEWHERE = {
 
 
 def table() -> int:
-    """Run the tests, and write a row for each fault. Return pytest's exit code."""
+    """Run the tests, and write a row for each fault to the page. Return pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [
@@ -70,7 +73,7 @@ def table() -> int:
 
 
 def _rows(cases: list[ElementTree.Element]) -> list[str]:
-    """Return a row of the table for each test, one for all of its parameters."""
+    """Return one row of the table for each test, which covers all of the test's parameters."""
     tests: dict[str, list[ElementTree.Element]] = {}
     for case in cases:
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
@@ -94,7 +97,7 @@ def _rows(cases: list[ElementTree.Element]) -> list[str]:
 
 
 def soak(number: int, seed: int) -> int:
-    """Run the soak, and write its counts. Return 1 if a run was hanging, lost or wrong."""
+    """Run the soak test, and write its counts to the page. Return 1 if a run was hanging, lost or wrong, else 0."""
     sys.path.insert(0, str(ROOT / "tests"))
     from faults.soak import soak as run_soak  # pyright: ignore[reportMissingImports]
 
@@ -132,7 +135,9 @@ def _replace(part: str, lines: list[str]) -> None:
 if __name__ == "__main__":
     options = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
     if unknown := options.keys() - {"soak", "seed"}:
-        sys.exit(f"options must be soak=NUMBER and seed=NUMBER, got {', '.join(unknown)}. Hint: no option: the table.")
+        sys.exit(
+            f"options must be soak=NUMBER and seed=NUMBER, got {', '.join(unknown)}. Hint: leave out all other options."
+        )
     if "soak" in options:
         sys.exit(soak(int(options["soak"]), int(options.get("seed") or random.randrange(10**6))))
     sys.exit(table())

@@ -1,13 +1,14 @@
-"""Measure images/s of one and two nodes over a slow link, with each option that sends less:
-docs/benchmarks/scaling.json.
+"""Measure the images/s of one and two nodes over a slow link, with each option that sends less, and write
+docs/benchmarks/scaling.json:
 
     python scripts/scaling_table.py
 
-Needs root and two CPU cores (Linux, iproute2, util-linux): the nodes are two processes, one core each, in network
-namespaces joined by a link that `tc` limits. All of this is removed when the script ends. Takes about 10 minutes;
-`python scripts/doc_pages.py` then renews the table of docs/performance.md. Each figure is the sum of both nodes; "1
-node" is half of what both reach separately at the same time, because they share the machine's caches in all
-measurements.
+Requires root, two CPU cores and Linux with iproute2 and util-linux. The nodes are two processes, with one core each, in
+network namespaces that are joined by a link whose speed `tc` limits. The script removes the namespaces when it ends. It
+takes about 10 minutes. Then run `python scripts/doc_pages.py` to renew the table in docs/performance.md.
+
+Each figure is the sum of both nodes. "1 node" is half the sum of both nodes when they train separately at the same
+time, because they share the machine's caches in the other measurements too.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "scaling.json"
-LINKS = {100: 2, 1000: 4}  # Mbit/s -> turns: where communication dominates, they hardly differ
+LINKS = {100: 2, 1000: 4}  # Mbit/s -> turns; where communication dominates, turns hardly differ
 BATCH_SIZE, IMAGE_SIZE = 32, 64
 ADDRESS, PORT = "10.77.0.", 29400
 EVERY, ACCUMULATE, POWERSGD_RANK = 8, 4, 1
-# options -> (strategy.*, batches per step, batches before those that count, batches that count)
+# options -> (strategy.*, batches per step, warm-up batches, measured batches)
 VARIANTS: dict[str, tuple[dict[str, Any], int, int, int]] = {
     "": ({}, 1, 2, 3),
     "strategy.bucket_cap_mb=5": ({"bucket_cap_mb": 5.0}, 1, 2, 3),
@@ -51,9 +52,12 @@ VARIANTS: dict[str, tuple[dict[str, Any], int, int, int]] = {
 
 def main() -> None:
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "unshare", "nsenter", "taskset"))):
-        sys.exit("network namespaces need root, and ip, tc, unshare, nsenter and taskset (iproute2, util-linux)")
+        sys.exit(
+            "network namespaces require root, and ip, tc, unshare, nsenter and taskset. Hint: install iproute2 and "
+            "util-linux, and run this script as root."
+        )
     if len(cores := sorted(os.sched_getaffinity(0))) < 2:
-        sys.exit("two nodes need two CPU cores")
+        sys.exit("two nodes need two CPU cores, got one. Hint: run this script on a machine with more cores.")
     if os.environ.get("SCALING_TABLE") != "in a network of its own":
         os.environ["SCALING_TABLE"] = "in a network of its own"
         os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
@@ -68,12 +72,12 @@ def main() -> None:
     }
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(f"{OUT}: python scripts/doc_pages.py renews the table")
+    print(f"Written to {OUT}. Run `python scripts/doc_pages.py` to renew the table.")
 
 
 @contextlib.contextmanager
 def _peer() -> Iterator[int]:
-    """The process whose network is the second node's; this process has the first one's."""
+    """Yield the id of a process whose network namespace is the second node's. This process has the first node's."""
     holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
     try:
         here = Path("/proc/self/ns/net").readlink()
@@ -95,7 +99,8 @@ def _run(command: str) -> None:
 
 
 def _measure(mbit: int, turns: int, peer: int, cores: list[int]) -> dict[str, Any]:
-    limit = f"tbf rate {mbit}mbit burst {max(64_000, mbit * 1250)} latency 100ms"  # bytes per tick of the kernel
+    # the burst must cover the bytes that are sent in one tick of the kernel
+    limit = f"tbf rate {mbit}mbit burst {max(64_000, mbit * 1250)} latency 100ms"
     enter = ["nsenter", f"--target={peer}", "--net"]
     for prefix, card in (([], "link0"), (enter, "link1")):
         _run(" ".join([*prefix, f"tc qdisc replace dev {card} root {limit}"]))
@@ -110,7 +115,7 @@ def _measure(mbit: int, turns: int, peer: int, cores: list[int]) -> dict[str, An
         for node in nodes:
             node.kill()
     if any(node.returncode for node in nodes):
-        sys.exit("a node has failed")
+        sys.exit("a node failed. Hint: read its messages above.")
     return {"mbit_per_s": mbit, **json.loads(printed[0].splitlines()[-1])}
 
 
@@ -129,7 +134,7 @@ def _versions() -> str:
 
 
 def node(rank: int, turns: int) -> None:
-    """Measure all variants in turns, and print the results of the first node."""
+    """Measure all variants in turns, and print the results as JSON. rank: of this node."""
     import torch
     from torch import distributed
     from torch.distributed import TCPStore
@@ -187,7 +192,8 @@ def _training() -> Any:
 
 
 def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int, int] | None) -> float:
-    """Train some batches with Lightning and this project's strategy; None: only on this node."""
+    """Train some batches with Lightning and this project's strategy, and return this node's images/s. With
+    variant=None, the node trains alone."""
     import lightning.pytorch as L
     from torch import distributed
 
@@ -234,11 +240,11 @@ def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int
 
 
 def _sent_share(hook: str | None, net: Any) -> float:
-    """Return the bytes sent as a share of those of the gradients in fp32."""
+    """Return the bytes that are sent, as a share of the bytes of all gradients in fp32."""
     if hook != "powersgd":
         return {"bf16": 0.5, "fp16": 0.5}.get(hook or "", 1.0)
     sizes = [(each.numel(), len(each)) for each in net.parameters()]
-    # torch compresses what becomes at most half as large
+    # torch compresses only the gradients that become less than half as large
     factors = [POWERSGD_RANK * (rows + numel // rows) for numel, rows in sizes]
     sent = [factor if 2 * factor < numel else numel for factor, (numel, _) in zip(factors, sizes, strict=True)]
     return sum(sent) / sum(numel for numel, _ in sizes)

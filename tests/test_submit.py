@@ -166,7 +166,9 @@ def test_the_step_of_the_script(script: str, environ: dict[str, str], step: str 
     command = ["bash", ROOT / f"scripts/{script}.sbatch", "name=a b", "-m"]
     done = subprocess.run(command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     if step is None:
-        assert done.returncode == 2 and "Hint: --cpus-per-task is 4 per node, but 8 tasks need" in done.stderr
+        assert (
+            done.returncode == 2 and "must be at least 8, one CPU for each task of a node, got 4. Hint: " in done.stderr
+        )
         return
     assert done.returncode == 0, done.stderr
     words = [*step.split(), "--kill-on-bad-exit=0", "python", "-m", f"imagenet_ddp.{script}", "name=a b", "-m"]

@@ -54,7 +54,10 @@ def test_two_variants_and_two_seeds(tree: Path, tmp_path: Path):
 
     other = start(tmp_path, *options, "optim.momentum=0.5")
     assert other.returncode == 1
-    assert "o/ablation.yaml lists other options or variants than these. Hint: out=FOLDER, another one." in other.stderr
+    assert (
+        "o/ablation.yaml lists other options or variants than this command. Hint: set out=FOLDER to another folder."
+        in other.stderr
+    )
 
 
 @pytest.mark.slow
@@ -62,8 +65,8 @@ def test_runs_that_fail_are_named(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("odd: [optim.lr=fast]\n")
     done = start(tmp_path, "data=imagefolder", "data.root=none", "variants=mine.yaml", "out=o", "seeds=1")
     assert done.returncode == 1
-    assert "o/recipe/seed1 failed with exit code 2; the other runs go on." in done.stderr
-    assert done.stderr.endswith("Failed: o/recipe/seed1, o/odd/seed1. The same command trains them again.\n")
+    assert "o/recipe/seed1 failed with exit code 2; the other runs continue." in done.stderr
+    assert done.stderr.endswith("Failed: o/recipe/seed1, o/odd/seed1. Run the same command again to repeat them.\n")
 
 
 def test_the_others_are_trained_where_one_fails(tmp_path: Path, monkeypatch: Any, capsys: Any):

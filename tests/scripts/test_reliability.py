@@ -24,7 +24,9 @@ def test_a_row_for_each_fault():
     a, b, c = reliability._rows(list(ElementTree.fromstring(CASES).iter("testcase")))
     assert a == "| A / is cut | it ends | `use 'b'` | 1 | 0.4 | FAILED |"
     assert b == "| B | it goes on |  |  |  | not run here |"
-    assert c.startswith("| last.ckpt is damaged") and c.endswith("| the previous one is used |  |  |  | as required |")
+    assert c.startswith("| last.ckpt is damaged") and c.endswith(
+        "| the previous checkpoint is used |  |  |  | as required |"
+    )
 
 
 def test_parts_of_the_page_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -144,8 +144,8 @@ def _study_folder(request: parse.Request) -> Path | None:
         return None
     if resume != "auto":
         if not (Path(resume) / STORED).is_file():
-            raise ConfigError(f"tune.resume={resume} must be a study's folder, but {Path(resume) / STORED} is not "
-                              "a file. Hint: set tune.resume=runs/<name>/study_<time>, or tune.resume=auto.")  # fmt: skip
+            raise ConfigError(f"tune.resume={resume} must be a study's folder, but {Path(resume) / STORED} is not a "
+                              "file. Hint: set tune.resume=runs/<name>/study_<time> or tune.resume=auto.")  # fmt: skip
         return Path(resume).absolute()
     if overrides.typed_value(request, "hydra.run.dir"):
         return run_dir

@@ -105,8 +105,8 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
 def check_values(
     parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
 ) -> list[str]:
-    """Return the mistakes that train would report for the ends of each range and for each choice. config: that of train,
-    without mistakes."""
+    """Return the mistakes that train would report for the ends of each range and for each choice. config: that of
+    train, without mistakes."""
     found = []
     for parameter in parameters:
         for value in parameter.values_to_check:
